@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: looks for devices, reports them, and carries out host steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from oslo_config import cfg
+
+from cyborg import process, rpc
+from cyborg.agent import discovery, endpoint
+from cyborg.drivers import registry
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between the first attempts to deliver a report; each further pause is twice as long.
+_FIRST_PAUSE = 1.0
+
+
+class Agent:
+    """The agent of one host. Starts, and keeps trying, whatever else is down."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._node = conf.agent.resource_provider_name or conf.host
+        self._started = time.time_ns() // 1_000_000
+        self._counter = 0
+        self._last_summary: str | None = None
+        loaded = registry.load(conf)
+        self._load_errors = loaded.errors
+        self._discovery = discovery.Discovery(
+            conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
+        )
+        self._server = rpc.agent_server(conf, conf.host, endpoint.Endpoint(loaded.drivers))
+        self._loop = process.Loop("discovery", self._step)
+        self._next_pass = time.monotonic()
+        self._undelivered: rpc.HostReport | None = None
+        self._pause = _FIRST_PAUSE
+
+    def start(self) -> None:
+        """Make the first pass now, and receive host steps as soon as there is a broker."""
+        self._server.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Make no further pass and accept no further step."""
+        self._loop.stop()
+        self._server.stop()
+
+    def _step(self) -> float:
+        """Make a pass if it is due, deliver what is not delivered; return how long to wait."""
+        if time.monotonic() >= self._next_pass:
+            # A fresh report replaces one that could not be delivered: it says all of it anew.
+            self._undelivered = self._report()
+            self._next_pass = time.monotonic() + self._conf.agent.report_interval
+        pause = None
+        if self._undelivered is not None and not self._deliver(self._undelivered):
+            pause, self._pause = self._pause, min(self._pause * 2, self._conf.agent.report_interval)
+        until_pass = max(0.0, self._next_pass - time.monotonic())
+        return until_pass if pause is None else min(pause, until_pass)
+
+    def _report(self) -> rpc.HostReport:
+        findings = self._discovery.run()
+        self._counter += 1
+        errors = {**self._load_errors, **findings.errors}
+        self._tell_changes(
+            ", ".join(
+                [f"{name}: {len(devices)} devices" for name, devices in findings.devices.items()]
+                + [f"{name}: {sentence}" for name, sentence in errors.items()]
+            )
+        )
+        return rpc.HostReport(
+            host=self._conf.host,
+            node=self._node,
+            started=self._started,
+            counter=self._counter,
+            errors=errors,
+            devices=findings.devices,
+        )
+
+    def _tell_changes(self, summary: str) -> None:
+        if summary != self._last_summary:
+            LOG.info("Drivers of host %s: %s", self._conf.host, summary or "none enabled")
+            self._last_summary = summary
+
+    def _deliver(self, report: rpc.HostReport) -> bool:
+        try:
+            rpc.report(self._conf, report)
+        except rpc.ReportFailed as exc:
+            LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
+            return False
+        LOG.debug("Report %d is delivered", report.counter)
+        self._undelivered = None
+        self._pause = _FIRST_PAUSE
+        return True

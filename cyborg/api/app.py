@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The WSGI application, from its configuration."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import cast
+from wsgiref.types import WSGIApplication
+
+import pecan
+from oslo_config import cfg
+from paste import deploy
+
+from cyborg import policy
+from cyborg.api import guard, middleware, request
+from cyborg.api.controllers import root
+
+
+def load(conf: cfg.ConfigOpts) -> WSGIApplication:
+    """The application behind the middleware that the paste file names for our auth_strategy.
+
+    Database and messaging are configured by the caller.
+    """
+    uri = f"config:{_paste_file(conf)}"
+    with middleware.building(conf):
+        return cast(WSGIApplication, deploy.loadapp(uri, name=conf.api.auth_strategy))
+
+
+def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication:
+    """The application without middleware; the paste file names this function."""
+    return make_app(middleware.lent_conf())
+
+
+def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
+    """The application without middleware."""
+    enforcer = policy.Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
+    app = pecan.Pecan(
+        root.RootController(with_tokens=conf.api.auth_strategy == "keystone"),
+        hooks=[request.RequestHook(conf, enforcer)],
+        request_cls=request.Request,
+        # Nobody asks by a file extension, and a trailing slash means nothing.
+        guess_content_type_from_ext=False,
+        force_canonical=False,
+        use_context_locals=False,
+    )
+    return guard.Guard(app, conf)
+
+
+def _paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:
+    """The configured file, or the one that ships with us where there is none of that name."""
+    name = conf.api.api_paste_config
+    found = conf.find_file(name)
+    return pathlib.Path(found) if found else pathlib.Path(__file__).with_name("api-paste.ini")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/accelerator_requests``: claims to attach handles, one each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cyborg import errors
+from cyborg.api import arq_patch, declare, pages, versions
+from cyborg.api.controllers.resource import Resource
+from cyborg.api.representation import self_link, timestamp
+from cyborg.api.request import Request
+from cyborg.api.schemas import accelerator_requests as schemas
+from cyborg.api.schemas import fields
+from cyborg.arqs import binding, release, service, states
+from cyborg.db import models
+from cyborg.policies import arq as policies
+
+_PATCH = declare.Body(name="patch_list", schema=schemas.PATCH, prefix=arq_patch.REFUSED)
+
+
+class AcceleratorRequests(Resource):
+    """Accelerator requests."""
+
+    @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.ARQS, faults=[423])
+    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+        """List ARQs."""
+        wanted, page = pages.read(request, given)
+        if request.version >= versions.REGULAR:
+            _choose_projects(request, wanted)
+        if "instance" in wanted:
+            wanted["instance_uuid"] = wanted.pop("instance")
+        only_resolved = wanted.pop("bind_state", None) is not None
+        found = service.list_arqs(request.caller, page, only_resolved=only_resolved, **wanted)
+        return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)
+
+    @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.ARQ)
+    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+        """Show an ARQ."""
+        arq = service.get_arq(request.caller, uuid)
+        # Once more for the ARQ itself: an operator's rule may look at whose it is.
+        try:
+            request.caller.authorize(policies.GET_ONE, {"project_id": arq.project_id})
+        except errors.Forbidden as exc:
+            raise errors.NotFound.of("ExtArq", uuid=uuid) from exc
+        return _view(request, arq)
+
+    @declare.operation(
+        policies.CREATE,
+        body=declare.Body(name="req", schema=schemas.CREATE),
+        success=201,
+        answer=schemas.CREATED,
+        faults=[404],
+    )
+    def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Create the ARQs of a device profile."""
+        created = service.create(request.caller, body["device_profile_name"])
+        return {"arqs": [_view(request, arq) for arq in created]}
+
+    @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
+    def patch_all(self, request: Request, body: dict[str, Any]) -> None:
+        """Bind or unbind ARQs."""
+        _change(request, body)
+
+    @declare.operation(policies.UPDATE, member=schemas.ANY, body=_PATCH, success=202, faults=[409])
+    def patch_one(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
+        """Bind or unbind the ARQs that the body names, as SDKs in the field ask for it."""
+        _change(request, body)
+
+    @declare.operation(policies.DELETE, query=schemas.DELETE, success=204, faults=[404, 409])
+    def delete_all(self, request: Request, given: dict[str, Any]) -> None:
+        """Delete ARQs by uuid or by instance."""
+        if len(given) != 1:
+            raise errors.Invalid(
+                "Provide either an ARQ uuid list or an instance UUID: the argument arqs or the "
+                "argument instance."
+            )
+        if "instance" in given:
+            release.delete_instance_arqs(request.caller, given["instance"])
+        else:
+            release.delete_arqs(request.caller, [arq_patch.arq_uuid(one) for one in given["arqs"]])
+
+    @declare.operation(policies.DELETE, member=fields.member("ExtArq"), success=204, faults=[409])
+    def delete_one(self, request: Request, uuid: str) -> None:
+        """Delete an ARQ."""
+        release.delete_arqs(request.caller, [uuid])
+
+
+def _change(request: Request, body: dict[str, Any]) -> None:
+    changes = arq_patch.parse(body, request.version)
+    if changes.names_project and not request.caller.is_admin:
+        raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
+    binding.request_changes(request.caller, changes.binds, changes.unbinds)
+
+
+def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:
+    """Keep administrators to their own project too, unless they ask for another or for all."""
+    caller, all_projects = request.caller, wanted.pop("all_projects", False)
+    if all_projects and not caller.is_admin:
+        raise errors.Forbidden("all_projects is for administrators; leave it out.")
+    if caller.is_admin and not all_projects:
+        wanted.setdefault("project_id", caller.project_id)
+
+
+def _view(request: Request, arq: models.Arq) -> dict[str, Any]:
+    # A handle is taken before its host step is done, and shown only when the guest may use it.
+    handle = arq.attach_handle if arq.state == states.BOUND else None
+    regular = request.version >= versions.REGULAR
+    state_reason = {"state_reason": arq.state_reason} if regular else {}
+    return {
+        "uuid": arq.uuid,
+        "state": arq.state,
+        **state_reason,
+        "device_profile_name": arq.device_profile_name,
+        "device_profile_group_id": arq.device_profile_group_id,
+        "hostname": arq.hostname,
+        "device_rp_uuid": arq.device_rp_uuid,
+        "instance_uuid": arq.instance_uuid,
+        "project_id": arq.project_id,
+        "attach_handle_type": handle.attach_type if handle else "",
+        "attach_handle_uuid": handle.uuid if handle else None,
+        "attach_handle_info": json.loads(handle.attach_info) if handle else {},
+        "links": [self_link(request, "accelerator_requests", arq.uuid)],
+        "created_at": timestamp(arq.created_at),
+        "updated_at": timestamp(arq.updated_at),
+    }

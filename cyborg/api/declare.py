@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each operation of the API declared once: rule, microversions, arguments, bodies, answers.
+
+:func:`operation` makes a handler of a method that has only its work left to do: before it the
+policy is asked, and :mod:`cyborg.api.validation` holds what the request says against the JSON
+Schemas of the declaration. The same declarations are what :mod:`cyborg.api.openapi` describes.
+
+What may differ between microversions is a *versioned* value: either the value itself, or a mapping
+of the microversion with which each value began.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import pecan
+import webob
+
+from cyborg import errors
+from cyborg.api import refusals, validation, versions
+from cyborg.api.request import Request
+
+Schema = validation.Schema
+Versioned = Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """The segment of a path that names one object of a collection."""
+
+    name: str = "uuid"
+    schema: Schema
+    #: What the object is where a malformed segment is answered like one that nothing has.
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The JSON document of a request."""
+
+    #: What messages call it.
+    name: str
+    schema: Versioned
+    #: What messages about it begin with.
+    prefix: str = ""
+    #: The key of an object in which clients in the field send it as well.
+    wrapper: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What one HTTP method does on one path."""
+
+    summary: str
+    #: The policy rule; None for what everybody may read.
+    rule: str | None
+    success: int = 200
+    #: The microversion that brought it.
+    since: versions.Version = versions.MIN
+    member: Member | None = None
+    #: Schemas of the query arguments by name, versioned, and those that must be given.
+    query: Versioned
+    required: Collection[str] = ()
+    body: Body | None = None
+    #: The schema of the answer's body; None where there is none.
+    answer: Versioned | None = None
+    #: Codes of errors besides those that every operation can answer with.
+    faults: Collection[int] = ()
+
+
+class Declared(Protocol):
+    """A handler with its declaration."""
+
+    operation: Operation
+    __qualname__: str
+
+    def __call__(
+        self, resource: Any, request: Request, response: pecan.Response, *segments: str
+    ) -> Any:
+        """Serve one request."""
+
+
+def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]], Declared]:
+    """Declare the method below to be an operation, with the fields of :class:`Operation`.
+
+    The method is called with the request and, where they are declared, the member, the query
+    arguments and the body. What it returns is the body of the answer.
+    """
+
+    def decorate(handler: Callable[..., Any]) -> Declared:
+        known = Operation(
+            rule=rule,
+            summary=(inspect.getdoc(handler) or "").partition("\n")[0],
+            query=declared.pop("query", {}),
+            **declared,
+        )
+
+        @functools.wraps(handler)
+        def serve(self: Any, request: Request, response: pecan.Response, *segments: str) -> Any:
+            body = handler(self, request, *_arguments(known, request, segments))
+            if known.answer is None:
+                return webob.Response(status=known.success)
+            response.status = known.success
+            return body
+
+        served = cast(Declared, pecan.expose("json")(serve))
+        served.operation = known
+        return served
+
+    return decorate
+
+
+def at(version: versions.Version, value: Versioned) -> Any:
+    """The value of a versioned one at ``version``."""
+    if not any(isinstance(key, versions.Version) for key in value):
+        return value
+    return value[max(began for began in value if began <= version)]
+
+
+def _arguments(known: Operation, request: Request, segments: tuple[str, ...]) -> list[Any]:
+    """What the handler is called with, when the policy permits the call."""
+    if known.rule is None:
+        # Whatever a client adds to it, it gets the document.
+        return []
+    request.caller.authorize(known.rule)
+    query = _read_query(known, request)
+    found: list[Any] = []
+    if known.member is not None:
+        found.append(_read_member(known.member, segments[0]))
+    if known.query:
+        found.append(query)
+    if known.body is not None:
+        found.append(_read_body(known.body, request))
+    return found
+
+
+def _read_query(known: Operation, request: Request) -> dict[str, Any]:
+    schemas = at(request.version, known.query)
+    unknown = [name for name in dict.fromkeys(request.GET) if name not in schemas]
+    if unknown:
+        raise errors.Invalid(f'Unknown argument: "{", ".join(unknown)[: refusals.SHOWN]}"')
+    skip_empty = request.version < versions.REGULAR
+    query = validation.read_query(schemas, request.GET, skip_empty=skip_empty)
+    for name in known.required:
+        if name not in query:
+            raise errors.Invalid(f'Missing argument: "{name}"')
+    validation.check({"properties": schemas}, query)
+    return query
+
+
+def _read_member(member: Member, text: str) -> str:
+    try:
+        validation.check(member.schema, text, field=member.name)
+    except errors.Invalid:
+        if member.kind is None:
+            raise
+        raise errors.NotFound.of(member.kind, uuid=text[: refusals.SHOWN]) from None
+    return cast(str, validation.typed(member.schema, text))
+
+
+def _read_body(body: Body, request: Request) -> Any:
+    data = request.data(body.name)
+    if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
+        data = data[body.wrapper]
+    validation.check(at(request.version, body.schema), data, prefix=body.prefix)
+    return data

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions as answers: the one place where an error gets its status and body."""
+
+from __future__ import annotations
+
+import http
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import webob
+from webob import exc as webob_exc
+
+from cyborg import errors
+from cyborg.api import versions
+
+LOG = logging.getLogger(__name__)
+
+Known = errors.CyborgError | webob_exc.WSGIHTTPException
+
+#: Seconds after which a client may try again what a broken part behind us made fail.
+_RETRY_AFTER = "5"
+
+
+def response(
+    error: Exception, environ: Mapping[str, Any], version: versions.Version
+) -> webob.Response:
+    """The answer that tells a client of ``error``, in the form of microversion ``version``."""
+    known = _known(error, environ)
+    answer = webob.Response(status=_status(known), content_type="application/json")
+    document = _regular if version >= versions.REGULAR else _nested
+    answer.body = json.dumps(document(known, environ)).encode()
+    if isinstance(known, errors.ServiceUnavailable):
+        answer.headers["Retry-After"] = _RETRY_AFTER
+    if isinstance(known, webob_exc.WSGIHTTPException) and known.allow:
+        answer.allow = known.allow
+    return answer
+
+
+def _known(error: Exception, environ: Mapping[str, Any]) -> Known:
+    if isinstance(error, errors.ServiceUnavailable):
+        LOG.warning("Request not served: %s", error.message, exc_info=error)
+    if isinstance(error, errors.CyborgError | webob_exc.WSGIHTTPException):
+        return error
+    # What nobody foresaw may name tables, hosts or other projects' objects, so it stays here.
+    request_id = _request_id(environ)
+    LOG.error("Request %s failed", request_id, exc_info=error)
+    return errors.CyborgError(f"Internal error; the log tells more of request {request_id}.")
+
+
+def _status(error: Known) -> int:
+    return int(error.code)
+
+
+def _request_id(environ: Mapping[str, Any]) -> str:
+    return str(environ.get("openstack.request_id", ""))
+
+
+def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
+    """The body from 2.4 on, by the errors guideline of the OpenStack API special interest group."""
+    status = http.HTTPStatus(_status(error))
+    if isinstance(error, errors.CyborgError):
+        detail = error.message
+    else:
+        detail = f"{environ['REQUEST_METHOD']} on this path: {status.description}."
+    slug = status.phrase.lower().replace(" ", "-")
+    return {
+        "errors": [
+            {
+                "status": int(status),
+                "code": f"{versions.SERVICE_TYPE}.{slug}",
+                "title": status.phrase,
+                "detail": detail,
+                "request_id": _request_id(environ),
+            }
+        ]
+    }
+
+
+def _nested(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
+    """The body up to 2.3: a text, which for our own errors is JSON once more."""
+    if isinstance(error, webob_exc.WSGIHTTPException):
+        text = error.plain_body(dict(environ))
+    elif isinstance(error, errors.Unresolved):
+        text = "null"
+    elif isinstance(error, versions.VersionUnreadable | versions.VersionNotServed):
+        text = f"406 Not Acceptable\n\n{error.message}"
+    else:
+        side = "Client" if error.code < 500 else "Server"
+        fault = {"faultcode": side, "faultstring": error.message, "debuginfo": None}
+        text = json.dumps(fault)
+    return {"error_message": text}

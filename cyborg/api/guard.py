@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guard in front of every controller: what no controller should have to think of.
+
+The bytes of a body are taken from the request here, with a limit, so that nothing behind reads or
+guesses at them. They become data when a controller asks for :attr:`Body.data`, after the policy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from oslo_config import cfg
+
+from cyborg import errors
+from cyborg.api import faults, versions
+
+#: Where the guard leaves the :class:`Body` for the controllers.
+ENVIRON_KEY = "cyborg.body"
+
+#: Digits of the longest number; longer ones fit no field and cost time to convert.
+_DIGITS_MAX = 18
+
+#: A text, which may lack its end, or a bracket. Possessive, so that no text is scanned twice.
+_TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Guard:
+    """WSGI middleware that refuses malformed URLs and large bodies and puts the body aside."""
+
+    def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
+        self._app = app
+        self._conf = conf
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with the fault, or let the application answer."""
+        try:
+            check_url(environ)
+            body = Body(
+                content_type=environ.pop("CONTENT_TYPE", ""),
+                content=_read(environ, self._conf.api.max_request_body_size),
+                max_depth=self._conf.api.max_json_depth,
+            )
+        except errors.CyborgError as error:
+            version = versions.settled(environ.get(versions.ENVIRON_KEY))
+            return faults.response(error, environ, version)(environ, start_response)
+        environ[ENVIRON_KEY] = body
+        environ["CONTENT_LENGTH"] = "0"
+        return self._app(environ, start_response)
+
+
+def check_url(environ: Mapping[str, Any]) -> None:
+    """Return when path and query are UTF-8 without NUL.
+
+    :raises Invalid: they are not
+    """
+    try:
+        path = environ.get("PATH_INFO", "").encode("latin-1").decode()
+        query = urllib.parse.unquote_plus(environ.get("QUERY_STRING", ""), errors="strict")
+    except UnicodeError as exc:
+        raise errors.Invalid("The URL must be percent-encoded UTF-8.") from exc
+    if "\0" in path or "\0" in query:
+        raise errors.Invalid("The URL must not contain NUL characters.")
+
+
+def _read(environ: WSGIEnvironment, limit: int) -> bytes:
+    """The bytes of the body; of one that is too large not more than the limit is read."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    if length:
+        if not re.fullmatch(r"[0-9]{1,18}", length):
+            raise errors.Invalid("Content-Length must be a whole number.")
+        content = b"" if int(length) > limit else _take(environ, int(length))
+        complete = int(length) <= limit
+    elif "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower():
+        content = _take(environ, limit + 1)
+        complete = len(content) <= limit
+    else:
+        return b""
+    if not complete:
+        raise errors.RequestTooLarge(
+            f"The request body must have at most {limit} bytes; see [api] max_request_body_size."
+        )
+    return content
+
+
+def _take(environ: WSGIEnvironment, count: int) -> bytes:
+    stream, parts = environ["wsgi.input"], []
+    while count > 0 and (part := stream.read(count)):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+class Body:
+    """The body of one request, not yet looked at."""
+
+    def __init__(self, *, content_type: str, content: bytes, max_depth: int) -> None:
+        self._content_type = content_type
+        self._content = content
+        self._max_depth = max_depth
+
+    def data(self, name: str) -> Any:
+        """The JSON document that the body is; ``name`` is what messages call it.
+
+        :raises UnsupportedMediaType: the body is not declared as JSON
+        :raises Invalid: there is none, or it is no acceptable JSON
+        """
+        if not self._content:
+            raise errors.Invalid(f'Missing argument: "{name}": send a JSON body.')
+        media_type, _, parameters = self._content_type.partition(";")
+        if media_type.strip().lower() != "application/json" or not _is_utf8(parameters):
+            raise errors.UnsupportedMediaType(
+                f"Unknown mimetype: {self._content_type[:100]}: send application/json in UTF-8."
+            )
+        data = decode(self._content, self._max_depth)
+        if data is None:
+            raise errors.Invalid("The request body must not be null.")
+        return data
+
+
+def _is_utf8(parameters: str) -> bool:
+    charset = re.search(r'charset\s*=\s*"?([^\s;"]*)', parameters, re.IGNORECASE)
+    return charset is None or charset[1].lower() in {"utf-8", "utf8", "us-ascii"}
+
+
+def decode(content: bytes, max_depth: int) -> Any:
+    """The data of a JSON text that every part behind can bear.
+
+    :raises Invalid: it is no JSON, nested too deep, has a key twice in an object, or holds a
+        number or character that cannot be stored
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as exc:
+        raise errors.Invalid("The request body must be UTF-8.") from exc
+    _check_depth(text, max_depth)
+    try:
+        data = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_int=_number(int),
+            parse_float=_number(float),
+        )
+    except (json.JSONDecodeError, RecursionError) as exc:
+        raise errors.Invalid(f"Request is not in valid JSON format: {exc}") from exc
+    _check_characters(text, data)
+    return data
+
+
+def _check_depth(text: str, limit: int) -> None:
+    depth = 0
+    for match in _TEXT_OR_BRACKET.finditer(text):
+        depth += _STEPS.get(match[0], 0)
+        if depth > limit:
+            raise errors.Invalid(f"The request body must be nested at most {limit} levels deep.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise errors.Invalid(f'An object of the request body has the key "{key[:100]}" twice.')
+        found[key] = value
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise errors.Invalid(f"The request body must not contain {name}, which is no JSON number.")
+
+
+def _number(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        # What is left, 18 digits and an exponent of 2, is no infinity either.
+        if len(text) > _DIGITS_MAX or re.search(r"[eE][+-]?[0-9]{3}", text):
+            raise errors.Invalid(f"The number {text[:40]} of the request body is too long.")
+        return convert(text)
+
+    return parse
+
+
+def _check_characters(text: str, data: Any) -> None:
+    # Only an escape can yield them, so most bodies need no walk.
+    if "\\u" not in text:
+        return
+    rest = [data]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            if "\0" in item or _SURROGATE.search(item):
+                raise errors.Invalid(
+                    "The request body must not contain NUL characters or lone surrogates."
+                )
+        elif isinstance(item, dict):
+            rest.extend(item)
+            rest.extend(item.values())
+        elif isinstance(item, list):
+            rest.extend(item)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factories for the paste file: each takes the application's configuration, not a global one.
+
+Paste hands only texts to a factory, so :func:`building` lends the configuration to the factories
+for the time in which a pipeline is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from keystonemiddleware import auth_token
+from keystonemiddleware import opts as auth_token_opts
+from oslo_config import cfg
+from oslo_middleware import cors as oslo_cors
+from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
+from oslo_middleware import request_id as oslo_request_id
+
+from cyborg.api import versions
+
+Filter = Callable[[WSGIApplication], WSGIApplication]
+
+#: Paths that everybody may read: the documents about the API itself.
+PUBLIC_PATHS = frozenset({"/", "/v2", "/v2.json", "/v2/openapi.json"})
+
+_IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
+_NOAUTH_ADMIN = {
+    "HTTP_X_USER_ID": "admin",
+    "HTTP_X_PROJECT_ID": "default",
+    "HTTP_X_ROLES": "admin,manager,member,reader,service",
+    "HTTP_X_SERVICE_ROLES": "service",
+}
+
+_lent: contextvars.ContextVar[cfg.ConfigOpts] = contextvars.ContextVar("conf")
+
+
+@contextlib.contextmanager
+def building(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """While the block runs, factories of the paste file build with ``conf``."""
+    token = _lent.set(conf)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
+def lent_conf() -> cfg.ConfigOpts:
+    """The configuration to build with, for a factory."""
+    return _lent.get()
+
+
+def service_token_roles(conf: cfg.ConfigOpts) -> Collection[str]:
+    """Roles of which a service token must have one to count."""
+    if conf.api.auth_strategy == "noauth":
+        return ("service",)
+    _register_auth_token(conf)
+    roles: Collection[str] = conf.keystone_authtoken.service_token_roles
+    return roles
+
+
+def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """Cross-origin requests, for the origins in ``[cors]``."""
+    oslo_cors.set_defaults(
+        allow_headers=[
+            "X-Auth-Token",
+            "X-Service-Token",
+            "X-OpenStack-Request-ID",
+            versions.HEADER,
+        ],
+        expose_headers=["X-OpenStack-Request-ID", *versions.headers(versions.MAX)],
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+    )
+    return functools.partial(oslo_cors.CORS, conf=lent_conf())
+
+
+def http_proxy_to_wsgi(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """The headers of a proxy in front of us, where ``[oslo_middleware]`` permits them."""
+    return functools.partial(oslo_proxy.HTTPProxyToWSGI, conf=lent_conf())
+
+
+def request_id(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """An id for each request, on the answer and in the log."""
+    return oslo_request_id.RequestId
+
+
+def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """Tokens validated by Keystone, but for the documents about the API itself."""
+    conf = lent_conf()
+    _register_auth_token(conf)
+
+    def wrap(app: WSGIApplication) -> WSGIApplication:
+        validated = auth_token.AuthProtocol(app, {"oslo_config_config": conf, **local_conf})
+        return _Public(app, validated)
+
+    return wrap
+
+
+def noauth(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """No validation: the caller is who its headers say."""
+    return _NoAuth
+
+
+def _register_auth_token(conf: cfg.ConfigOpts) -> None:
+    for group, options in auth_token_opts.list_auth_token_opts():
+        conf.register_opts(options, group=group)
+    # Without it any valid token would count as a service token.
+    conf.set_default("service_token_roles_required", True, group="keystone_authtoken")
+    # Without it an application credential restricted to some requests of this API permits none.
+    conf.set_default("service_type", versions.SERVICE_TYPE, group="keystone_authtoken")
+    # Without it a Keystone that accepts and never answers would hold a thread for good.
+    conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
+
+
+class _Public:
+    """Leaves public paths to the bare application, which shows nothing of anybody there."""
+
+    def __init__(self, app: WSGIApplication, validated: WSGIApplication) -> None:
+        self._app = app
+        self._validated = validated
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "").rstrip("/") or "/"
+        app = self._app if path in PUBLIC_PATHS else self._validated
+        return app(environ, start_response)
+
+
+class _NoAuth:
+    """Makes a caller who does not say who it is the administrator of a default project."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        said: dict[str, Any] = {name: environ[name] for name in _IDENTITY if name in environ}
+        return self._app({**environ, **(said or _NOAUTH_ADMIN)}, start_response)

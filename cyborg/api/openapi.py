@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI 3.1 document of one microversion, from the declarations that validate requests."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cyborg.api import declare, refusals, validation, versions
+from cyborg.api.schemas import fields
+
+Document = dict[str, Any]
+
+#: Errors that any operation can answer with, and those that a member or a body adds.
+_FAULTS = (400, 401, 403, 406, 413, 500, 503)
+_PUBLIC_FAULTS = (400, 406, 413, 500)
+_OF_MEMBER = (404,)
+_OF_BODY = (415,)
+_TOKEN = "token"  # noqa: S105 - the name of a scheme
+#: What Keystone's middleware answers by itself.
+_UNAUTHORIZED = fields.shown(
+    "Unauthorized",
+    error=fields.shown(
+        "UnauthorizedError",
+        code={"type": "integer"},
+        title={"type": "string"},
+        message={"type": "string"},
+    ),
+)
+
+
+def document(
+    declared: Iterable[tuple[str, str, declare.Declared]],
+    version: versions.Version,
+    *,
+    base_url: str,
+    with_tokens: bool,
+) -> Document:
+    """What is served at ``version`` below ``base_url``.
+
+    ``declared`` has the HTTP method, the path and the handler of each operation.
+    """
+    schemas: Document = {}
+    paths: dict[str, Document] = {}
+    for method, path, handler in declared:
+        if handler.operation.since <= version:
+            described = _operation(handler, version, schemas)
+            paths.setdefault(path, {})[method.lower()] = described
+    token = {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}
+    return {
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": "OpenStack Cyborg API",
+            "description": f"Lifecycle of hardware accelerators, at microversion {version}.",
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+            "version": str(version),
+        },
+        "servers": [{"url": base_url}],
+        "security": [{_TOKEN: []}] if with_tokens else [{}],
+        "paths": paths,
+        "components": {"securitySchemes": {_TOKEN: token}, "schemas": schemas},
+    }
+
+
+def _operation(handler: declare.Declared, version: versions.Version, schemas: Document) -> Document:
+    known = handler.operation
+    described: Document = {
+        "operationId": handler.__qualname__,
+        "summary": known.summary,
+        "tags": [handler.__qualname__.partition(".")[0]],
+        "parameters": list(_parameters(known, version, schemas)),
+        "responses": _responses(known, version, schemas),
+    }
+    if known.body is not None:
+        schema = _published(declare.at(version, known.body.schema), schemas)
+        described["requestBody"] = {"required": True, **_json(schema)}
+    if known.rule is None:
+        described["security"] = [{}]
+    else:
+        described["description"] = f"Policy rule: {known.rule}"
+    return described
+
+
+def _parameters(
+    known: declare.Operation, version: versions.Version, schemas: Document
+) -> Iterator[Document]:
+    yield {
+        "name": versions.HEADER,
+        "in": "header",
+        "description": f"Without it {versions.MIN} is served. Each has a document of its own.",
+        "schema": {"enum": [f"{versions.SERVICE_TYPE} {version}"]},
+    }
+    if known.member is not None:
+        schema = _published(known.member.schema, schemas)
+        yield {"name": known.member.name, "in": "path", "required": True, "schema": schema}
+    for name, declared in declare.at(version, known.query).items():
+        parameter = {"name": name, "in": "query", "schema": _published(declared, schemas)}
+        if name in known.required:
+            parameter["required"] = True
+        if validation.SEPARATOR in declared:
+            parameter["explode"] = False
+        yield parameter
+
+
+def _responses(known: declare.Operation, version: versions.Version, schemas: Document) -> Document:
+    answer: Document = {"description": http.HTTPStatus(known.success).phrase}
+    if known.answer is not None:
+        answer |= _json(_published(declare.at(version, known.answer), schemas))
+    faults = {*_FAULTS, *known.faults} if known.rule is not None else set(_PUBLIC_FAULTS)
+    faults.update(_OF_MEMBER if known.member is not None else ())
+    faults.update(_OF_BODY if known.body is not None else ())
+    fault = _published(declare.at(version, fields.FAULT), schemas)
+    described = {
+        str(code): {"description": http.HTTPStatus(code).phrase, **_json(fault)}
+        for code in sorted(faults)
+    }
+    if known.rule is not None:
+        described["401"] |= _json(_published(_UNAUTHORIZED, schemas))
+        # Keystone's middleware, when Keystone is down, answers with plain text.
+        described["503"]["content"]["text/plain"] = {"schema": {"type": "string"}}
+    return {str(known.success): answer, **described}
+
+
+def _json(schema: Any) -> Document:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _published(schema: Any, schemas: Document) -> Any:
+    """The schema without what only concerns us; those with a title are put into ``schemas``."""
+    if isinstance(schema, list | tuple):
+        return [_published(item, schemas) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    ours = {refusals.KEYWORD, validation.SEPARATOR}
+    public = {key: _published(part, schemas) for key, part in schema.items() if key not in ours}
+    title = public.get("title")
+    if not isinstance(title, str):
+        return public
+    if schemas.setdefault(title, public) != public:
+        raise ValueError(f"Two schemas have the title {title}.")
+    return {"$ref": f"#/components/schemas/{title}"}

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bodies of all resources have in common: times and links."""
+
+from __future__ import annotations
+
+import datetime
+
+from cyborg.api.request import Request
+
+
+def timestamp(stored: datetime.datetime | None) -> str | None:
+    """A stored time, which is UTC, as ISO 8601 text."""
+    return None if stored is None else aware(stored).isoformat()
+
+
+def aware(stored: datetime.datetime) -> datetime.datetime:
+    """A stored time with its zone."""
+    return stored.replace(tzinfo=datetime.UTC)
+
+
+def self_link(request: Request, collection: str, uuid: str) -> dict[str, str]:
+    """The link by which a resource names itself."""
+    return {"href": f"{request.base_url}/v2/{collection}/{uuid}", "rel": "self"}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The built-in HTTP server: threads of one process, for sites without a WSGI server."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from wsgiref.types import WSGIApplication
+
+from cheroot import wsgi
+from oslo_config import cfg
+
+LOG = logging.getLogger(__name__)
+
+#: Bytes of the largest request line with headers; a token of Keystone's fits many times.
+_HEADERS_MAX = 128 * 1024
+#: Seconds for which a stop waits for the requests that are being answered.
+_STOP_SECONDS = 10
+
+
+class UnsafeAddress(Exception):
+    """Whoever could reach the address would be an administrator."""
+
+
+def check_address(conf: cfg.ConfigOpts, host: str) -> None:
+    """Return when it is safe to listen on ``host``.
+
+    :raises UnsafeAddress: nobody is authenticated and others can reach the address
+    """
+    if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
+        return
+    if not is_loopback(host):
+        raise UnsafeAddress(
+            f"[api] auth_strategy is noauth, so whoever reaches {host} would be an administrator. "
+            "Listen on 127.0.0.1, set auth_strategy to keystone, or permit it with "
+            "noauth_allow_remote."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _LoggingServer(wsgi.Server):
+    """Cheroot's server, which would write to standard error otherwise."""
+
+    def error_log(
+        self,
+        msg: str = "",
+        level: int = logging.INFO,
+        traceback: bool = False,  # noqa: FBT001, FBT002 - cheroot's signature
+    ) -> None:
+        LOG.log(level, msg.strip(), exc_info=traceback)
+
+
+class Server:
+    """Answers HTTP with a WSGI application until it is stopped."""
+
+    def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
+        check_address(conf, host)
+        self._server = _LoggingServer(
+            (host, port),
+            app,
+            numthreads=conf.api.api_workers,
+            request_queue_size=128,
+            shutdown_timeout=_STOP_SECONDS,
+        )
+        self._server.max_request_header_size = _HEADERS_MAX
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+
+    def listen(self) -> int:
+        """Open the socket and return its port, which differs from the one given if that was 0.
+
+        :raises OSError: the address cannot be listened on
+        """
+        self._server.prepare()
+        host, port = self._server.bind_addr[:2]
+        LOG.info("Listening on %s port %d", host, port)
+        return int(port)
+
+    def start(self) -> None:
+        """Answer requests, after :meth:`listen`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and return when the requests under way are answered."""
+        self._server.stop()
+        self._thread.join()

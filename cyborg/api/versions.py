@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microversions: which are served, and which one a request asks for."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cyborg import errors
+
+HEADER = "OpenStack-API-Version"
+#: The header's name in a WSGI environment.
+ENVIRON_KEY = "HTTP_OPENSTACK_API_VERSION"
+SERVICE_TYPE = "accelerator"
+
+
+class Version(NamedTuple):
+    """A microversion; a later one is greater."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+MIN = Version(2, 0)
+#: What each microversion brought; the pages of the API reference say it at length.
+ARQ_PROJECT = Version(2, 1)
+PROFILE_BY_NAME = Version(2, 2)
+DEVICE_STATUS = Version(2, 3)
+#: Pages and filters on every list, errors as JSON, uuids instead of numbers of rows.
+REGULAR = Version(2, 4)
+#: Device profiles can be changed, and be private to some projects.
+PROFILE_VISIBILITY = Version(2, 5)
+MAX = PROFILE_VISIBILITY
+
+#: An answer tells caches that it depends on the header, and clients what is served.
+RANGE_HEADERS = {
+    "Vary": HEADER,
+    "OpenStack-API-Minimum-Version": str(MIN),
+    "OpenStack-API-Maximum-Version": str(MAX),
+}
+
+
+class VersionUnreadable(errors.NotAcceptable):
+    """The header is no microversion of this service."""
+
+
+class VersionNotServed(errors.NotAcceptable):
+    """The microversion is well formed but not served."""
+
+
+def headers(version: Version) -> dict[str, str]:
+    """The headers of an answer given at ``version``."""
+    return {**RANGE_HEADERS, HEADER: f"{SERVICE_TYPE} {version}"}
+
+
+def requested(header: str | None) -> Version:
+    """The microversion that the header asks for; the oldest where there is no header.
+
+    Of several for this service the last counts. A bare version is taken as this service's.
+
+    :raises VersionUnreadable: the header names no version of this service
+    :raises VersionNotServed: the version is not served
+    """
+    if header is None:
+        return MIN
+    items = [item.split() for item in header.split(",")]
+    asked = [item[-1] for item in items if _is_ours(item)]
+    if not asked:
+        raise VersionUnreadable(f"Invalid value for {HEADER} header")
+    return _served(asked[-1].lower())
+
+
+def settled(header: str | None) -> Version:
+    """The microversion in which to answer, also when the one asked for is not served."""
+    try:
+        return requested(header)
+    except errors.NotAcceptable:
+        return MIN
+
+
+def _is_ours(item: list[str]) -> bool:
+    return len(item) == 1 or (len(item) == 2 and item[0].lower() == SERVICE_TYPE)
+
+
+def _served(text: str) -> Version:
+    if text == "latest":
+        return MAX
+    match = re.fullmatch(r"(-?[0-9]{1,9})\.([0-9]{1,9})", text)
+    if match is None:
+        raise VersionUnreadable(f"Invalid value for {HEADER} header")
+    version = Version(int(match[1]), int(match[2]))
+    if not MIN <= version <= MAX:
+        part = "minor" if version.major == MIN.major else "major"
+        raise VersionNotServed(
+            f"Version {version} was requested but the {part} version is not supported by this "
+            f"service. The supported version range is: [{MIN}, {MAX}]."
+        )
+    return version
+
+
+def require(version: Version, minimum: Version) -> None:
+    """Return when ``version`` has what ``minimum`` brought.
+
+    :raises NotAcceptable: it does not
+    """
+    if version < minimum:
+        raise errors.NotAcceptable(
+            f"Request not acceptable. The minimal required API version should be {minimum}"
+        )

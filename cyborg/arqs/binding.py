@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding: the API records what is wanted, the conductor gives out the attach handles."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, rpc, work
+from cyborg.arqs import release, states
+from cyborg.context import RequestContext
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindTarget:
+    """Where an ARQ is to be bound, as the consumer says it.
+
+    ``hostname`` is the host's name or the name of its root provider. ``project_id`` moves the ARQ
+    to that project; None leaves it where it is.
+    """
+
+    hostname: str
+    device_rp_uuid: str
+    instance_uuid: str
+    project_id: str | None = None
+
+    def is_of(self, arq: models.Arq) -> bool:
+        """Whether the ARQ was asked to be bound exactly here before."""
+        return (
+            arq.state in {states.BIND_STARTED, states.BOUND, states.BIND_FAILED}
+            and arq.hostname == self.hostname
+            and arq.device_rp_uuid == self.device_rp_uuid
+            and arq.instance_uuid == self.instance_uuid
+            and self.project_id in {None, arq.project_id}
+        )
+
+
+def request_changes(
+    ctx: RequestContext, binds: Mapping[str, BindTarget], unbinds: Collection[str]
+) -> None:
+    """Record that ARQs are to be bound and unbound: all of them, or none where any is refused.
+
+    :raises Forbidden: there is no service token
+    :raises NotFound: an ARQ or a provider is unknown
+    :raises Invalid: a target contradicts what is known of hosts, providers or ARQs
+    :raises Conflict: the device is disabled, or the handle of an earlier bind is being cleaned
+    """
+    if not ctx.has_service_token:
+        raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
+    _record(ctx, binds, unbinds)
+    rpc.kick()
+
+
+@db.retry
+def _record(
+    ctx: RequestContext, binds: Mapping[str, BindTarget], unbinds: Collection[str]
+) -> None:
+    with db.writer() as session:
+        # First of all, since the lock on this row serialises the requests of one instance.
+        work.want(session, work.BIND, {target.instance_uuid for target in binds.values()})
+        arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
+        release.refuse_unknown({*binds, *unbinds} - arqs.keys())
+        fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
+        if fresh:
+            _check(session, {uuid: arqs[uuid] for uuid in fresh}, fresh, binds.keys())
+            _start(session, fresh)
+        repeated = {binds[uuid].instance_uuid for uuid in binds.keys() - fresh.keys()}
+        work.want(session, work.NOVA_EVENT, repeated)
+        release.unbind(session, [arqs[uuid] for uuid in unbinds])
+
+
+def _check(
+    session: orm.Session,
+    arqs: Mapping[str, models.Arq],
+    targets: Mapping[str, BindTarget],
+    asked: Collection[str],
+) -> None:
+    """Refuse what cannot be; ``asked`` are all ARQs of the request, the repeated ones too."""
+    for uuid, arq in arqs.items():
+        _check_state(uuid, arq)
+    providers = _providers(session, {target.device_rp_uuid for target in targets.values()})
+    for uuid, target in targets.items():
+        deployable = providers.get(target.device_rp_uuid)
+        if deployable is None:
+            raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
+        _check_fit(arqs[uuid], target, deployable)
+    instances = {target.instance_uuid for target in targets.values()}
+    other = session.execute(
+        sa.select(models.Arq.instance_uuid)
+        .where(
+            models.Arq.instance_uuid.in_(instances),
+            models.Arq.uuid.not_in(asked),
+            models.Arq.state != states.DELETING,
+        )
+        .limit(1)
+    ).scalar()
+    if other is not None:
+        raise errors.Invalid(
+            f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
+            "bind all ARQs of an instance in one request, or delete the others first."
+        )
+
+
+def _check_state(uuid: str, arq: models.Arq) -> None:
+    if arq.state not in states.predecessors(states.BIND_STARTED):
+        raise errors.Invalid(
+            f"ARQ {uuid} is {arq.state} with other values than these; unbind it first."
+        )
+    if arq.attach_handle_id is not None:
+        raise errors.Conflict(
+            f"ARQ {uuid} still holds the attach handle of its last use, which is being cleaned; "
+            "bind it again later, or create another ARQ."
+        )
+
+
+def _providers(session: orm.Session, uuids: Iterable[str]) -> dict[str, models.Deployable]:
+    device = models.Deployable.device
+    query = (
+        sa.select(models.Deployable)
+        .join(device)
+        .join(models.Device.host)
+        .options(
+            orm.contains_eager(device).contains_eager(models.Device.host),
+            orm.joinedload(models.Deployable.attributes),
+        )
+        .where(models.Deployable.rp_uuid.in_(set(uuids)))
+    )
+    return {found.rp_uuid: found for found in session.scalars(query).unique()}
+
+
+def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployable) -> None:
+    host = deployable.device.host
+    if target.hostname not in {host.name, host.node}:
+        raise errors.Invalid(
+            f"hostname: provider {target.device_rp_uuid} is not on host {target.hostname}; "
+            "give the host on which the provider is."
+        )
+    if deployable.device.status != "enabled":
+        raise errors.Conflict(
+            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
+            "another provider or enable device " + deployable.device.uuid + "."
+        )
+    misfit = _misfit(arq.group, deployable.attributes)
+    if misfit:
+        raise errors.Invalid(
+            f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
+            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {misfit}."
+        )
+
+
+def _misfit(group: Mapping[str, str], attributes: Sequence[models.Attribute]) -> str | None:
+    """Why a provider with these attributes cannot serve the group, or None where it can."""
+    traits = {attribute.value for attribute in attributes if attribute.key.startswith("trait")}
+    other_class = _other_class(group, attributes)
+    if other_class:
+        return other_class
+    for key, value in group.items():
+        kind, _, trait = key.partition(":")
+        if kind == "trait" and (trait in traits) != (value == "required"):
+            return f"trait {trait} is {value}"
+    return None
+
+
+def _other_class(
+    group: Mapping[str, str], attributes: Sequence[models.Attribute]
+) -> str | None:
+    """Why a provider of this resource class cannot serve the group, or None where it can."""
+    classes = {attribute.value for attribute in attributes if attribute.key == "rc"}
+    asked = {key.partition(":")[2] for key in group if key.startswith("resources:")}
+    if classes.isdisjoint(asked):
+        return f"it offers {', '.join(sorted(classes))}, not {', '.join(sorted(asked))}"
+    return None
+
+
+def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
+    arq = models.Arq
+
+    def each(field: str) -> Any:
+        return sa.case({uuid: getattr(t, field) for uuid, t in targets.items()}, value=arq.uuid)
+
+    values: dict[str, Any] = {
+        name: each(name) for name in ("hostname", "device_rp_uuid", "instance_uuid")
+    }
+    moved = {uuid: target.project_id for uuid, target in targets.items() if target.project_id}
+    if moved:
+        values["project_id"] = sa.case(moved, value=arq.uuid, else_=arq.project_id)
+    guard = (
+        arq.uuid.in_(targets.keys()),
+        arq.state.in_(states.predecessors(states.BIND_STARTED)),
+        arq.attach_handle_id.is_(None),
+    )
+    values |= {
+        "state": states.BIND_STARTED,
+        "state_reason": None,
+        "bind_started_ms": db.now_ms(),
+    }
+    if db.update(session, arq, *guard, **values) != len(targets):
+        raise db.RestartTransaction
+    for uuid, target in targets.items():
+        LOG.info(
+            "ARQ %s is BindStarted: instance %s, host %s, provider %s",
+            uuid,
+            target.instance_uuid,
+            target.hostname,
+            target.device_rp_uuid,
+        )
+
+
+@db.retry
+def bind_instance(claim: work.Claim) -> None:
+    """Decide every BindStarted ARQ of one instance: the handler of ``bind/<instance>``.
+
+    Each ARQ has its own result. One whose handle needs a host step keeps BindStarted until the
+    step is done.
+    """
+    claim.checkpoint()
+    with db.writer() as session:
+        undecided = _undecided(session, claim.key)
+        handles = _take_handles(session, [deployable for _, deployable in undecided])
+        to_prepare: list[str] = []
+        resolved = [_decide(session, arq, dep, handles, to_prepare) for arq, dep in undecided]
+        if any(resolved):
+            work.want(session, work.NOVA_EVENT, [claim.key])
+        work.want(session, work.HOST_STEP, to_prepare)
+
+
+def _undecided(
+    session: orm.Session, instance_uuid: str
+) -> list[tuple[models.Arq, models.Deployable | None]]:
+    arq = models.Arq
+    query = (
+        sa.select(arq, models.Deployable)
+        .outerjoin(models.Deployable, models.Deployable.rp_uuid == arq.device_rp_uuid)
+        .where(
+            arq.instance_uuid == instance_uuid,
+            arq.state == states.BIND_STARTED,
+            arq.attach_handle_id.is_(None),
+        )
+        .options(orm.joinedload(models.Deployable.attributes))
+        .order_by(arq.id)
+    )
+    return [(row[0], row[1]) for row in session.execute(query).unique()]
+
+
+def _take_handles(
+    session: orm.Session, deployables: Sequence[models.Deployable | None]
+) -> dict[int, list[models.AttachHandle]]:
+    """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
+    needed: dict[int, int] = {}
+    for deployable in deployables:
+        if deployable is not None and not deployable.missing:
+            needed[deployable.id] = needed.get(deployable.id, 0) + 1
+    return {
+        deployable_id: _free_handles(session, deployable_id, count)
+        for deployable_id, count in sorted(needed.items())
+    }
+
+
+def _free_handles(
+    session: orm.Session, deployable_id: int, count: int
+) -> list[models.AttachHandle]:
+    handle = models.AttachHandle
+    held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
+    free = (handle.deployable_id == deployable_id, handle.missing.is_(False), ~held)
+    query = (
+        sa.select(handle)
+        .where(*free)
+        .order_by(handle.id)
+        .limit(count)
+        .with_for_update(of=handle, skip_locked=True)
+    )
+    found = list(session.scalars(query))
+    if len(found) < count:
+        # What others have locked is not taken yet: they may still roll back.
+        committed = session.scalar(sa.select(sa.func.count()).select_from(handle).where(*free))
+        if (committed or 0) > len(found):
+            raise db.RestartTransaction
+    return found
+
+
+def _decide(
+    session: orm.Session,
+    arq: models.Arq,
+    deployable: models.Deployable | None,
+    handles: Mapping[int, list[models.AttachHandle]],
+    to_prepare: list[str],
+) -> bool:
+    """Bind or fail one ARQ, True then, or add its handle to those that the host prepares first."""
+    if deployable is None or deployable.missing:
+        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} is gone from its host.")
+    other_class = _other_class(arq.group, deployable.attributes)
+    if other_class:
+        # A report has changed it since the request was checked, while nobody held a handle.
+        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} changed: {other_class}.")
+    free = handles[deployable.id]
+    if not free:
+        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} has no free attach handle.")
+    handle = free.pop(0)
+    state = states.BIND_STARTED if deployable.prepares else states.BOUND
+    guard = (
+        models.Arq.id == arq.id,
+        models.Arq.state == states.BIND_STARTED,
+        models.Arq.attach_handle_id.is_(None),
+    )
+    try:
+        taken = db.update(session, models.Arq, *guard, state=state, attach_handle_id=handle.id)
+    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
+        # Somebody else took the handle, or a report removed it, after we saw it free.
+        raise db.RestartTransaction from exc
+    if not taken:
+        return False
+    if deployable.prepares:
+        to_prepare.append(handle.uuid)
+    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
+    return state == states.BOUND
+
+
+def fail(session: orm.Session, arq_uuid: str, reason: str) -> bool:
+    """Make a BindStarted ARQ BindFailed; False where it is in another state by now."""
+    guard = (models.Arq.uuid == arq_uuid, models.Arq.state == states.BIND_STARTED)
+    values = {"state": states.BIND_FAILED, "state_reason": reason}
+    failed = db.update(session, models.Arq, *guard, **values) == 1
+    if failed:
+        # %r: a driver's words may hold what no log file can.
+        LOG.warning("ARQ %s is BindFailed: %r", arq_uuid, reason)
+    return failed
+
+

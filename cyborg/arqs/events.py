@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova is told: computed from the ARQs when it is sent, never remembered."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import clients, db, nova, work
+from cyborg.arqs import states
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+#: Answers that no repetition changes: Nova has no such instance, or does not understand us.
+_FINAL = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
+
+
+def tell_nova(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Send one instance's resolved ARQs to Nova: the handler of ``nova-event/<instance>``.
+
+    Nothing is sent while a host step still decides some ARQ and none has failed: the last one to
+    resolve wants the event again, so that Nova gets one message for all.
+    """
+    events = _events(claim.key)
+    if not events:
+        return
+    claim.checkpoint()
+    if not clients.configured(conf, "nova"):
+        for event in events:
+            LOG.info(
+                "Event %(name)s for instance %(server_uuid)s, ARQ %(tag)s: %(status)s "
+                "(no [nova] auth_type, so only logged)",
+                event,
+            )
+        return
+    status, answers = nova.send_events(conf, events)
+    _judge(conf, claim, status, [answer.get("code", HTTPStatus.OK) for answer in answers])
+
+
+def _events(instance_uuid: str) -> list[dict[str, str]]:
+    query = (
+        sa.select(models.Arq.uuid, models.Arq.state)
+        .where(
+            models.Arq.instance_uuid == instance_uuid,
+            models.Arq.state.in_({states.BIND_STARTED, states.BOUND, states.BIND_FAILED}),
+        )
+        .order_by(models.Arq.id)
+    )
+    with db.reader() as session:
+        rows = session.execute(query).all()
+    found = {state for _, state in rows}
+    if states.BIND_STARTED in found and states.BIND_FAILED not in found:
+        return []
+    return [
+        nova.bound_event(instance_uuid, uuid, bound=state == states.BOUND)
+        for uuid, state in rows
+        if state != states.BIND_STARTED
+    ]
+
+
+def _judge(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: list[int]) -> None:
+    """Return when Nova has what it needs or never will; raise to have the event sent again."""
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY or HTTPStatus.UNPROCESSABLE_ENTITY in codes:
+        # Normal: the bind is faster than Nova's claim of the host. Nova also asks by itself.
+        if claim.claimed_ms - claim.wanted_ms < conf.bind_timeout * 1000:
+            raise work.TryLater(f"Nova has no host for instance {claim.key} yet")
+        LOG.warning("Nova took no event for instance %s in time; it will ask", claim.key)
+    elif status in _FINAL or not _FINAL.isdisjoint(codes):
+        LOG.warning("Nova refuses events for instance %s: %s %s", claim.key, status, codes)
+    elif status >= HTTPStatus.BAD_REQUEST:
+        raise work.TryLater(f"Nova answered {status} to the events of instance {claim.key}")
+    else:
+        LOG.info("Nova accepted %d events for instance %s", len(codes), claim.key)

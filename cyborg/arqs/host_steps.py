@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps on the host, before a handle is used and after: the handler of ``host-step/<handle>``.
+
+One row a handle, so that no two steps on it ever run at once. What is to be done is read from the
+ARQ that holds the handle: prepare it for a BindStarted one, clean it for any that is released.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import db, rpc, work
+from cyborg.arqs import binding, release, states
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Situation:
+    """The ARQ that holds the handle, and what its state asks of the host."""
+
+    arq_uuid: str
+    state: str
+    bind_started_ms: int | None
+    now_ms: int
+    host: str
+    missing: bool
+    cleans: bool
+    step: rpc.HostStep
+
+
+def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Do the step that the handle's ARQ asks for now; none where it is Bound or free."""
+    situation = _situation(claim.key)
+    if situation is None or situation.state == states.BOUND:
+        return
+    claim.checkpoint()
+    if situation.state == states.BIND_STARTED:
+        _prepare(conf, claim, situation)
+    else:
+        _clean(conf, claim, situation)
+
+
+def _situation(handle_uuid: str) -> _Situation | None:
+    arq, handle = models.Arq, models.AttachHandle
+    query = (
+        sa.select(arq, handle, models.Deployable, models.Host.name, db.now_ms())
+        .join(handle, handle.id == arq.attach_handle_id)
+        .join(models.Deployable, models.Deployable.id == handle.deployable_id)
+        .join(models.Device, models.Device.id == models.Deployable.device_id)
+        .join(models.Host, models.Host.id == models.Device.host_id)
+        .where(handle.uuid == handle_uuid)
+    )
+    with db.reader() as session:
+        row = session.execute(query).one_or_none()
+    if row is None:
+        return None
+    holder, held, deployable, host, now_ms = row
+    action = "prepare" if holder.state == states.BIND_STARTED else "clean"
+    return _Situation(
+        arq_uuid=holder.uuid,
+        state=holder.state,
+        bind_started_ms=holder.bind_started_ms,
+        now_ms=now_ms,
+        host=host,
+        missing=held.missing,
+        cleans=deployable.cleans,
+        step=rpc.HostStep(
+            action=action,
+            driver=deployable.driver_name,
+            attach_handle_uuid=held.uuid,
+            attach_type=held.attach_type,
+            attach_info=json.loads(held.attach_info),
+            asked_ms=now_ms,
+        ),
+    )
+
+
+def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    try:
+        rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
+    except rpc.HostStepFailed as exc:
+        _fail(claim, situation, f"The host could not prepare the handle: {exc}")
+    except rpc.BrokerUnreachable as exc:
+        _restart_clock(situation.arq_uuid)
+        raise work.TryLater(str(exc)) from exc
+    except rpc.HostUnreachable as exc:
+        _give_up_after_deadline(conf, claim, situation, exc)
+    else:
+        _bound(claim, situation)
+
+
+def _give_up_after_deadline(
+    conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
+) -> None:
+    waited = situation.now_ms - (situation.bind_started_ms or situation.now_ms)
+    if waited < conf.conductor.bind_deadline * 1000:
+        raise work.TryLater(str(exc)) from exc
+    reason = f"Host {situation.host} did not prepare the handle in {waited // 1000} s: {exc}"
+    _fail(claim, situation, reason)
+
+
+@db.retry
+def _bound(claim: work.Claim, situation: _Situation) -> None:
+    arq = models.Arq
+    guard = (arq.uuid == situation.arq_uuid, arq.state == states.BIND_STARTED)
+    with db.writer() as session:
+        # The ARQ may be in the same state again, but for another handle and another step.
+        work.hold(session, claim)
+        if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):
+            _want_event(session, situation.arq_uuid)
+            LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq_uuid)
+
+
+@db.retry
+def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
+    """BindFailed; the handle stays attached, and is cleaned before anybody else is given it."""
+    with db.writer() as session:
+        work.hold(session, claim)
+        if binding.fail(session, situation.arq_uuid, reason):
+            _want_event(session, situation.arq_uuid)
+            work.want(session, work.HOST_STEP, [claim.key])
+            work.want(session, work.PLACEMENT, [situation.host])
+
+
+def _want_event(session: orm.Session, arq_uuid: str) -> None:
+    instance = session.scalar(
+        sa.select(models.Arq.instance_uuid).where(models.Arq.uuid == arq_uuid)
+    )
+    work.want(session, work.NOVA_EVENT, [instance] if instance else [])
+
+
+@db.retry
+def _restart_clock(arq_uuid: str) -> None:
+    """Time during which the broker is down does not count against the host."""
+    with db.writer() as session:
+        started = {"bind_started_ms": db.now_ms()}
+        guard = (models.Arq.uuid == arq_uuid, models.Arq.state == states.BIND_STARTED)
+        db.update(session, models.Arq, *guard, **started)
+
+
+def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    # What is gone from its host needs no cleaning there.
+    if situation.cleans and not situation.missing:
+        try:
+            rpc.run_host_step(
+                conf, situation.host, situation.step, conf.conductor.host_step_timeout
+            )
+        except (rpc.HostStepFailed, rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
+            raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
+    _release(claim, situation.arq_uuid)
+
+
+@db.retry
+def _release(claim: work.Claim, arq_uuid: str) -> None:
+    with db.writer() as session:
+        work.hold(session, claim)
+        arq = session.scalar(
+            sa.select(models.Arq).where(models.Arq.uuid == arq_uuid).with_for_update()
+        )
+        # Bound anew is impossible while the handle is attached, but gone is not.
+        if arq is not None and arq.state not in models.SERVING and arq.attach_handle_id:
+            release.finish_cleaning(session, arq)

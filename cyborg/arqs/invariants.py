@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be true of the database at any moment, whatever died: each check is one SELECT.
+
+The schema itself sees to it that a handle is held by one ARQ at most. These checks are about what
+constraints cannot say: that nothing waits for work that nobody wants any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, work
+from cyborg.arqs import states
+from cyborg.db import models
+
+
+def violations() -> list[str]:
+    """A sentence for each ARQ, handle or device that contradicts the rules; none where all is well.
+
+    Read in one transaction, so that a change under way is seen whole or not at all.
+    """
+    with db.reader() as session:
+        return [
+            *_wrong_fields(session),
+            *_wrong_provider(session),
+            *_without_work(session),
+            *_gone_but_kept(session),
+        ]
+
+
+def _wrong_fields(session: orm.Session) -> Iterator[str]:
+    """A binding is complete, and what is no binding has none of its fields."""
+    arq = models.Arq
+    complete = sa.and_(
+        arq.hostname.is_not(None), arq.device_rp_uuid.is_not(None), arq.instance_uuid.is_not(None)
+    )
+    bare = sa.and_(
+        arq.hostname.is_(None), arq.device_rp_uuid.is_(None), arq.instance_uuid.is_(None)
+    )
+    query = sa.select(arq.uuid, arq.state).where(
+        sa.or_(
+            sa.and_(arq.state == states.BOUND, sa.or_(~complete, arq.attach_handle_id.is_(None))),
+            sa.and_(arq.state.in_({states.BIND_STARTED, states.BIND_FAILED}), ~complete),
+            sa.and_(
+                arq.state == states.INITIAL, sa.or_(~bare, arq.attach_handle_id.is_not(None))
+            ),
+            sa.and_(arq.state == states.UNBOUND, ~bare),
+            sa.and_(
+                arq.state == states.DELETING,
+                sa.or_(arq.instance_uuid.is_not(None), arq.attach_handle_id.is_(None)),
+            ),
+        )
+    )
+    for uuid, state in session.execute(query):
+        yield f"ARQ {uuid} is {state}, but its fields or its attach handle do not fit that."
+
+
+def _wrong_provider(session: orm.Session) -> Iterator[str]:
+    arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
+    query = (
+        sa.select(arq.uuid, arq.device_rp_uuid, deployable.rp_uuid)
+        .join(handle, handle.id == arq.attach_handle_id)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .where(arq.device_rp_uuid != deployable.rp_uuid)
+    )
+    for uuid, asked, given in session.execute(query):
+        yield f"ARQ {uuid} asked for provider {asked} and has a handle of {given}."
+
+
+def _without_work(session: orm.Session) -> Iterator[str]:
+    """Whatever is not final has a row of work that will make it so."""
+    arq, handle = models.Arq, models.AttachHandle
+    undecided = sa.and_(arq.state == states.BIND_STARTED, arq.attach_handle_id.is_(None))
+    stepping = sa.and_(
+        arq.attach_handle_id.is_not(None), arq.state.not_in({states.BOUND, states.INITIAL})
+    )
+    bind, step = orm.aliased(models.Work), orm.aliased(models.Work)
+    query = (
+        sa.select(arq.uuid, arq.state)
+        .outerjoin(handle, handle.id == arq.attach_handle_id)
+        .outerjoin(bind, sa.and_(bind.kind == work.BIND, bind.key == arq.instance_uuid))
+        .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
+        .where(
+            sa.or_(sa.and_(undecided, bind.id.is_(None)), sa.and_(stepping, step.id.is_(None)))
+        )
+    )
+    for uuid, state in session.execute(query):
+        yield f"ARQ {uuid} is {state}, and there is no work that would end that."
+
+
+def _gone_but_kept(session: orm.Session) -> Iterator[str]:
+    """What vanished from its host is kept for an ARQ that holds it, and for nothing else."""
+    arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
+    free = ~sa.exists().where(arq.attach_handle_id == handle.id)
+    query = sa.select(handle.uuid).where(handle.missing.is_(True), free)
+    for (uuid,) in session.execute(query):
+        yield f"Attach handle {uuid} has vanished from its host, is free, and is still kept."
+    handles = sa.exists().where(handle.deployable_id == deployable.id)
+    empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles)
+    for (name,) in session.execute(empty):
+        yield f"Deployable {name} has vanished from its host, holds nothing, and is still kept."

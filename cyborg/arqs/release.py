@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Giving attach handles back: unbind, delete, and what follows when the host has cleaned one.
+
+A handle that needs no step on its host is free in the transaction that releases it. One that does
+stays attached to its ARQ, and so cannot be given out, until the step is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, errors, rpc, work
+from cyborg.arqs import service, states
+from cyborg.context import RequestContext
+from cyborg.db import models
+from cyborg.inventory import missing
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An attach handle that an ARQ holds, and what its release takes."""
+
+    id: int
+    uuid: str
+    missing: bool
+    prepares: bool
+    cleans: bool
+    host_id: int
+    host_name: str
+
+
+def lock_arqs(
+    session: orm.Session, ctx: RequestContext, uuids: Collection[str]
+) -> dict[str, models.Arq]:
+    """The caller's ARQs among ``uuids``, locked until the transaction ends, by uuid."""
+    query = _lockable(ctx).where(models.Arq.uuid.in_(uuids))
+    return {arq.uuid: arq for arq in session.scalars(query)}
+
+
+def _lockable(ctx: RequestContext) -> sa.Select[models.Arq]:
+    query = sa.select(models.Arq).where(models.Arq.state != states.DELETING)
+    return query.where(*service.in_scope(ctx)).order_by(models.Arq.id).with_for_update()
+
+
+def refuse_unknown(uuids: Collection[str]) -> None:
+    """Raise NotFound where ``uuids`` names any ARQ."""
+    if uuids:
+        raise errors.NotFound.of("ExtArq", uuid=", ".join(sorted(uuids)))
+
+
+def delete_arqs(ctx: RequestContext, uuids: Collection[str]) -> None:
+    """Delete ARQs for good; those that exist are deleted even if others are unknown.
+
+    :raises Forbidden: an ARQ belongs to an instance and there is no service token
+    :raises NotFound: some of them do not exist, or not for this caller
+    """
+    found = _delete_by_uuid(ctx, uuids)
+    rpc.kick()
+    refuse_unknown(set(uuids) - found)
+
+
+@db.retry
+def _delete_by_uuid(ctx: RequestContext, uuids: Collection[str]) -> set[str]:
+    with db.writer() as session:
+        arqs = lock_arqs(session, ctx, uuids)
+        for arq in arqs.values():
+            if arq.instance_uuid and not ctx.has_service_token:
+                raise errors.Forbidden(
+                    f"ARQ {arq.uuid} is bound to instance {arq.instance_uuid}. Use the Compute "
+                    "API to delete the instance; deleting its ARQ requires a service token."
+                )
+        delete(session, list(arqs.values()))
+        return set(arqs)
+
+
+def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
+    """Delete every ARQ of an instance; none at all is well too.
+
+    :raises Forbidden: there is no service token
+    """
+    if not ctx.has_service_token:
+        raise errors.Forbidden("Deleting the ARQs of an instance requires a service token.")
+    _delete_by_instance(ctx, instance_uuid)
+    rpc.kick()
+
+
+@db.retry
+def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
+    with db.writer() as session:
+        query = _lockable(ctx).where(models.Arq.instance_uuid == instance_uuid)
+        delete(session, list(session.scalars(query)))
+
+
+def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
+    """Delete locked ARQs; one whose handle needs a host step leaves sight and becomes Deleting."""
+    held = _held(session, arqs)
+    stepped = _begin_steps(session, arqs, held)
+    plain = [arq.id for arq in arqs if arq.id not in stepped]
+    if stepped:
+        db.update(
+            session,
+            models.Arq,
+            models.Arq.id.in_(stepped),
+            state=states.DELETING,
+            instance_uuid=None,
+        )
+    if plain:
+        db.delete(session, models.Arq, models.Arq.id.in_(plain))
+    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
+    for arq in arqs:
+        LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
+
+
+def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
+    """Make locked ARQs Unbound; a handle that needs a host step stays attached until it is done."""
+    held = _held(session, arqs)
+    stepped = _begin_steps(session, arqs, held)
+    unbound = {
+        "state": states.UNBOUND,
+        "state_reason": None,
+        "hostname": None,
+        "device_rp_uuid": None,
+        "instance_uuid": None,
+        "bind_started_ms": None,
+    }
+    plain = [arq.id for arq in arqs if arq.id not in stepped]
+    if stepped:
+        db.update(session, models.Arq, models.Arq.id.in_(stepped), **unbound)
+    if plain:
+        db.update(
+            session, models.Arq, models.Arq.id.in_(plain), **unbound, attach_handle_id=None
+        )
+    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
+    for arq in arqs:
+        LOG.info("ARQ %s is Unbound", arq.uuid)
+
+
+def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
+    """The handles of ``arqs`` by ARQ id, locked: a report that finds one gone waits for us."""
+    handle_ids = {arq.attach_handle_id: arq.id for arq in arqs if arq.attach_handle_id}
+    if not handle_ids:
+        return {}
+    handle, deployable, host = models.AttachHandle, models.Deployable, models.Host
+    locked = {
+        row.id: row
+        for row in session.execute(
+            sa.select(handle.id, handle.uuid, handle.missing)
+            .where(handle.id.in_(handle_ids))
+            .order_by(handle.id)
+            .with_for_update()
+        )
+    }
+    facts = session.execute(
+        sa.select(handle.id, deployable.prepares, deployable.cleans, host.id, host.name)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .join(models.Device, models.Device.id == deployable.device_id)
+        .join(host, host.id == models.Device.host_id)
+        .where(handle.id.in_(handle_ids))
+    )
+    return {
+        handle_ids[fact[0]]: _Held(
+            fact[0], locked[fact[0]].uuid, locked[fact[0]].missing, *fact[1:]
+        )
+        for fact in facts
+    }
+
+
+def _begin_steps(
+    session: orm.Session, arqs: Iterable[models.Arq], held: dict[int, _Held]
+) -> set[int]:
+    """Want the host steps that the release of ``arqs`` takes; the ids of the ARQs that wait."""
+    waiting = {arq.id: held[arq.id] for arq in arqs if _needs_step(arq, held.get(arq.id))}
+    work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
+    # The handle is dirty from now on: Placement must not offer it.
+    work.want(session, work.PLACEMENT, {handle.host_name for handle in waiting.values()})
+    return set(waiting)
+
+
+def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
+    """Whether the handle must be cleaned first, or may be in the middle of being prepared."""
+    if handle is None:
+        return False
+    return handle.cleans or (handle.prepares and arq.state == states.BIND_STARTED)
+
+
+def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
+    gone = {handle.host_id: handle.host_name for handle in released if handle.missing}
+    # Before the rest, since the lock on these rows serialises those who discard.
+    work.want(session, work.PLACEMENT, gone.values())
+    for host_id in sorted(gone):
+        missing.discard(session, host_id)
+
+
+def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
+    """Release the locked ARQ's handle after its host step: delete the ARQ or detach the handle."""
+    held = _held(session, [arq])
+    if arq.state == states.DELETING:
+        db.delete(session, models.Arq, models.Arq.id == arq.id)
+    else:
+        db.update(session, models.Arq, models.Arq.id == arq.id, attach_handle_id=None)
+    _discard_missing(session, held.values())
+    work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
+    LOG.info("ARQ %s has given its attach handle back (%s)", arq.uuid, arq.state)

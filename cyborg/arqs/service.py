@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator requests as consumers see them: create, get and list."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, errors, profiles
+from cyborg.arqs import states
+from cyborg.context import RequestContext
+from cyborg.db import models, paging
+
+LOG = logging.getLogger(__name__)
+
+#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": models.Arq.id,
+    "uuid": models.Arq.uuid,
+    "state": models.Arq.state,
+    "device_profile_name": models.Arq.device_profile_name,
+    "hostname": models.Arq.hostname,
+    "device_rp_uuid": models.Arq.device_rp_uuid,
+    "instance_uuid": models.Arq.instance_uuid,
+    "project_id": models.Arq.project_id,
+    "created_at": models.Arq.created_at,
+    "updated_at": models.Arq.updated_at,
+}
+_OPTIONS = (orm.joinedload(models.Arq.attach_handle),)
+
+
+@db.retry
+def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
+    """Make the ARQs of a device profile for the caller's project, in the order of its groups.
+
+    :raises NotFound: the caller may use no profile of that name
+    """
+    with db.writer() as session:
+        profile = profiles.find_by_name(session, ctx, profile_name)
+        if profile is None:
+            raise errors.NotFound.of("Device Profile", name=profile_name)
+        rows = [
+            {
+                "uuid": models.new_uuid(),
+                "created_at": models.utcnow(),
+                "project_id": ctx.project_id,
+                "state": states.INITIAL,
+                "device_profile_name": profile.name,
+                "device_profile_group_id": group_id,
+                "group": group,
+            }
+            for group_id, group in profiles.count_requests(profile.groups)
+        ]
+        if rows:
+            session.execute(sa.insert(models.Arq), rows)
+    created = [models.Arq(**row, attach_handle=None) for row in rows]
+    LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
+    return created
+
+
+def get_arq(ctx: RequestContext, uuid: str) -> models.Arq:
+    """The caller's ARQ of that uuid, with its attach handle.
+
+    :raises NotFound: there is none, or it is another project's
+    """
+    with db.reader() as session:
+        arq = session.scalar(_visible(ctx).where(models.Arq.uuid == uuid).options(*_OPTIONS))
+    if arq is None:
+        raise errors.NotFound.of("ExtArq", uuid=uuid)
+    return arq
+
+
+def list_arqs(
+    ctx: RequestContext,
+    page: paging.Page = paging.ALL,
+    *,
+    only_resolved: bool = False,
+    **wanted: str,
+) -> list[models.Arq]:
+    """The caller's ARQs with their attach handles; those only that have the values ``wanted``.
+
+    From one SELECT; from two where ``only_resolved`` is asked of a part of an instance's ARQs.
+
+    :raises Unresolved: ``only_resolved`` was asked for an instance that has an undecided ARQ
+    :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
+    """
+    where = paging.equal(COLUMNS, wanted)
+    instance = wanted.get("instance_uuid")
+    if only_resolved and instance is None:
+        where.append(models.Arq.state.in_(states.RESOLVED))
+    with db.reader() as session:
+        found = paging.fetch(session, _visible(ctx), COLUMNS, page, where=where, options=_OPTIONS)
+        if only_resolved and instance is not None:
+            whole = page == paging.ALL and len(wanted) == 1
+            if any(_undecided(arq) for arq in found) or (
+                not whole and _has_undecided(session, ctx, instance)
+            ):
+                raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
+    return found
+
+
+def _undecided(arq: models.Arq) -> bool:
+    return arq.state not in states.RESOLVED
+
+
+def _has_undecided(session: orm.Session, ctx: RequestContext, instance: str) -> bool:
+    query = _visible(ctx).with_only_columns(models.Arq.id).limit(1)
+    query = query.where(models.Arq.instance_uuid == instance)
+    return session.scalar(query.where(models.Arq.state.not_in(states.RESOLVED))) is not None
+
+
+def _visible(ctx: RequestContext) -> sa.Select[models.Arq]:
+    """What the caller may see: never an ARQ whose deletion was answered already."""
+    query = sa.select(models.Arq).where(models.Arq.state != states.DELETING)
+    return query.where(*in_scope(ctx))
+
+
+def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:
+    """The WHERE clauses that keep a caller to its own project."""
+    if ctx.project_scope is None:
+        return []
+    return [models.Arq.project_id == ctx.project_scope]

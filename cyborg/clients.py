@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kept HTTP clients of the services we call: one keystoneauth adapter a process and service.
+
+Keeping it keeps its token and its connections, so that a call costs one request.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from keystoneauth1 import adapter as ka_adapter
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+_lock = threading.Lock()
+#: By configuration, which cannot be hashed, and group. The configuration is kept beside its
+#: adapter so that its id stays its own.
+_adapters: dict[tuple[int, str], tuple[cfg.ConfigOpts, ka_adapter.Adapter]] = {}
+
+
+def adapter(conf: cfg.ConfigOpts, group: str) -> ka_adapter.Adapter:
+    """The adapter that the options of ``group`` describe, made at the first call."""
+    with _lock:
+        key = (id(conf), group)
+        if key not in _adapters:
+            _adapters[key] = conf, _load(conf, group)
+        return _adapters[key][1]
+
+
+def _load(conf: cfg.ConfigOpts, group: str) -> ka_adapter.Adapter:
+    auth = loading.load_auth_from_conf_options(conf, group)
+    session = loading.load_session_from_conf_options(conf, group, auth=auth)
+    return loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
+
+
+def configured(conf: cfg.ConfigOpts, group: str) -> bool:
+    """Whether the options of ``group`` say how to reach the service."""
+    return conf[group].auth_type is not None

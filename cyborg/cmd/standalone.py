@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-standalone``: API, conductor, agent and a Placement of their own in one process.
+
+Everything it keeps is in one directory: Cyborg's SQLite file and Placement's. Messages stay in
+memory. The API is at ``/``, Placement at ``/placement``, where the conductor reaches it over HTTP
+like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+import webob
+import webob.exc
+from cheroot import wsgi
+from oslo_config import cfg
+from oslo_log import log
+from oslo_utils import uuidutils
+
+from cyborg import clients, db, policy, process, rpc, version, work
+from cyborg import conf as cyborg_conf
+from cyborg.agent import service as agent_service
+from cyborg.api import app, server
+from cyborg.conductor import service as conductor_service
+from cyborg.conf import default
+from cyborg.db import schema
+from cyborg.placement import local
+
+DATABASE = "cyborg.sqlite"
+LOCK = "lock"
+
+_OPTS = [
+    cfg.PortOpt("port", help="Port to listen on; 0 takes a free one. Unset, [api] port."),
+    cfg.StrOpt(
+        "state-dir",
+        help="Directory with all that is kept. It is made if there is none. Unset, "
+        "[DEFAULT] state_path.",
+    ),
+    next(option for option in default.OPTS if option.name == "host"),
+]
+
+
+class CannotStart(Exception):
+    """Why not, as a sentence for whoever started the program."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until a signal asks to stop, and return the exit status."""
+    conf = cfg.CONF
+    try:
+        state_dir = _configure(conf, sys.argv[1:] if argv is None else argv)
+        with _alone(state_dir):
+            _run(conf, state_dir)
+    except (CannotStart, policy.UnreadableRules, cfg.Error) as exc:
+        print(f"cyborg-standalone: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
+    """Read the options, fix those that make the process stand alone; the state directory."""
+    conf.register_cli_opts(_OPTS)
+    cyborg_conf.register(conf)
+    db.register(conf)
+    log.register_options(conf)
+    conf.set_default("auth_strategy", "noauth", group="api")
+    # Nobody else does, unless a Nova is pointed at this Placement.
+    conf.set_default("create_root_provider", True, group="placement")
+    conf(
+        argv,
+        project="cyborg",
+        prog="cyborg-standalone",
+        version=version.VERSION,
+        # What configures this machine's other services is not meant for this one.
+        default_config_files=[],
+        default_config_dirs=[],
+    )
+    if not (conf.log_file or conf.log_dir):
+        # Standard output is for the one line that says where the service is.
+        conf.set_default("use_stderr", True)
+    log.setup(conf, "cyborg")
+    state_dir = pathlib.Path(conf.state_dir or conf.state_path).resolve()
+    conf.set_override("state_path", str(state_dir))
+    conf.set_override("connection", f"sqlite:///{state_dir / DATABASE}", group="database")
+    if conf.port is not None:
+        conf.set_override("port", conf.port, group="api")
+    rpc.use_memory(conf)
+    return state_dir
+
+
+@contextlib.contextmanager
+def _alone(state_dir: pathlib.Path) -> Iterator[None]:
+    """Keep other processes out of the directory for the length of the block."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (state_dir / LOCK).open("a+")
+    except OSError as exc:
+        raise CannotStart(f"cannot use the state directory: {exc}") from exc
+    with lock:
+        _lock(lock, state_dir)
+        yield
+
+
+def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
+    """Take the lock, which the kernel frees when this process ends, however it ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        lock.seek(0)
+        raise CannotStart(
+            f"the state directory {state_dir} is in use by process {lock.read().strip()}; stop "
+            "that one, or choose another --state-dir."
+        ) from exc
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+
+
+def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
+    db.configure(conf)
+    schema.upgrade()
+    # Whoever had claimed work in this directory is dead.
+    work.hand_back_all()
+    rpc.configure(conf)
+    http = _http_server(conf, state_dir)
+    conductor = conductor_service.ConductorService(conf)
+    agent = agent_service.Agent(conf)
+    try:
+        port = http.listen()
+    except OSError as exc:
+        raise CannotStart(f"cannot listen on {conf.api.host_ip}: {exc}") from exc
+    url = own_url(str(conf.api.host_ip), port)
+    _reach_without_proxy(url)
+    local.point_at(conf, f"{url}/placement")
+    ready = _Announcement(f"Cyborg is ready: {url}/v2 (state in {state_dir})")
+    process.run([http, conductor, agent, ready])
+    rpc.close()
+    db.dispose()
+
+
+def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server:
+    host = str(conf.api.host_ip)
+    if not (server.is_loopback(host) or conf.api.noauth_allow_remote):
+        raise CannotStart(
+            f"whoever reaches {host} would be an administrator, at least of Placement; listen on "
+            "127.0.0.1, or permit it with [api] noauth_allow_remote."
+        )
+    try:
+        placement = local.load_app(state_dir)
+    except ImportError as exc:
+        raise CannotStart(
+            f"{exc}: Placement has to be installed with it, by pip install "
+            "'openstack-cyborg[standalone]'."
+        ) from exc
+    mounts = {"/": app.load(conf), "/placement": placement}
+    if not clients.configured(conf, "nova"):
+        mounts["/v2/servers"] = _any_server
+    mounted = wsgi.PathInfoDispatcher(mounts)  # type: ignore[no-untyped-call]
+    return server.Server(conf, mounted, host, conf.api.port)
+
+
+def _any_server(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Answer for the Nova that is not there: every uuid is a server's.
+
+    ``openstack accelerator arq bind`` asks Nova for its server, at the one endpoint it is given.
+    """
+    name = environ["PATH_INFO"].strip("/")
+    if environ["REQUEST_METHOD"] != "GET" or not uuidutils.is_uuid_like(name):
+        return webob.exc.HTTPNotFound()(environ, start_response)
+    answer = webob.Response(json={"server": {"id": name, "name": name}})
+    return answer(environ, start_response)
+
+
+def own_url(host: str, port: int) -> str:
+    """The URL under which a process that listens on ``host`` reaches itself."""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host.strip("[]"))
+        if address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host.strip('[]')}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reach_without_proxy(url: str) -> None:
+    """Keep a proxy that the environment names out of requests to ourselves."""
+    others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    host = url.removeprefix("http://").rpartition(":")[0].strip("[]")
+    os.environ["no_proxy"] = ",".join(filter(None, [others, host]))
+
+
+class _Announcement:
+    """Tells the terminal that everything before it has started."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def start(self) -> None:
+        print(self._text, flush=True)
+
+    def stop(self) -> None:
+        """Nothing is left to be done."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

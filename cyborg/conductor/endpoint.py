@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the conductor answers to messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cyborg import rpc
+from cyborg.inventory import report as inventory_report
+
+LOG = logging.getLogger(__name__)
+
+
+class ConductorEndpoint:
+    """The methods of topic ``cyborg-conductor``."""
+
+    def __init__(self, kick: Callable[[], None]) -> None:
+        self._kick = kick
+
+    def report(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Take in the whole view of one host."""
+        inventory_report.apply_report(rpc.HostReport.from_wire(report))
+        self._kick()
+
+    def kick(self, context: Mapping[str, Any]) -> None:
+        """There is work: look now."""
+        self._kick()

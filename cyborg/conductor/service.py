@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One conductor: a worker on the work table and a server for reports and kicks."""
+
+from __future__ import annotations
+
+import functools
+
+from oslo_config import cfg
+
+from cyborg import rpc, work
+from cyborg.arqs import binding, events, host_steps
+from cyborg.conductor import endpoint, worker
+from cyborg.placement import sync
+
+#: Seconds for which handlers may finish when the conductor stops. With the time that the RPC
+#: server takes to stop it must stay below what cyborg.process grants all of it.
+STOP_GRACE = 15.0
+
+
+class ConductorService:
+    """Runs until :meth:`stop`; any number of them may run against one database."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._worker = worker.Worker(
+            handlers(conf),
+            name=conf.host,
+            threads=conf.thread_pool_size,
+            lease_seconds=conf.conductor.work_lease,
+            poll_interval=conf.conductor.poll_interval,
+        )
+        self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._worker.kick))
+
+    def start(self) -> None:
+        """Begin to work. The worker does not wait for a broker: it needs none."""
+        self._worker.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take no more work, finish or give back what was taken."""
+        self._server.stop()
+        self._worker.stop(STOP_GRACE)
+
+
+def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
+    """The function that does each kind of work."""
+    return {
+        work.BIND: binding.bind_instance,
+        work.NOVA_EVENT: functools.partial(events.tell_nova, conf),
+        work.HOST_STEP: functools.partial(host_steps.run, conf),
+        work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
+    }

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that claims work rows and runs their handlers, in one conductor process."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+import futurist
+from keystoneauth1 import exceptions as ka_exc
+
+from cyborg import errors, work
+
+LOG = logging.getLogger(__name__)
+
+Handler = Callable[[work.Claim], None]
+
+#: Seconds to wait before trying again when the work table itself cannot be read.
+_TABLE_RETRY = 1.0
+
+
+class Worker:
+    """Claims rows one at a time and runs up to ``threads`` handlers of each kind side by side.
+
+    The limit is by kind, so that a host, Placement or Nova that lets its callers wait does not
+    keep a bind from being done. ``handlers`` maps a kind of work to the function that does it. A
+    handler returns when the work is done, raises :class:`work.TryLater` or any error to be called
+    again after a back-off, and calls ``claim.checkpoint()`` before it acts.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        name: str,
+        threads: int,
+        lease_seconds: float,
+        poll_interval: float,
+    ) -> None:
+        self._handlers = dict(handlers)
+        # The host's name alone would be the same after a restart, with other claims.
+        self._name = f"{name}/{uuid.uuid4().hex[:12]}"
+        self._lease = lease_seconds
+        self._poll = poll_interval
+        self._numbers = itertools.count(1)
+        self._limit = threads
+        self._pool = futurist.ThreadPoolExecutor(max_workers=threads * len(handlers))
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._idle = threading.Condition()
+        self._running: dict[str, work.Claim] = {}
+        self._claimer = threading.Thread(target=self._claim_loop, name="work-claim", daemon=True)
+        self._renewer = threading.Thread(target=self._renew_loop, name="work-renew", daemon=True)
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._claimer.start()
+        self._renewer.start()
+
+    def kick(self) -> None:
+        """Look for work now instead of at the next poll."""
+        self._wake.set()
+
+    def stop(self, grace: float) -> None:
+        """Claim no more, let handlers finish for ``grace`` seconds, give back what is left."""
+        self._stopping.set()
+        self._wake.set()
+        self._claimer.join()
+        deadline = time.monotonic() + grace
+        with self._idle:
+            self._idle.wait_for(lambda: not self._running, timeout=grace)
+            left = list(self._running.values())
+        for claim in left:
+            claim.lose()
+        if left:
+            LOG.warning("Giving back %d unfinished pieces of work", len(left))
+            work.hand_back([claim.owner for claim in left])
+        self._pool.shutdown(wait=False)
+        self._renewer.join(max(0.0, deadline - time.monotonic()))
+
+    def _claim_loop(self) -> None:
+        while not self._stopping.is_set():
+            # Cleared before looking: a kick that comes while we look makes us look again.
+            self._wake.clear()
+            claim = self._claim(self._kinds_with_room())
+            if claim is not None:
+                with self._idle:
+                    self._running[claim.owner] = claim
+                self._pool.submit(self._run, claim)
+            elif not self._stopping.is_set():
+                self._wake.wait(self._poll)
+
+    def _kinds_with_room(self) -> list[str]:
+        with self._idle:
+            running = collections.Counter(claim.kind for claim in self._running.values())
+        return [kind for kind in self._handlers if running[kind] < self._limit]
+
+    def _claim(self, kinds: list[str]) -> work.Claim | None:
+        if not kinds:
+            return None
+        try:
+            return work.claim(f"{self._name}#{next(self._numbers)}", self._lease, kinds)
+        except Exception:
+            LOG.warning("Cannot look for work; trying again", exc_info=True)
+            self._stopping.wait(_TABLE_RETRY)
+            self._wake.set()
+            return None
+
+    def _run(self, claim: work.Claim) -> None:
+        try:
+            self._handle(claim)
+        except work.LeaseLost:
+            LOG.warning("Stopped %s/%s: the lease is lost", claim.kind, claim.key)
+        except Exception:
+            # The row stays claimed until its lease ends and is then taken up again.
+            LOG.exception("Cannot record the outcome of %s/%s", claim.kind, claim.key)
+        finally:
+            with self._idle:
+                self._running.pop(claim.owner, None)
+                self._idle.notify_all()
+            self._wake.set()
+
+    def _handle(self, claim: work.Claim) -> None:
+        LOG.debug("Doing %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
+        try:
+            self._handlers[claim.kind](claim)
+        except work.LeaseLost:
+            raise
+        except (errors.CyborgError, ka_exc.ClientException) as exc:
+            LOG.warning("Will try %s/%s again: %s", claim.kind, claim.key, exc)
+            work.back_off(claim, str(exc))
+        except Exception as exc:
+            LOG.exception("Will try %s/%s again after a fault", claim.kind, claim.key)
+            work.back_off(claim, f"{type(exc).__name__}: {exc}")
+        else:
+            work.finish(claim)
+
+    def _renew_loop(self) -> None:
+        while not self._stopping.wait(self._lease / 3):
+            self._renew()
+        # Handlers that are still finishing keep their leases.
+        while self._renewing():
+            self._renew()
+            time.sleep(self._lease / 10)
+
+    def _renewing(self) -> bool:
+        with self._idle:
+            return bool(self._running)
+
+    def _renew(self) -> None:
+        with self._idle:
+            claims = list(self._running.values())
+        try:
+            work.renew(claims, self._lease)
+        except Exception:
+            LOG.warning("Cannot renew the leases of %d rows", len(claims), exc_info=True)

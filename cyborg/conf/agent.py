@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the agent."""
+
+from oslo_config import cfg
+
+OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "enabled_drivers",
+        default=["fake_driver"],
+        help="Entry-point names of the drivers that look for devices on this host.",
+    ),
+    cfg.IntOpt(
+        "report_interval",
+        default=60,
+        min=1,
+        deprecated_name="periodic_interval",
+        deprecated_group="DEFAULT",
+        help="Seconds between two discovery passes. The first is made at start.",
+    ),
+    cfg.IntOpt(
+        "driver_timeout",
+        default=30,
+        min=1,
+        help="Seconds a driver may take for one discovery. A driver that takes longer is "
+        "reported as failed, its known devices are kept, and it is not called again before it "
+        "has returned.",
+    ),
+    cfg.StrOpt(
+        "resource_provider_name",
+        help="Name of this host's root resource provider in Placement, which is Nova's name of "
+        "the node. Unset, [DEFAULT] host.",
+    ),
+]

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the conductor."""
+
+from oslo_config import cfg
+
+OPTS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "poll_interval",
+        default=5.0,
+        min=0.1,
+        help="Seconds after which a conductor looks for work by itself. It is told at once of "
+        "most work; this is how long it takes to notice when that message was lost.",
+    ),
+    cfg.IntOpt(
+        "work_lease",
+        default=30,
+        min=2,
+        help="Seconds for which a conductor owns a piece of work without renewing the claim. "
+        "After that another conductor takes the work over.",
+    ),
+    cfg.IntOpt(
+        "bind_deadline",
+        default=300,
+        min=1,
+        help="Seconds after which an accelerator request whose host step makes no progress is "
+        "BindFailed. Time during which the message broker cannot be reached does not count.",
+    ),
+    cfg.IntOpt(
+        "host_step_timeout",
+        default=60,
+        min=1,
+        help="Seconds one attempt of a host step may take before it is tried again.",
+    ),
+]

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema: one typed model a table.
+
+Natural keys are unique here, so that no race can store a device, handle or name twice. Types and
+states are plain strings checked in code: a new driver needs no migration.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import uuid as uuidlib
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_utils import timeutils
+from sqlalchemy import orm
+from sqlalchemy.dialects import mysql
+
+#: The states of an ARQ; how they follow each other is :mod:`cyborg.arqs.states`.
+INITIAL = "Initial"
+BIND_STARTED = "BindStarted"
+BOUND = "Bound"
+BIND_FAILED = "BindFailed"
+UNBOUND = "Unbound"
+DELETING = "Deleting"
+
+#: States in which a held handle serves a guest or is about to. In any other it is dirty: held
+#: until the host has cleaned it.
+SERVING = frozenset({BIND_STARTED, BOUND})
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """A JSON document kept as text, which every server stores and shows alike."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(value, sort_keys=True)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+def string(length: int) -> sa.String:
+    """A string column that compares byte by byte on MySQL too, where the default folds case."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
+
+#: MySQL cuts a plain DATETIME to whole seconds.
+Timestamp = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+#: SQLite counts rows by itself only in a column of its plain INTEGER type, which has 64 bits.
+BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
+
+
+class Sentence(sa.types.TypeDecorator[str]):
+    """What somebody else said went wrong, kept whatever is in it.
+
+    A driver may quote its firmware. PostgreSQL stores no NUL, and no server half a character.
+    """
+
+    impl = LongText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def new_uuid() -> str:
+    """A random UUID in the form in which all UUIDs are stored."""
+    return str(uuidlib.uuid4())
+
+
+def utcnow() -> datetime.datetime:
+    """The present time as it is stored: UTC without a zone."""
+    return timeutils.utcnow()
+
+
+_TABLE_OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+
+
+class Base(orm.DeclarativeBase):
+    """Every table counts its rows and knows when each was made and changed."""
+
+    metadata = sa.MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    __table_args__: Any = _TABLE_OPTIONS
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(Timestamp, default=utcnow)
+    updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        Timestamp, default=None, onupdate=utcnow
+    )
+
+
+def _table_args(*constraints: sa.schema.SchemaItem) -> tuple[Any, ...]:
+    return (*constraints, _TABLE_OPTIONS)
+
+
+class Host(Base):
+    """A compute host, as its agent reports it."""
+
+    __tablename__ = "hosts"
+
+    #: The agent's RPC server name, ``[DEFAULT] host`` there.
+    name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
+    #: The name of the host's root resource provider: Nova's node name.
+    node: orm.Mapped[str] = orm.mapped_column(string(255), index=True)
+    #: Start of the reporting agent in milliseconds since the epoch, and its report counter.
+    report_started: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
+    report_counter: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
+    #: Digest of the last report applied; null makes the next one be read in full.
+    report_digest: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
+    last_seen: orm.Mapped[datetime.datetime | None] = orm.mapped_column(Timestamp, default=None)
+    #: Driver name to error sentence, for the drivers that failed in the last report.
+    driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
+
+
+class Device(Base):
+    """A physical accelerator card or function of a host."""
+
+    __tablename__ = "devices"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"), index=True)
+    #: The driver that reported the device; while it fails, the device is kept.
+    driver: orm.Mapped[str] = orm.mapped_column(string(100))
+    type: orm.Mapped[str] = orm.mapped_column(string(30))
+    vendor: orm.Mapped[str] = orm.mapped_column(string(255))
+    model: orm.Mapped[str] = orm.mapped_column(string(255))
+    std_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
+    vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
+    #: ``enabled`` or ``maintaining``.
+    status: orm.Mapped[str] = orm.mapped_column(string(30), default="enabled")
+    #: Gone from the host but kept, since an ARQ holds one of its handles.
+    missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+    host: orm.Mapped[Host] = orm.relationship(lazy="raise")
+    control_path: orm.Mapped[ControlPath] = orm.relationship(
+        lazy="raise", back_populates="device", uselist=False
+    )
+    deployables: orm.Mapped[list[Deployable]] = orm.relationship(
+        lazy="raise", back_populates="device", order_by="Deployable.id"
+    )
+
+
+class ControlPath(Base):
+    """How the host reaches a device to manage it; the device's natural key on that host."""
+
+    __tablename__ = "control_paths"
+    __table_args__ = _table_args(sa.UniqueConstraint("host_id", "cpid_type", "cpid_info"))
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"))
+    device_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("devices.id"), unique=True)
+    cpid_type: orm.Mapped[str] = orm.mapped_column(string(30))
+    cpid_info: orm.Mapped[str] = orm.mapped_column(string(255))
+
+    device: orm.Mapped[Device] = orm.relationship(lazy="raise", back_populates="control_path")
+
+
+class Deployable(Base):
+    """A part of a device that consumers are given handles of; one resource provider."""
+
+    __tablename__ = "deployables"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    device_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("devices.id"), index=True)
+    parent_id: orm.Mapped[int | None] = orm.mapped_column(
+        sa.ForeignKey("deployables.id"), index=True, default=None
+    )
+    root_id: orm.Mapped[int | None] = orm.mapped_column(
+        sa.ForeignKey("deployables.id"), index=True, default=None
+    )
+    name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
+    num_accelerators: orm.Mapped[int] = orm.mapped_column()
+    rp_uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
+    driver_name: orm.Mapped[str] = orm.mapped_column(string(100))
+    bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
+    prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
+    cleans: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: Gone from the host but kept, since an ARQ holds one of its handles.
+    missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+    device: orm.Mapped[Device] = orm.relationship(lazy="raise", back_populates="deployables")
+    attributes: orm.Mapped[list[Attribute]] = orm.relationship(
+        lazy="raise",
+        back_populates="deployable",
+        order_by="Attribute.id",
+        cascade="save-update, merge, delete, delete-orphan",
+    )
+    attach_handles: orm.Mapped[list[AttachHandle]] = orm.relationship(
+        lazy="raise", back_populates="deployable", order_by="AttachHandle.id"
+    )
+
+
+class Attribute(Base):
+    """A fact about a deployable. Key ``rc`` is its resource class, ``traits…`` its traits."""
+
+    __tablename__ = "attributes"
+    __table_args__ = _table_args(sa.UniqueConstraint("deployable_id", "key"))
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    deployable_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("deployables.id"))
+    key: orm.Mapped[str] = orm.mapped_column(string(255))
+    value: orm.Mapped[str] = orm.mapped_column(LongText)
+    #: ``driver`` rows follow the reports; ``admin`` rows survive them.
+    origin: orm.Mapped[str] = orm.mapped_column(string(10), default="driver")
+
+    deployable: orm.Mapped[Deployable] = orm.relationship(
+        lazy="raise", back_populates="attributes"
+    )
+
+
+class AttachHandle(Base):
+    """What a guest is given. It is in use when an ARQ refers to it, and never otherwise."""
+
+    __tablename__ = "attach_handles"
+    __table_args__ = _table_args(sa.UniqueConstraint("deployable_id", "attach_info"))
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    deployable_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("deployables.id"))
+    attach_type: orm.Mapped[str] = orm.mapped_column(string(30))
+    #: JSON text with sorted keys, so that equal handles are equal strings.
+    attach_info: orm.Mapped[str] = orm.mapped_column(string(255))
+    #: Gone from the host but held by an ARQ.
+    missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+    deployable: orm.Mapped[Deployable] = orm.relationship(
+        lazy="raise", back_populates="attach_handles"
+    )
+    arq: orm.Mapped[Arq | None] = orm.relationship(lazy="raise", back_populates="attach_handle")
+
+
+class DeviceProfile(Base):
+    """What a consumer may ask for, by name."""
+
+    __tablename__ = "device_profiles"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
+    description: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
+    #: Request groups in order, each a flat map of strings.
+    groups: orm.Mapped[list[dict[str, str]]] = orm.mapped_column(JsonText)
+    #: ``public``, or ``private`` to the projects below.
+    visibility: orm.Mapped[str] = orm.mapped_column(
+        string(10), default="public", server_default="public"
+    )
+
+    projects: orm.Mapped[list[DeviceProfileProject]] = orm.relationship(
+        lazy="raise",
+        order_by="DeviceProfileProject.project_id",
+        cascade="save-update, merge, delete, delete-orphan",
+        passive_deletes=True,
+    )
+
+
+class DeviceProfileProject(Base):
+    """A project that may use a private device profile."""
+
+    __tablename__ = "device_profile_projects"
+    __table_args__ = _table_args(sa.UniqueConstraint("profile_id", "project_id"))
+
+    profile_id: orm.Mapped[int] = orm.mapped_column(
+        sa.ForeignKey("device_profiles.id", ondelete="CASCADE")
+    )
+    project_id: orm.Mapped[str] = orm.mapped_column(string(255))
+
+
+class Arq(Base):
+    """One accelerator request: a claim to one attach handle on behalf of an instance."""
+
+    __tablename__ = "arqs"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True)
+    #: One of :mod:`cyborg.arqs.states`; changed by guarded UPDATE only.
+    state: orm.Mapped[str] = orm.mapped_column(string(30), index=True)
+    state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: Snapshot of the profile at creation, so that a profile can be deleted or changed.
+    device_profile_name: orm.Mapped[str] = orm.mapped_column(string(255))
+    device_profile_group_id: orm.Mapped[int] = orm.mapped_column(default=0)
+    group: orm.Mapped[dict[str, str]] = orm.mapped_column("device_profile_group", JsonText)
+    #: As the consumer sent them: the host's name or node, the provider, the instance.
+    hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(
+        string(36), index=True, default=None
+    )
+    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    #: When the present binding was asked for, in milliseconds by the database's clock.
+    bind_started_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: Unique: a handle cannot be given twice, whatever the code above does.
+    attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(
+        sa.ForeignKey("attach_handles.id"), unique=True, default=None
+    )
+
+    attach_handle: orm.Mapped[AttachHandle | None] = orm.relationship(
+        lazy="raise", back_populates="arq"
+    )
+
+
+class ResourceProvider(Base):
+    """A Placement provider that we made; the row outlives its deployable until it is deleted."""
+
+    __tablename__ = "resource_providers"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
+    name: orm.Mapped[str] = orm.mapped_column(string(255))
+    host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"), index=True)
+    #: The generation our last write left; null means Placement must be read in full.
+    generation: orm.Mapped[int | None] = orm.mapped_column(default=None)
+    #: ``{"inventories": {class: {...}}, "traits": [...], "others": {...}}``: what is ours on it,
+    #: and likewise what is not, as both were at that generation.
+    written: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText, default=dict)
+
+
+class Work(Base):
+    """Something still to be done outside SQL, written with the change that wants it."""
+
+    __tablename__ = "work"
+    __table_args__ = _table_args(
+        sa.UniqueConstraint("kind", "key"), sa.Index("ix_work_due", "due_ms")
+    )
+
+    # Every wish, also one for a row that is there, takes a number on MySQL and PostgreSQL.
+    id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)
+    kind: orm.Mapped[str] = orm.mapped_column(string(30))
+    key: orm.Mapped[str] = orm.mapped_column(string(255))
+    #: Raised by each wish; a worker may only remove the row at the value it saw.
+    wanted: orm.Mapped[int] = orm.mapped_column(default=1)
+    #: Milliseconds since the epoch by the database's clock, like every time of this table.
+    wanted_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
+    due_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
+    attempts: orm.Mapped[int] = orm.mapped_column(default=0)
+    owner: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
+    lease_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    last_error: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists from SQL: filtered, sorted and cut there, page by page.
+
+A page begins after a marker, a row, and not at an offset: rows that come and go between two pages
+make no other row appear twice or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Which part of a list is wanted, and in what order; by default all, oldest first."""
+
+    sort_key: str = "id"
+    descending: bool = False
+    limit: int | None = None
+    #: The uuid of the row after which the page begins.
+    marker: str | None = None
+
+
+ALL = Page()
+
+
+def fetch(
+    session: orm.Session,
+    visible: sa.Select[Any],
+    columns: Mapping[str, Any],
+    page: Page,
+    *,
+    where: Sequence[sa.ColumnElement[bool]] = (),
+    options: Sequence[Any] = (),
+) -> list[Any]:
+    """The rows of ``page`` among those of ``visible`` that meet ``where``, from one SELECT.
+
+    ``columns`` are those one may sort by, ``id`` and ``uuid`` among them. A marker costs one
+    SELECT more. It may be any visible row: one that has ceased to meet ``where`` marks a place
+    as well as before.
+
+    :raises Invalid: the list cannot be sorted by that key, or the marker is none of its rows
+    """
+    column, ids = columns.get(page.sort_key), columns["id"]
+    if column is None:
+        raise errors.Invalid(
+            f'The sort_key value "{page.sort_key}" is an invalid field for sorting; use one of '
+            f"{', '.join(columns)}."
+        )
+    rows = visible.where(*where).order_by(*_order(column, ids, descending=page.descending))
+    if page.marker is not None:
+        marked = visible.with_only_columns(column, ids).where(columns["uuid"] == page.marker)
+        found = session.execute(marked).one_or_none()
+        if found is None:
+            raise errors.Invalid(f"marker: the list has no item {page.marker}.")
+        rows = rows.where(_after(column, ids, tuple(found), descending=page.descending))
+    return list(session.scalars(rows.limit(page.limit).options(*options)))
+
+
+def equal(columns: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
+    """The WHERE clauses by which the ``columns`` named have the values ``wanted``."""
+    return [columns[name] == value for name, value in wanted.items()]
+
+
+def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:
+    # Servers differ in where NULL sorts; here it is the least of all values. The id decides
+    # between equal rows, so that the order is total.
+    by = [column.is_not(None), column, ids] if _nullable(column) else [column, ids]
+    return [part.desc() for part in by] if descending else by
+
+
+def _after(
+    column: Any, ids: Any, marked: tuple[Any, ...], *, descending: bool
+) -> sa.ColumnElement[bool]:
+    """The WHERE clause that leaves what comes behind the ``marked`` value and id."""
+    value, row_id = marked
+    behind = ids < row_id if descending else ids > row_id
+    if column is ids:
+        return sa.and_(behind)
+    if value is None:
+        rest = sa.and_(column.is_(None), behind)
+        return rest if descending else sa.or_(rest, column.is_not(None))
+    beyond = column < value if descending else column > value
+    rest = sa.or_(beyond, sa.and_(column == value, behind))
+    return sa.or_(rest, column.is_(None)) if descending and _nullable(column) else rest
+
+
+def _nullable(column: Any) -> bool:
+    return bool(column.property.columns[0].nullable)

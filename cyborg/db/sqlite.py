@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes SQLite a sound store for one node: WAL, and writers that lock before they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+#: Execution option that marks a writer's connection.
+WRITER = "cyborg_writer"
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+def prepare(engine: sa.Engine) -> None:
+    """Install the connection and transaction hooks on an SQLite engine of oslo.db."""
+    sa.event.listen(engine, "connect", _on_connect)
+    # Instead of oslo.db's own hook, which emits a plain BEGIN: a transaction that reads first and
+    # locks later fails with "database is locked" instead of waiting. Listening before it
+    # (insert=True) has no effect on an engine's events.
+    for hook in list(engine.dispatch.begin):
+        sa.event.remove(engine, "begin", hook)
+    sa.event.listen(engine, "begin", _on_begin)
+    engine.dispose()
+    raw = engine.raw_connection()
+    # Once is enough, since the file remembers it; and setting it waits for nobody.
+    raw.cursor().execute("PRAGMA journal_mode=WAL")
+    raw.close()
+
+
+def _on_connect(dbapi_connection: Any, _record: Any) -> None:
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    if "in_transaction" in connection.info:
+        return
+    immediate = connection.get_execution_options().get(WRITER, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    connection.info["in_transaction"] = True

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a driver reports: frozen dataclasses, checked when made, and the abilities it may have.
+
+A driver needs :class:`Driver` only. The other protocols are optional abilities, one method or two
+each, and are found by ``isinstance``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from cyborg.drivers import pci
+
+#: Device types of the REST API. A new type is a word here, not a migration.
+DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
+ATTACH_TYPES = frozenset({"PCI", "MDEV", "TEST_PCI"})
+
+_NAME_MAX = 255
+#: The most of anything that every database can count.
+_COUNT_MAX = 2**31 - 1
+_CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON text that is equal whenever the value is equal."""
+    return json.dumps(value, sort_keys=True, separators=(", ", ": "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPath:
+    """How the host reaches a device to manage it: type and facts, such as a PCI address."""
+
+    cpid_type: str
+    cpid_info: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        _check_text("cpid_type", self.cpid_type, 30)
+        _check_text("cpid_info", canonical_json(dict(self.cpid_info)), _NAME_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachHandle:
+    """What a guest is given: for PCI the keys domain, bus, device and function in hex."""
+
+    attach_type: str
+    attach_info: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if self.attach_type not in ATTACH_TYPES:
+            raise ValueError(f"attach_type {self.attach_type!r} is none of {sorted(ATTACH_TYPES)}")
+        _check_text("attach_info", canonical_json(dict(self.attach_info)), _NAME_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployable:
+    """A part of a device from which handles are given out: one resource provider.
+
+    ``name`` names the provider and must be unique in the cloud, so it begins with the host's name.
+    ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
+    abilities must run on each handle before and after use.
+    """
+
+    name: str
+    resource_class: str
+    num_accelerators: int
+    attach_handles: tuple[AttachHandle, ...]
+    traits: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    prepares: bool = False
+    cleans: bool = False
+
+    def __post_init__(self) -> None:
+        _check_text("name", self.name, _NAME_MAX)
+        for symbol in (self.resource_class, *self.traits):
+            if not _CLASS_OR_TRAIT.fullmatch(symbol):
+                raise ValueError(
+                    f"{symbol!r} is no legal resource class or trait: use A-Z, 0-9 and _"
+                )
+        if len(set(self.traits)) != len(self.traits):
+            raise ValueError(f"deployable {self.name!r} has a trait twice")
+        if not 0 <= self.num_accelerators <= _COUNT_MAX:
+            raise ValueError(
+                f"deployable {self.name!r} has {self.num_accelerators} as num_accelerators"
+            )
+        for key, value in self.attributes.items():
+            _check_text("attribute key", key, _NAME_MAX)
+            _check_storable(f"attribute {key}", value)
+            if key == "rc" or key.startswith("trait"):
+                raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
+        infos = [canonical_json(dict(handle.attach_info)) for handle in self.attach_handles]
+        if len(set(infos)) != len(infos):
+            raise ValueError(f"deployable {self.name!r} has an attach handle twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A physical card or function, identified on its host by its control path."""
+
+    type: str
+    vendor: str
+    model: str
+    control_path: ControlPath
+    deployables: tuple[Deployable, ...]
+    std_board_info: str | None = None
+    vendor_board_info: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in DEVICE_TYPES:
+            raise ValueError(f"device type {self.type!r} is none of {sorted(DEVICE_TYPES)}")
+        _check_text("vendor", self.vendor, _NAME_MAX)
+        _check_text("model", self.model, _NAME_MAX)
+        for name in ("std_board_info", "vendor_board_info"):
+            if getattr(self, name) is not None:
+                _check_storable(name, getattr(self, name))
+        names = [deployable.name for deployable in self.deployables]
+        if len(set(names)) != len(names):
+            raise ValueError("a device has two deployables of one name")
+
+    def to_wire(self) -> dict[str, Any]:
+        """The device as plain data for a message."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Device:
+        """The device of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError, TypeError, ValueError: the data is no device
+        """
+        deployables = tuple(
+            Deployable(
+                name=item["name"],
+                resource_class=item["resource_class"],
+                num_accelerators=item["num_accelerators"],
+                attach_handles=tuple(
+                    AttachHandle(
+                        attach_type=handle["attach_type"], attach_info=handle["attach_info"]
+                    )
+                    for handle in item["attach_handles"]
+                ),
+                traits=tuple(item.get("traits", ())),
+                attributes=item.get("attributes", {}),
+                prepares=item.get("prepares", False),
+                cleans=item.get("cleans", False),
+            )
+            for item in data["deployables"]
+        )
+        path = data["control_path"]
+        return cls(
+            type=data["type"],
+            vendor=data["vendor"],
+            model=data["model"],
+            control_path=ControlPath(cpid_type=path["cpid_type"], cpid_info=path["cpid_info"]),
+            deployables=deployables,
+            std_board_info=data.get("std_board_info"),
+            vendor_board_info=data.get("vendor_board_info"),
+        )
+
+
+def _check_text(field_name: str, value: object, limit: int) -> None:
+    if not (isinstance(value, str) and 0 < len(value) <= limit):
+        raise ValueError(f"{field_name} must be a text of 1 to {limit} characters, not {value!r}")
+    _check_storable(field_name, value)
+
+
+def _check_storable(field_name: str, value: object) -> None:
+    """Refuse what some database refuses; there it would keep the whole host from being stored."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field_name} must be a text, not {value!r}")
+    # Half a character stands for a byte of sysfs that is no UTF-8.
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"{field_name} holds what is no text: {value!r}")
+
+
+class Host(Protocol):
+    """What one discovery pass tells its drivers of the host."""
+
+    @property
+    def name(self) -> str:
+        """``[DEFAULT] host``, with which the names of deployables begin."""
+
+    @property
+    def pci(self) -> pci.Snapshot:
+        """The PCI functions: one walk a pass, made when first asked for.
+
+        :raises OSError: the walk is not complete, so nothing may be concluded from it
+        """
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """Finds the devices of one kind on one host.
+
+    The class is an entry point of the group ``cyborg.accelerator.driver`` and is made with one
+    argument, the configuration, without any I/O.
+    """
+
+    def discover(self, host: Host) -> Iterable[Device]:
+        """Every device of this kind on the host.
+
+        Called in a thread of its own, once a pass. An exception means "cannot tell", never
+        "no devices": the devices known so far are kept.
+        """
+
+
+@runtime_checkable
+class Preparable(Protocol):
+    """The handle needs a step on the host before a guest may use it. May be run twice."""
+
+    def prepare(self, handle: AttachHandle) -> None:
+        """Make the handle ready; return when it is, raise when it cannot be."""
+
+
+@runtime_checkable
+class Cleanable(Protocol):
+    """The handle needs a step on the host after use. May be run twice."""
+
+    def clean(self, handle: AttachHandle) -> None:
+        """Remove every trace of the last use; return when done, raise when it cannot be."""

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's list of PCI devices, in the grammar of Nova's ``[pci] device_spec``."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cyborg.drivers import pci
+
+LOG = logging.getLogger(__name__)
+
+#: Parts of an address: name, digits, largest value. Nova says "slot" for the device number.
+_PARTS = (("domain", 4, 0xFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
+_KNOWN_KEYS = frozenset(
+    {"vendor_id", "product_id", "address", "devname", "resource_class", "traits"}
+)
+#: Resource classes of Placement itself that a device may have; any other is made a custom one.
+_STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
+_STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
+
+
+class _Address(Protocol):
+    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the address fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Globs:
+    """A glob for each part."""
+
+    globs: tuple[str, ...]
+
+    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the address fits; the whole address of a PF means its VFs too."""
+        if self._fit(function.address):
+            return True
+        whole = not any(char in glob for glob in self.globs for char in "*?[")
+        return whole and function.pf is not None and self._fit(function.pf)
+
+    def _fit(self, address: str) -> bool:
+        return all(
+            fnmatch.fnmatchcase(part, glob)
+            for part, glob in zip(pci.split(address).values(), self.globs, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expressions:
+    """A regular expression for the beginning of each part."""
+
+    expressions: tuple[re.Pattern[str], ...]
+
+    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the address fits."""
+        parts = pci.split(function.address).values()
+        return all(
+            expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Interface:
+    """The name of a network interface."""
+
+    name: str
+
+    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the interface is the function's; a PF's means its VFs too."""
+        pf = functions.get(function.pf or "")
+        return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One object of the list: what it matches, and what a device that matches gets."""
+
+    vendor_id: str | None
+    product_id: str | None
+    address: _Address
+    resource_class: str | None
+    traits: tuple[str, ...]
+
+    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the function is meant."""
+        return (
+            self.vendor_id in (None, function.vendor)
+            and self.product_id in (None, function.device)
+            and self.address.matches(function, functions)
+        )
+
+
+def parse(texts: Iterable[str]) -> tuple[Spec, ...]:
+    """Read every value of the option; each is a JSON object or a list of them.
+
+    :raises ValueError: a value is wrong; the sentence says where and how
+    """
+    specs = []
+    for text in texts:
+        try:
+            value = json.loads(text)
+        except ValueError as exc:
+            raise ValueError(f"[pci] device_spec {text!r} is not JSON: {exc}") from exc
+        for item in value if isinstance(value, list) else [value]:
+            try:
+                specs.append(_spec(item))
+            except ValueError as exc:
+                raise ValueError(f"[pci] device_spec {json.dumps(item)}: {exc}") from exc
+    return tuple(specs)
+
+
+def first_match(
+    specs: Iterable[Spec], function: pci.Function, functions: pci.Snapshot
+) -> Spec | None:
+    """The spec that counts for a function."""
+    return next((spec for spec in specs if spec.matches(function, functions)), None)
+
+
+def _spec(item: Any) -> Spec:
+    if not isinstance(item, dict):
+        raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
+    if ignored := sorted(item.keys() - _KNOWN_KEYS):
+        LOG.warning("[pci] device_spec: %s means nothing here", ", ".join(ignored))
+    return Spec(
+        vendor_id=_identifier(item, "vendor_id"),
+        product_id=_identifier(item, "product_id"),
+        address=_address(item),
+        resource_class=_resource_class(_text(item, "resource_class")),
+        traits=_traits(_text(item, "traits")),
+    )
+
+
+def _text(item: Mapping[str, Any], key: str) -> str | None:
+    value = item.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key} must be a text")
+    return value
+
+
+def _identifier(item: Mapping[str, Any], key: str) -> str | None:
+    text = _text(item, key)
+    if text in (None, "*"):
+        return None
+    if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,4}", text):
+        raise ValueError(f'{key} must be "*" or up to four hexadecimal digits, not {text!r}')
+    return f"{int(text, 16):04x}"
+
+
+def _address(item: Mapping[str, Any]) -> _Address:
+    address, devname = item.get("address"), _text(item, "devname")
+    if devname is not None:
+        if address is not None:
+            raise ValueError("address and devname cannot be given together")
+        return _Interface(devname)
+    if address is None:
+        address = "*:*:*.*"
+    if isinstance(address, str):
+        return _globs(address)
+    if isinstance(address, dict):
+        return _expressions(address)
+    raise ValueError("address must be a text or an object")
+
+
+def _globs(text: str) -> _Globs:
+    head, _dot, function = text.partition(".")
+    parts = head.split(":")
+    if len(parts) > 3:
+        raise ValueError(f"address {text!r} has too many colons")
+    # What is left out, at the left end or between the colons, is anything.
+    parts = ["*"] * (3 - len(parts)) + parts
+    return _Globs(
+        tuple(
+            _glob(text, part.strip(), *rule)
+            for part, rule in zip([*parts, function], _PARTS, strict=True)
+        )
+    )
+
+
+def _glob(address: str, text: str, name: str, width: int, largest: int) -> str:
+    if not text:
+        return "*"
+    if any(char in text for char in "*?["):
+        return text.lower()
+    if not re.fullmatch(r"[0-9a-fA-F]+", text) or int(text, 16) > largest:
+        raise ValueError(f"address {address!r} has a wrong {name}: {text!r}")
+    return f"{int(text, 16):0{width}x}"
+
+
+def _expressions(parts: Mapping[str, Any]) -> _Expressions:
+    names = [name for name, _width, _largest in _PARTS]
+    if unknown := parts.keys() - set(names):
+        raise ValueError(f"address has {sorted(unknown)}; it may have {names}")
+    try:
+        return _Expressions(tuple(re.compile(parts.get(name, ".*")) for name in names))
+    except (re.error, TypeError) as exc:
+        raise ValueError(f"address has a wrong regular expression: {exc}") from exc
+
+
+def _resource_class(text: str | None) -> str | None:
+    if text is None:
+        return None
+    name = _symbol(text)
+    return name if name in _STANDARD_CLASSES else _custom(name)
+
+
+def _traits(text: str | None) -> tuple[str, ...]:
+    names = [_symbol(part) for part in (text or "").split(",") if part.strip()]
+    return tuple(
+        dict.fromkeys(name if _STANDARD_TRAIT.match(name) else _custom(name) for name in names)
+    )
+
+
+def _symbol(text: str) -> str:
+    name = re.sub(r"[^A-Z0-9_]", "_", text.strip().upper())
+    if not name:
+        raise ValueError("resource_class must not be empty")
+    return name
+
+
+def _custom(name: str) -> str:
+    return name if name.startswith("CUSTOM_") else f"CUSTOM_{name}"

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices as the hosts report them: queries, reports, administration."""

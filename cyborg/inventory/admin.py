@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What administrators say of devices: enabled or not, and attributes of their own.
+
+Each change wants the host's Placement sync in its own transaction; nobody waits for Placement.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, rpc, work
+from cyborg.db import models, paging
+
+LOG = logging.getLogger(__name__)
+
+ENABLED = "enabled"
+MAINTAINING = "maintaining"
+
+#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": models.Attribute.id,
+    "uuid": models.Attribute.uuid,
+    "deployable_id": models.Attribute.deployable_id,
+    "deployable_uuid": models.Deployable.uuid,
+    "key": models.Attribute.key,
+    "created_at": models.Attribute.created_at,
+    "updated_at": models.Attribute.updated_at,
+}
+
+_OPTIONS = (orm.contains_eager(models.Attribute.deployable),)
+
+_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
+
+
+def set_device_status(uuid: str, status: str) -> None:
+    """Make a device ``enabled`` or ``maintaining``; saying it again is well.
+
+    A device in maintenance serves whom it serves and is offered to nobody else.
+
+    :raises NotFound: there is no such device
+    """
+    _set_device_status(uuid, status)
+    rpc.kick()
+    LOG.info("Device %s is %s", uuid, status)
+
+
+@db.retry
+def _set_device_status(uuid: str, status: str) -> None:
+    with db.writer() as session:
+        if not db.update(session, models.Device, models.Device.uuid == uuid, status=status):
+            raise errors.NotFound.of("Device", uuid=uuid)
+        host = sa.select(models.Host.name).join(
+            models.Device, models.Device.host_id == models.Host.id
+        )
+        work.want(session, work.PLACEMENT, session.scalars(host.where(models.Device.uuid == uuid)))
+
+
+def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:
+    """Attributes with their deployables; those only that have the values ``wanted``.
+
+    From one SELECT.
+
+    :raises Invalid: attributes cannot be sorted by that key, or the marker is no attribute
+    """
+    where = paging.equal(COLUMNS, wanted)
+    with db.reader() as session:
+        return paging.fetch(session, _visible(), COLUMNS, page, where=where, options=_OPTIONS)
+
+
+def get_attribute(uuid: str) -> models.Attribute:
+    """The attribute of that uuid with its deployable.
+
+    :raises NotFound: there is none
+    """
+    query = _visible().where(models.Attribute.uuid == uuid).options(*_OPTIONS)
+    with db.reader() as session:
+        attribute = session.scalar(query)
+    if attribute is None:
+        raise errors.NotFound.of("Attribute", uuid=uuid)
+    return attribute
+
+
+def _visible() -> sa.Select[models.Attribute]:
+    return sa.select(models.Attribute).join(models.Attribute.deployable)
+
+
+def create_attribute(
+    *,
+    key: str,
+    value: str,
+    deployable_id: int | None = None,
+    deployable_uuid: str | None = None,
+    uuid: str | None = None,
+) -> models.Attribute:
+    """Give a deployable, named by its id or uuid, an attribute that outlives its host's reports.
+
+    One whose key begins with ``trait`` is set as a trait in Placement.
+
+    :raises Invalid: the deployable does not exist, or the value is no legal trait
+    :raises Conflict: the deployable has an attribute of that key, or another has that uuid
+    """
+    if key.startswith("trait") and not _TRAIT.fullmatch(value):
+        raise errors.Invalid(
+            f"value: {value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, 0-9 "
+            "and _ only."
+        )
+    made = {"uuid": uuid or models.new_uuid(), "key": key, "value": value, "origin": "admin"}
+    if deployable_uuid is None:
+        attribute = _create_attribute(models.Deployable.id == deployable_id, made)
+    else:
+        attribute = _create_attribute(models.Deployable.uuid == deployable_uuid, made)
+    rpc.kick()
+    LOG.info("Deployable %s has attribute %s", attribute.deployable.uuid, key)
+    return attribute
+
+
+@db.retry
+def _create_attribute(which: sa.ColumnElement[bool], made: dict[str, str]) -> models.Attribute:
+    table = models.Attribute
+    try:
+        with db.writer() as session:
+            deployable = session.scalar(sa.select(models.Deployable).where(which))
+            if deployable is None:
+                raise errors.Invalid(
+                    "deployable_id or deployable_uuid: there is no such deployable."
+                )
+            same_key = sa.and_(table.deployable_id == deployable.id, table.key == made["key"])
+            taken = sa.select(table.uuid).where(same_key | (table.uuid == made["uuid"]))
+            for other in session.scalars(taken):
+                raise _taken(other, made)
+            attribute = models.Attribute(**made, deployable=deployable)
+            session.add(attribute)
+            work.want(session, work.PLACEMENT, session.scalars(_host_of(deployable.id)))
+    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
+        raise db.RestartTransaction from exc
+    return attribute
+
+
+def _taken(other: str, made: dict[str, str]) -> errors.Conflict:
+    if other == made["uuid"]:
+        return errors.Conflict(f"An attribute with uuid {other} already exists.")
+    return errors.Conflict(
+        f"The deployable has an attribute with key {made['key']} already; delete it first or "
+        "choose another key."
+    )
+
+
+def delete_attribute(uuid: str) -> None:
+    """Take away an attribute that an administrator gave.
+
+    :raises NotFound: there is none of that uuid
+    :raises Conflict: it is the driver's, who would report it again
+    """
+    _delete_attribute(uuid)
+    rpc.kick()
+    LOG.info("Deleted attribute %s", uuid)
+
+
+@db.retry
+def _delete_attribute(uuid: str) -> None:
+    with db.writer() as session:
+        attribute = session.scalar(sa.select(models.Attribute).where(models.Attribute.uuid == uuid))
+        if attribute is None:
+            raise errors.NotFound.of("Attribute", uuid=uuid)
+        if attribute.origin != "admin":
+            raise errors.Conflict(
+                f"Attribute {uuid} is reported by the device's driver and would come back; only "
+                "attributes made by an administrator can be deleted."
+            )
+        # The driver may have one of this key, which the administrator's was in the way of.
+        host_name = session.scalar(_host_of(attribute.deployable_id))
+        db.update(session, models.Host, models.Host.name == host_name, report_digest=None)
+        work.want(session, work.PLACEMENT, [host_name] if host_name else [])
+        session.delete(attribute)
+
+
+def _host_of(deployable_id: int) -> sa.Select[str]:
+    return (
+        sa.select(models.Host.name)
+        .join(models.Device, models.Device.host_id == models.Host.id)
+        .join(models.Deployable, models.Deployable.device_id == models.Device.id)
+        .where(models.Deployable.id == deployable_id)
+    )

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What distinguishes a host's rows from its report: a pure :func:`diff`, and :func:`apply`.
+
+The diff reads loaded rows and frozen dataclasses and touches neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.drivers import base
+
+LOG = logging.getLogger(__name__)
+
+_CpidKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDevice:
+    """A device to insert with all that belongs to it."""
+
+    driver: str
+    device: base.Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDevice:
+    """A device that is in the database and in the report."""
+
+    row: models.Device
+    driver: str
+    device: base.Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a report changes."""
+
+    new: tuple[NewDevice, ...] = ()
+    kept: tuple[KeptDevice, ...] = ()
+    gone: tuple[models.Device, ...] = ()
+    new_deployables: tuple[tuple[KeptDevice, base.Deployable], ...] = ()
+    kept_deployables: tuple[tuple[models.Deployable, KeptDevice, base.Deployable], ...] = ()
+    gone_deployables: tuple[models.Deployable, ...] = field(default=())
+
+    def summary(self) -> str:
+        """The plan in numbers, for the log."""
+        return f"{len(self.new)} devices new, {len(self.kept)} kept, {len(self.gone)} gone"
+
+    def new_names(self) -> dict[str, str]:
+        """Names of the deployables to insert, each with its driver."""
+        of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
+        return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
+
+
+def diff(
+    known: Sequence[models.Device],
+    reported: Mapping[str, Sequence[base.Device]],
+    *,
+    failed_drivers: set[str],
+) -> Plan:
+    """Match the rows of a host with its report.
+
+    A device is the same when its control path is, or failing that when a deployable of it has the
+    same name. What a failed driver reported before is neither kept up to date nor gone.
+    """
+    rows = {_key_of_row(row): row for row in known}
+    by_name = {dep.name: row for row in known for dep in row.deployables}
+    new: list[NewDevice] = []
+    kept: list[KeptDevice] = []
+    matched: set[int] = set()
+    left: list[tuple[str, base.Device]] = []
+    for driver, device in _each(reported):
+        row = rows.get(_key(device.control_path))
+        if row is None or row.id in matched:
+            left.append((driver, device))
+        else:
+            matched.add(row.id)
+            kept.append(KeptDevice(row=row, driver=driver, device=device))
+    for driver, device in left:
+        row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
+        if row is None or row.id in matched:
+            new.append(NewDevice(driver=driver, device=device))
+        else:
+            matched.add(row.id)
+            kept.append(KeptDevice(row=row, driver=driver, device=device))
+    gone = (row for row in known if row.id not in matched and row.driver not in failed_drivers)
+    return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
+
+
+def _each(reported: Mapping[str, Sequence[base.Device]]) -> Iterator[tuple[str, base.Device]]:
+    for driver, devices in sorted(reported.items()):
+        for device in devices:
+            yield driver, device
+
+
+def _key(path: base.ControlPath) -> _CpidKey:
+    return path.cpid_type, base.canonical_json(dict(path.cpid_info))
+
+
+def _key_of_row(row: models.Device) -> _CpidKey:
+    return row.control_path.cpid_type, row.control_path.cpid_info
+
+
+def _with_deployables(plan: Plan) -> Plan:
+    new: list[tuple[KeptDevice, base.Deployable]] = []
+    same: list[tuple[models.Deployable, KeptDevice, base.Deployable]] = []
+    gone: list[models.Deployable] = []
+    for kept in plan.kept:
+        rows = {row.name: row for row in kept.row.deployables}
+        for deployable in kept.device.deployables:
+            row = rows.pop(deployable.name, None)
+            if row is None:
+                new.append((kept, deployable))
+            else:
+                same.append((row, kept, deployable))
+        gone.extend(rows.values())
+    return replace(
+        plan,
+        new_deployables=tuple(new),
+        kept_deployables=tuple(same),
+        gone_deployables=tuple(gone),
+    )
+
+
+def without(plan: Plan, names: set[str]) -> Plan:
+    """The plan less every insertion of a deployable with one of ``names``."""
+    if not names:
+        return plan
+    return replace(
+        plan,
+        new=tuple(
+            new for new in plan.new if names.isdisjoint(dep.name for dep in new.device.deployables)
+        ),
+        new_deployables=tuple(
+            (kept, dep) for kept, dep in plan.new_deployables if dep.name not in names
+        ),
+    )
+
+
+def apply(session: orm.Session, host_id: int, plan: Plan) -> None:
+    """Carry the plan out; what is gone is marked, for :func:`cyborg.inventory.missing.discard`."""
+    lost_handles: list[models.AttachHandle] = []
+    for device in plan.gone:
+        device.missing = True
+        lost_handles += _lose_deployables(device.deployables)
+    lost_handles += _lose_deployables(plan.gone_deployables)
+    for kept in plan.kept:
+        _update_device(kept)
+    for row, kept, deployable in plan.kept_deployables:
+        lost_handles += _update_deployable(row, kept.driver, deployable)
+    for kept, deployable in plan.new_deployables:
+        session.add(_deployable(kept.driver, deployable, kept.row))
+    for new in plan.new:
+        session.add_all(_device(host_id, new))
+    session.flush()
+    _fail_undecided(session, lost_handles)
+
+
+def _lose_deployables(rows: Iterable[models.Deployable]) -> list[models.AttachHandle]:
+    lost: list[models.AttachHandle] = []
+    for row in rows:
+        row.missing = True
+        row.num_accelerators = 0
+        lost += _lose_handles(row.attach_handles)
+    return lost
+
+
+def _lose_handles(handles: Iterable[models.AttachHandle]) -> list[models.AttachHandle]:
+    lost = list(handles)
+    for handle in lost:
+        handle.missing = True
+    return lost
+
+
+def _update_device(kept: KeptDevice) -> None:
+    row, device = kept.row, kept.device
+    row.driver = kept.driver
+    row.type = device.type
+    row.vendor = device.vendor
+    row.model = device.model
+    row.std_board_info = device.std_board_info
+    row.vendor_board_info = device.vendor_board_info
+    row.missing = False
+    row.control_path.cpid_type, row.control_path.cpid_info = _key(device.control_path)
+
+
+def _update_deployable(
+    row: models.Deployable, driver: str, deployable: base.Deployable
+) -> list[models.AttachHandle]:
+    row.driver_name = driver
+    row.num_accelerators = deployable.num_accelerators
+    row.prepares = deployable.prepares
+    row.cleans = deployable.cleans
+    row.missing = False
+    _update_attributes(row, deployable)
+    handles = {handle.attach_info: handle for handle in row.attach_handles}
+    for handle in deployable.attach_handles:
+        found = handles.pop(base.canonical_json(dict(handle.attach_info)), None)
+        if found is None:
+            row.attach_handles.append(_handle(handle))
+        else:
+            found.attach_type = handle.attach_type
+            found.missing = False
+    return _lose_handles(handles.values())
+
+
+def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> None:
+    present = {attribute.key: attribute for attribute in row.attributes}
+    wanted = attributes(deployable, row.attributes)
+    held = any(handle.arq is not None for handle in row.attach_handles)
+    for key, value in wanted.items():
+        attribute = present.get(key)
+        if attribute is None:
+            row.attributes.append(models.Attribute(key=key, value=value, origin="driver"))
+        elif attribute.origin == "driver" and not (key == "rc" and held):
+            # A guest's allocation is of the old resource class, which stays until it is gone.
+            attribute.value = value
+    for key, attribute in present.items():
+        if attribute.origin == "driver" and key not in wanted:
+            row.attributes.remove(attribute)
+
+
+def waits(plan: Plan) -> bool:
+    """Whether a resource class could not be changed yet, after the plan was carried out."""
+    return any(
+        (attribute.key, attribute.origin) == ("rc", "driver")
+        and attribute.value != deployable.resource_class
+        for row, _, deployable in plan.kept_deployables
+        for attribute in row.attributes
+    )
+
+
+def attributes(
+    deployable: base.Deployable, present: Iterable[models.Attribute] = ()
+) -> dict[str, str]:
+    """The attribute rows of a reported deployable: ``traits1``…, ``rc`` and the driver's own.
+
+    A trait that has a row keeps its key; a new one gets the first number that is free.
+    """
+    taken = {attribute.key: attribute for attribute in present}
+    new = dict.fromkeys(deployable.traits)
+    wanted: dict[str, str] = {}
+    for key, attribute in taken.items():
+        if key.startswith("trait") and attribute.value in new:
+            del new[attribute.value]
+            if attribute.origin == "driver":
+                wanted[key] = attribute.value
+    numbers = (f"traits{number}" for number in range(1, len(taken) + len(new) + 1))
+    free = (key for key in numbers if key not in taken)
+    wanted |= {next(free): trait for trait in new}
+    return wanted | {"rc": deployable.resource_class} | dict(deployable.attributes)
+
+
+def _device(host_id: int, new: NewDevice) -> Iterator[models.Base]:
+    device = new.device
+    row = models.Device(
+        host_id=host_id,
+        driver=new.driver,
+        type=device.type,
+        vendor=device.vendor,
+        model=device.model,
+        std_board_info=device.std_board_info,
+        vendor_board_info=device.vendor_board_info,
+    )
+    cpid_type, cpid_info = _key(device.control_path)
+    yield row
+    yield models.ControlPath(
+        device=row, host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info
+    )
+    for deployable in device.deployables:
+        yield _deployable(new.driver, deployable, row)
+
+
+def _deployable(
+    driver: str, deployable: base.Deployable, device: models.Device
+) -> models.Deployable:
+    return models.Deployable(
+        device=device,
+        name=deployable.name,
+        num_accelerators=deployable.num_accelerators,
+        rp_uuid=provider_uuid(deployable.name),
+        driver_name=driver,
+        prepares=deployable.prepares,
+        cleans=deployable.cleans,
+        attributes=[
+            models.Attribute(key=key, value=value, origin="driver")
+            for key, value in attributes(deployable).items()
+        ],
+        attach_handles=[_handle(handle) for handle in deployable.attach_handles],
+    )
+
+
+def provider_uuid(deployable_name: str) -> str:
+    """The resource provider of a deployable: the same wherever and whenever it is computed."""
+    return str(uuid.uuid3(uuid.NAMESPACE_DNS, deployable_name))
+
+
+def _handle(handle: base.AttachHandle) -> models.AttachHandle:
+    return models.AttachHandle(
+        attach_type=handle.attach_type,
+        attach_info=base.canonical_json(dict(handle.attach_info)),
+    )
+
+
+def _fail_undecided(session: orm.Session, lost: Iterable[models.AttachHandle]) -> None:
+    """Settle the ARQs that hold lost handles without serving a guest yet or any more."""
+    holders = [(handle, handle.arq) for handle in lost if handle.arq is not None]
+    undecided = [arq.id for _, arq in holders if arq.state == models.BIND_STARTED]
+    if undecided:
+        db.update(
+            session,
+            models.Arq,
+            sa.and_(models.Arq.id.in_(undecided), models.Arq.state == models.BIND_STARTED),
+            state=models.BIND_FAILED,
+            state_reason="The device vanished from its host while it was being prepared.",
+            attach_handle_id=None,
+        )
+        instances = [arq.instance_uuid for _, arq in holders if arq.id in undecided]
+        work.want(session, work.NOVA_EVENT, [uuid_ for uuid_ in instances if uuid_])
+    # A pending step of a handle that is gone counts as done; its handler sees to that.
+    pending = [handle.uuid for handle, arq in holders if arq.state not in models.SERVING]
+    work.want(session, work.HOST_STEP, pending)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host reports: what an agent sees becomes rows, by a pure diff that is applied in one transaction.
+
+A report is the whole host. Reports of one host are ordered by (agent start, counter) and applied
+one at a time; an unchanged one costs a single statement.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, rpc, work
+from cyborg.db import models
+from cyborg.inventory import changes, missing
+
+LOG = logging.getLogger(__name__)
+
+#: Longer than any message stays under way.
+_OVERTAKEN = datetime.timedelta(minutes=5)
+
+
+def apply_report(report: rpc.HostReport) -> None:
+    """Make the rows of the report's host say what the report says; old reports are dropped."""
+    if not _unchanged(report):
+        _apply(report)
+
+
+@db.retry
+def _unchanged(report: rpc.HostReport) -> bool:
+    host = models.Host
+    with db.writer() as session:
+        same = (host.name == report.host, host.report_digest == report.digest())
+        return bool(db.update(session, host, *same, _newer_than_stored(report), **_seen(report)))
+
+
+def _is_old(host: models.Host, report: rpc.HostReport) -> bool:
+    """Whether a newer report was applied a short while ago.
+
+    Messages are overtaken by seconds. Much later a report that seems old comes from a host whose
+    clock was ahead once, and it must not be ignored until the clock gets there again.
+    """
+    if host.last_seen is None or models.utcnow() - host.last_seen > _OVERTAKEN:
+        return False
+    return (host.report_started, host.report_counter) >= (report.started, report.counter)
+
+
+def _newer_than_stored(report: rpc.HostReport) -> sa.ColumnElement[bool]:
+    host = models.Host
+    return sa.or_(
+        host.report_started < report.started,
+        sa.and_(
+            host.report_started == report.started, host.report_counter < report.counter
+        ),
+    )
+
+
+def _seen(report: rpc.HostReport) -> dict[str, object]:
+    return {
+        "last_seen": models.utcnow(),
+        "report_started": report.started,
+        "report_counter": report.counter,
+    }
+
+
+@db.retry
+def _apply(report: rpc.HostReport) -> None:
+    with db.writer() as session:
+        host = _lock_host(session, report)
+        if _is_old(host, report):
+            LOG.info("Dropped an old report of host %s", report.host)
+            return
+        known = _known_devices(session, host.id)
+        plan = changes.diff(known, report.devices, failed_drivers=set(report.errors))
+        errors = dict(report.errors)
+        plan = changes.without(plan, _taken_names(session, host, plan, errors))
+        try:
+            changes.apply(session, host.id, plan)
+            work.want(session, work.PLACEMENT, [host.name])
+            missing.discard(session, host.id)
+        except (
+            db_exc.DBReferenceError,
+            db_exc.DBDuplicateEntry,
+            orm.exc.StaleDataError,
+        ) as exc:
+            # A handle that was free when we looked has been bound since, or one that was missing
+            # and held has been released, and is gone.
+            raise db.RestartTransaction from exc
+        host.node = report.node
+        host.driver_errors = errors
+        # What could not be taken in must be tried with the next report, though it be the same.
+        left_out = errors != dict(report.errors) or changes.waits(plan)
+        host.report_digest = None if left_out else report.digest()
+        for name, value in _seen(report).items():
+            setattr(host, name, value)
+    LOG.info("Applied report of host %s: %s", report.host, plan.summary())
+
+
+def _lock_host(session: orm.Session, report: rpc.HostReport) -> models.Host:
+    row = {
+        "name": report.host,
+        "node": report.node,
+        "report_started": 0,
+        "report_counter": 0,
+        "driver_errors": {},
+        "created_at": models.utcnow(),
+    }
+    db.upsert(session, models.Host, [row], key=["name"], update={"name": report.host})
+    query = sa.select(models.Host).where(models.Host.name == report.host).with_for_update()
+    return session.scalars(query).one()
+
+
+def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:
+    """The host's devices with everything below them, in five SELECTs however many there are."""
+    device, deployable = models.Device, models.Deployable
+    handles = orm.selectinload(device.deployables).selectinload(deployable.attach_handles)
+    query = (
+        sa.select(device)
+        .where(device.host_id == host_id)
+        .options(
+            orm.joinedload(device.control_path),
+            orm.selectinload(device.deployables).selectinload(deployable.attributes),
+            handles.joinedload(models.AttachHandle.arq),
+        )
+        .order_by(device.id)
+    )
+    return list(session.scalars(query))
+
+
+def _taken_names(
+    session: orm.Session, host: models.Host, plan: changes.Plan, errors: dict[str, str]
+) -> set[str]:
+    """Names of new deployables that exist already; each is noted as its driver's error.
+
+    They are another host's, or of a device of this one that is about to go: with an error noted
+    the next report is read in full again, and then the name may be free.
+    """
+    new = plan.new_names()
+    if not new:
+        return set()
+    query = (
+        sa.select(models.Deployable.name, models.Host.name)
+        .join(models.Device, models.Device.id == models.Deployable.device_id)
+        .join(models.Host, models.Host.id == models.Device.host_id)
+        .where(models.Deployable.name.in_(new))
+    )
+    taken: dict[str, str] = dict(list(session.execute(query)))
+    for name, other in taken.items():
+        sentence = f"deployable {name} is left out: host {other} has one of that name"
+        LOG.error("Host %s: %s", host.name, sentence)
+        errors[new[name]] = sentence
+    return set(taken)

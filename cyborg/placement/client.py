@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement's verbs, with typed results and exact errors, and no opinion on when to use them."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import requests
+from keystoneauth1 import adapter as ka_adapter
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg import clients, errors
+from cyborg.placement import tree
+
+#: 1.23 gives errors a code, 1.26 lets all of an inventory be reserved, 1.37 moves providers.
+_MICROVERSION = "1.37"
+
+_CUSTOM = "CUSTOM_"
+
+
+class PlacementError(errors.ServiceUnavailable):
+    """Placement does not serve us at present, whatever is asked."""
+
+
+class Refused(PlacementError):
+    """Placement understood this one request and will not do it."""
+
+
+class NotFound(Refused):
+    """There is no such provider."""
+
+
+class AlreadyExists(Refused):
+    """Another provider has this uuid or name."""
+
+
+class InUse(Refused):
+    """There are allocations of the provider or of an inventory that would go."""
+
+
+class GenerationConflict(Refused):
+    """Somebody changed the provider since it was read."""
+
+
+_BY_CODE: dict[str, type[Refused]] = {
+    "placement.concurrent_update": GenerationConflict,
+    "placement.duplicate_name": AlreadyExists,
+    "placement.inventory.inuse": InUse,
+    "placement.resource_provider.inuse": InUse,
+}
+
+#: Answers to how we ask, not to what we ask for.
+_NOT_ABOUT_US = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_ACCEPTABLE,
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A provider as lists show it."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+    generation: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process has learnt of one Placement and need not ask again."""
+
+    names: set[str] = field(default_factory=set)
+    roots: dict[str, str] = field(default_factory=dict)
+
+
+_lock = threading.Lock()
+_known: weakref.WeakKeyDictionary[ka_adapter.Adapter, _Known] = weakref.WeakKeyDictionary()
+
+
+class Client:
+    """Placement as ``[placement]`` describes it, for one piece of work.
+
+    Every method raises :class:`PlacementError` or one of its kinds, and keystoneauth's
+    ``ClientException`` where Placement or Keystone cannot be reached.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._adapter = clients.adapter(conf, "placement")
+        #: In the logs of both services, on every request of this piece of work.
+        self.request_id = oslo_context.generate_request_id()
+        with _lock:
+            self._known = _known.setdefault(self._adapter, _Known())
+
+    def find_tree(self, root_name: str) -> list[Listed]:
+        """All providers of the tree whose root has that name, or none; the root is the first."""
+        root_uuid = self._known.roots.get(root_name)
+        if root_uuid is not None:
+            found = self._list(in_tree=root_uuid)
+            if _root_first(found, root_name):
+                return found
+        named = self._list(name=root_name)
+        if not named:
+            self._known.roots.pop(root_name, None)
+            return []
+        self._known.roots[root_name] = named[0].uuid
+        found = self._list(in_tree=named[0].uuid)
+        return found if _root_first(found, root_name) else []
+
+    def find_provider(self, uuid: str) -> Listed | None:
+        """The provider of that uuid, wherever it hangs."""
+        found = self._list(uuid=uuid)
+        return found[0] if found else None
+
+    def read_provider(self, listed: Listed) -> tree.Provider:
+        """The provider with everything on it.
+
+        :raises GenerationConflict: it changed while it was read
+        """
+        path = f"/resource_providers/{listed.uuid}"
+        inventories = self._call("GET", f"{path}/inventories")
+        traits = self._call("GET", f"{path}/traits")
+        generation = inventories["resource_provider_generation"]
+        if generation != traits["resource_provider_generation"]:
+            raise GenerationConflict(f"Provider {listed.uuid} changed while it was read")
+        return tree.Provider(
+            uuid=listed.uuid,
+            name=listed.name,
+            parent_uuid=listed.parent_uuid,
+            inventories=_inventories(inventories),
+            traits=frozenset(traits["traits"]),
+            generation=generation,
+        )
+
+    def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
+        """Make a provider, a root where it has no parent, and return its generation."""
+        body = {"name": name, "uuid": uuid, "parent_provider_uuid": parent_uuid}
+        given = {key: value for key, value in body.items() if value is not None}
+        return int(self._call("POST", "/resource_providers", given)["generation"])
+
+    def place_provider(self, uuid: str, name: str, parent_uuid: str | None) -> int:
+        """Give a provider a name and a parent, and return its generation."""
+        body = {"name": name, "parent_provider_uuid": parent_uuid}
+        return int(self._call("PUT", f"/resource_providers/{uuid}", body)["generation"])
+
+    def delete_provider(self, uuid: str) -> None:
+        """Remove a provider and everything on it."""
+        self._call("DELETE", f"/resource_providers/{uuid}")
+
+    def set_inventories(self, uuid: str, inventories: tree.Inventories, generation: int) -> int:
+        """Replace all inventories of a provider, and return its generation after that."""
+        self._ensure("/resource_classes", inventories)
+        body = {
+            "resource_provider_generation": generation,
+            "inventories": {name: dataclasses.asdict(inv) for name, inv in inventories.items()},
+        }
+        path = f"/resource_providers/{uuid}/inventories"
+        return self._replace(path, body)
+
+    def set_traits(self, uuid: str, traits: Iterable[str], generation: int) -> int:
+        """Replace all traits of a provider, and return its generation after that."""
+        self._ensure("/traits", traits)
+        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
+        return self._replace(f"/resource_providers/{uuid}/traits", body)
+
+    def _replace(self, path: str, body: dict[str, Any]) -> int:
+        try:
+            return int(self._call("PUT", path, body)["resource_provider_generation"])
+        except (GenerationConflict, InUse, NotFound):
+            raise
+        except Refused:
+            # An operator may have removed a name that we made: make it again next time.
+            self._known.names.clear()
+            raise
+
+    def _ensure(self, collection: str, names: Iterable[str]) -> None:
+        """Make custom classes or traits, which Placement must know before a provider has them."""
+        for name in sorted(names):
+            path = f"{collection}/{name}"
+            if name.startswith(_CUSTOM) and path not in self._known.names:
+                self._call("PUT", path)
+                self._known.names.add(path)
+
+    def _list(self, **query: str) -> list[Listed]:
+        listed = self._call("GET", "/resource_providers", query=query)["resource_providers"]
+        return [
+            Listed(
+                uuid=item["uuid"],
+                name=item["name"],
+                parent_uuid=item["parent_provider_uuid"],
+                generation=item["generation"],
+            )
+            for item in listed
+        ]
+
+    def _call(
+        self, method: str, path: str, body: Any = None, *, query: dict[str, str] | None = None
+    ) -> Any:
+        response = self._adapter.request(
+            path,
+            method,
+            json=body,
+            params=query,
+            microversion=_MICROVERSION,
+            headers={"X-OpenStack-Request-ID": self.request_id},
+            raise_exc=False,
+        )
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            raise _error(f"{method} {path}", response)
+        return response.json() if response.content else None
+
+
+def _root_first(found: list[Listed], root_name: str) -> bool:
+    """Sort a tree so that its root leads; False where the root has another name by now."""
+    found.sort(key=lambda listed: listed.parent_uuid is not None)
+    return bool(found) and found[0].name == root_name
+
+
+def _inventories(body: dict[str, Any]) -> tree.Inventories:
+    known = [item.name for item in dataclasses.fields(tree.Inventory)]
+    return {
+        name: tree.Inventory(**{key: values[key] for key in known})
+        for name, values in body["inventories"].items()
+    }
+
+
+def _error(call: str, response: requests.Response) -> PlacementError:
+    try:
+        first = response.json()["errors"][0]
+        code, detail = first.get("code", ""), " ".join(first["detail"].split())
+    except (ValueError, LookupError, TypeError, AttributeError):
+        code, detail = "", response.reason
+    status = response.status_code
+    kind: Callable[[str], PlacementError]
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _NOT_ABOUT_US:
+        kind = PlacementError
+    elif status == HTTPStatus.NOT_FOUND:
+        kind = NotFound
+    else:
+        kind = _BY_CODE.get(code, Refused)
+    return kind(f"Placement answered {status} to {call}: {detail}")

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the database says of a host's providers: how they should be, and what we wrote so far.
+
+All of it is read, and all of it recorded, in a constant number of statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.placement import tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A provider that we made, as the row says: what is ours on it, and how it was left."""
+
+    host_id: int
+    name: str
+    #: Placement's generation when the rest was true; None where that is not known.
+    generation: int | None
+    ours: tree.Ours
+    inventories: tree.Inventories
+    traits: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """One host. The parents of ``providers`` are unknown here: they hang below the root."""
+
+    host_id: int
+    #: Name of the root provider.
+    root_name: str
+    providers: tree.Tree
+    #: By provider uuid.
+    records: Mapping[str, Record]
+
+    def below(self, root_uuid: str | None) -> tree.Tree:
+        """The providers as children of that root."""
+        return {
+            uuid: replace(provider, parent_uuid=root_uuid)
+            for uuid, provider in self.providers.items()
+        }
+
+
+@db.retry
+def read(host_name: str) -> HostState | None:
+    """What should be on the host of that name, or None where there is no such host."""
+    with db.reader() as session:
+        host = session.scalar(sa.select(models.Host).where(models.Host.name == host_name))
+        if host is None:
+            return None
+        return HostState(
+            host_id=host.id,
+            root_name=host.node,
+            providers=_providers(session, host.id),
+            records=_records(session, host.id),
+        )
+
+
+def _on(host_id: int) -> sa.ColumnElement[bool]:
+    """Whether a deployable is on the host."""
+    of_host = sa.select(models.Device.id).where(models.Device.host_id == host_id)
+    return models.Deployable.device_id.in_(of_host)
+
+
+def _providers(session: orm.Session, host_id: int) -> tree.Tree:
+    deployable, device = models.Deployable, models.Device
+    query = (
+        sa.select(
+            deployable.id,
+            deployable.rp_uuid,
+            deployable.name,
+            deployable.num_accelerators,
+            sa.or_(device.status != "enabled", device.missing, deployable.missing),
+        )
+        .join(device, device.id == deployable.device_id)
+        .where(device.host_id == host_id)
+    )
+    classes, traits = _classes_and_traits(session, host_id)
+    held = _held(session, host_id)
+    providers: dict[str, tree.Provider] = {}
+    for row_id, uuid, name, accelerators, withheld in session.execute(query):
+        missing, unusable = held.get(row_id, (0, 0))
+        total = accelerators + missing
+        inventory = tree.Inventory(total=total, reserved=min(unusable, total), max_unit=total)
+        if withheld:
+            inventory = inventory.withdrawn()
+        # Placement knows no inventory of nothing.
+        offered = classes.get(row_id) if total else None
+        providers[uuid] = tree.Provider(
+            uuid=uuid,
+            name=name,
+            parent_uuid=None,
+            inventories={offered: inventory} if offered else {},
+            traits=frozenset(traits.get(row_id, ())),
+        )
+    return providers
+
+
+def _classes_and_traits(
+    session: orm.Session, host_id: int
+) -> tuple[dict[int, str], dict[int, list[str]]]:
+    """The resource class, and the traits, by deployable id."""
+    attribute = models.Attribute
+    query = (
+        sa.select(attribute.deployable_id, attribute.key, attribute.value)
+        .join(models.Deployable, models.Deployable.id == attribute.deployable_id)
+        .where(_on(host_id), sa.or_(attribute.key == "rc", attribute.key.startswith("trait")))
+    )
+    classes: dict[int, str] = {}
+    traits: dict[int, list[str]] = {}
+    for row_id, key, value in session.execute(query):
+        if key == "rc":
+            classes[row_id] = value
+        else:
+            traits.setdefault(row_id, []).append(value)
+    return classes, traits
+
+
+def _held(session: orm.Session, host_id: int) -> dict[int, tuple[int, int]]:
+    """By deployable id: handles that are gone but held, and those held that nobody may be given.
+
+    The second number holds the first, and the handles that wait for their host to clean them.
+    """
+    handle = models.AttachHandle
+    unusable = sa.or_(handle.missing, models.Arq.state.not_in(models.SERVING))
+    query = (
+        sa.select(
+            handle.deployable_id,
+            sa.func.sum(sa.case((handle.missing, 1), else_=0)),
+            sa.func.sum(sa.case((unusable, 1), else_=0)),
+        )
+        .join(models.Arq, models.Arq.attach_handle_id == handle.id)
+        .join(models.Deployable, models.Deployable.id == handle.deployable_id)
+        .where(_on(host_id))
+        .group_by(handle.deployable_id)
+    )
+    rows = session.execute(query)
+    return {row_id: (int(missing), int(both)) for row_id, missing, both in rows}
+
+
+def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
+    """The host's rows, and those that a host of another name left of the same providers."""
+    row = models.ResourceProvider
+    wanted = sa.select(models.Deployable.rp_uuid).where(_on(host_id))
+    query = sa.select(row).where(sa.or_(row.host_id == host_id, row.uuid.in_(wanted)))
+    return {found.uuid: _record(found) for found in session.scalars(query)}
+
+
+def _record(row: models.ResourceProvider) -> Record:
+    written = row.written
+    ours = tree.Ours(frozenset(written["inventories"]), frozenset(written["traits"]))
+    others = written["others"]
+    inventories = written["inventories"] | others["inventories"]
+    return Record(
+        host_id=row.host_id,
+        name=row.name,
+        generation=row.generation,
+        ours=ours,
+        inventories={
+            name: tree.Inventory(**values) for name, values in inventories.items() if values
+        },
+        traits=ours.traits.union(others["traits"]),
+    )
+
+
+@db.retry
+def claim(state: HostState) -> None:
+    """Record what is about to be ours, before Placement has it.
+
+    Whatever we write is known as ours from then on, even if we are killed in the middle.
+    """
+    new: list[dict[str, Any]] = []
+    known: list[dict[str, Any]] = []
+    for uuid, provider in state.providers.items():
+        record = state.records.get(uuid)
+        ours = tree.Ours.of(provider)
+        if record is None:
+            new.append({"uuid": uuid, **_values(state, provider, ours, generation=None)})
+        elif record.host_id != state.host_id or record.ours | ours != record.ours:
+            values = _values(state, provider, record.ours | ours, generation=None)
+            known.append({"row_uuid": uuid, **values})
+    if new or known:
+        with db.writer() as session:
+            if new:
+                session.execute(sa.insert(models.ResourceProvider), new)
+            if known:
+                session.execute(_UPDATE, known)
+
+
+@db.retry
+def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
+    """Keep how Placement's providers are now, as far as that is known and news.
+
+    ``state`` is what :func:`claim` was given.
+    """
+    changed: list[dict[str, Any]] = []
+    for uuid, provider in seen.items():
+        known = state.records.get(uuid)
+        ours = known.ours if known else tree.Ours()
+        if uuid in state.providers:
+            ours |= tree.Ours.of(state.providers[uuid])
+        ours &= tree.Ours.of(provider)
+        if known is None or (known.generation, known.ours) != (provider.generation, ours):
+            values = _values(state, provider, ours, generation=provider.generation)
+            changed.append({"row_uuid": uuid, **values})
+    if changed or deleted:
+        with db.writer() as session:
+            if changed:
+                session.execute(_UPDATE, changed)
+            if deleted:
+                row = models.ResourceProvider
+                db.delete(session, row, row.uuid.in_(deleted))
+
+
+_TABLE = cast(sa.Table, models.ResourceProvider.__table__)
+_UPDATE = sa.update(_TABLE).where(_TABLE.c.uuid == sa.bindparam("row_uuid"))
+
+
+def _values(
+    state: HostState, provider: tree.Provider, ours: tree.Ours, *, generation: int | None
+) -> dict[str, Any]:
+    own = {name: asdict(inv) for name, inv in provider.inventories.items() if name in ours.classes}
+    others = provider.inventories.keys() - ours.classes
+    return {
+        "name": provider.name,
+        "host_id": state.host_id,
+        "generation": generation,
+        "written": {
+            # Claimed and not written yet: only the name matters.
+            "inventories": dict.fromkeys(ours.classes) | own,
+            "traits": sorted(ours.traits),
+            "others": {
+                "inventories": {name: asdict(provider.inventories[name]) for name in others},
+                "traits": sorted(provider.traits - ours.traits),
+            },
+        },
+    }

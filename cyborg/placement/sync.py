@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making Placement say what the database says, one host at a time.
+
+Read what should be and what is, plan, apply, and record how each provider was left. The record
+saves reading a provider again whose generation is still the same; if it is lost, for we were
+killed, the provider is read in full next time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from oslo_config import cfg
+
+from cyborg import work
+from cyborg.placement import client, desired, tree
+
+LOG = logging.getLogger(__name__)
+
+#: How often a host is read again because others changed its providers meanwhile.
+MAX_ROUNDS = 5
+
+Checkpoint = Callable[[], None]
+
+
+def sync_host(
+    conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint, *, full: bool = False
+) -> None:
+    """Make the providers below a host's root as the database wants them.
+
+    ``checkpoint`` is called before each change and raises when another process has the host.
+    With ``full`` every provider is read, whatever its generation says.
+
+    :raises work.TryLater: something has to wait: a root that Nova has yet to make, a provider
+        that still has allocations, a request that Placement refuses
+    """
+    api = client.Client(conf)
+    for _ in range(MAX_ROUNDS):
+        state = desired.read(host_name)
+        if state is None or not (state.providers or state.records):
+            return
+        outcome = _reconcile(conf, api, state, checkpoint, full=full)
+        if outcome.conflicts:
+            LOG.info("Providers of host %s changed meanwhile; reading them again", host_name)
+        elif outcome.failures:
+            raise work.TryLater(" ".join(outcome.failures))
+        else:
+            return
+    raise work.TryLater(f"The providers of host {host_name} kept changing while being synced.")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outcome:
+    """What came of the steps: the providers as they are now, and the steps that failed."""
+
+    seen: dict[str, tree.Provider]
+    deleted: set[str] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+    conflicts: bool = False
+
+
+def _reconcile(
+    conf: cfg.ConfigOpts,
+    api: client.Client,
+    state: desired.HostState,
+    checkpoint: Checkpoint,
+    *,
+    full: bool,
+) -> _Outcome:
+    listed = api.find_tree(state.root_name)
+    if not listed and state.providers:
+        return _make_root(conf, api, state, checkpoint)
+    try:
+        actual = _read(api, state, listed, full=full)
+    except (client.GenerationConflict, client.NotFound):
+        return _Outcome(seen={}, conflicts=True)
+    wanted = state.below(listed[0].uuid if listed else None)
+    ours = {uuid: record.ours for uuid, record in state.records.items()}
+    steps = tree.plan(wanted, actual, ours)
+    checkpoint()
+    desired.claim(state)
+    outcome = _Run(api, state, actual, checkpoint).apply(steps)
+    checkpoint()
+    desired.record(state, outcome.seen, outcome.deleted)
+    return outcome
+
+
+def _make_root(
+    conf: cfg.ConfigOpts, api: client.Client, state: desired.HostState, checkpoint: Checkpoint
+) -> _Outcome:
+    if not conf.placement.create_root_provider:
+        raise work.TryLater(
+            f"Placement has no root provider {state.root_name} yet; nova-compute of that node "
+            "makes it."
+        )
+    checkpoint()
+    api.create_provider(state.root_name, None, None)
+    LOG.info("Created root provider %s", state.root_name)
+    return _Outcome(seen={}, conflicts=True)
+
+
+def _read(
+    api: client.Client, state: desired.HostState, listed: Iterable[client.Listed], *, full: bool
+) -> dict[str, tree.Provider]:
+    """Our providers of the tree as they are, read only where the generation is news."""
+    actual: dict[str, tree.Provider] = {}
+    for found in listed:
+        record = state.records.get(found.uuid)
+        if record is None and found.uuid not in state.providers:
+            continue
+        if full or record is None or record.generation != found.generation:
+            actual[found.uuid] = api.read_provider(found)
+        else:
+            actual[found.uuid] = tree.Provider(
+                uuid=found.uuid,
+                name=found.name,
+                parent_uuid=found.parent_uuid,
+                inventories=record.inventories,
+                traits=record.traits,
+                generation=found.generation,
+            )
+    return actual
+
+
+class _Run:
+    """One application of a plan. A provider that fails does not stop the others."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        state: desired.HostState,
+        actual: dict[str, tree.Provider],
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._api = api
+        self._state = state
+        self._checkpoint = checkpoint
+        self._seen = actual
+        self._outcome = _Outcome(seen=actual)
+
+    def apply(self, steps: Iterable[tree.Step]) -> _Outcome:
+        failed: set[str] = set()
+        for step in steps:
+            if step.uuid in failed:
+                continue
+            self._checkpoint()
+            try:
+                self._take(step)
+            except (client.GenerationConflict, client.NotFound):
+                self._outcome.conflicts = True
+                failed.add(step.uuid)
+            except client.Refused as exc:
+                self._fail(step.uuid, str(exc))
+                failed.add(step.uuid)
+        return self._outcome
+
+    def _fail(self, uuid: str, reason: str) -> None:
+        known = self._state.providers.get(uuid) or self._state.records[uuid]
+        self._outcome.failures.append(f"Provider {known.name}: {reason}.")
+
+    def _take(self, step: tree.Step) -> None:
+        match step:
+            case tree.Create():
+                self._create(step)
+            case tree.Place():
+                self._api.place_provider(step.uuid, step.name, step.parent_uuid)
+                # Placement does not count this as a change, so the generation stays.
+                found = self._seen[step.uuid]
+                self._seen[step.uuid] = replace(found, name=step.name, parent_uuid=step.parent_uuid)
+                LOG.info("Provider %s has its name and parent back: %s", step.uuid, step.name)
+            case tree.SetTraits():
+                found = self._seen[step.uuid]
+                generation = self._api.set_traits(step.uuid, step.traits, found.generation)
+                self._seen[step.uuid] = replace(found, traits=step.traits, generation=generation)
+                LOG.info("Provider %s has traits %s", found.name, sorted(step.traits))
+            case tree.SetInventories():
+                self._set_inventories(step)
+            case tree.Delete():
+                self._delete(step.uuid)
+
+    def _create(self, step: tree.Create) -> None:
+        try:
+            generation = self._api.create_provider(step.name, step.uuid, step.parent_uuid)
+        except client.AlreadyExists:
+            self._adopt(step)
+            return
+        self._seen[step.uuid] = tree.Provider(
+            uuid=step.uuid, name=step.name, parent_uuid=step.parent_uuid, generation=generation
+        )
+        LOG.info("Created provider %s (%s)", step.name, step.uuid)
+
+    def _adopt(self, step: tree.Create) -> None:
+        """Move the provider here that was made already, perhaps below another root."""
+        found = self._api.find_provider(step.uuid)
+        if found is None:
+            raise client.AlreadyExists("another provider, which Cyborg did not make, has its name")
+        self._api.place_provider(step.uuid, step.name, step.parent_uuid)
+        LOG.info("Provider %s exists already; it is below its root now", step.name)
+        raise client.GenerationConflict("the provider has to be read")
+
+    def _set_inventories(self, step: tree.SetInventories) -> None:
+        found = self._seen[step.uuid]
+        try:
+            self._write(found, step.inventories)
+        except client.InUse as exc:
+            self._write(found, tree.retaining(step.inventories, found.inventories))
+            self._fail(step.uuid, f"kept withdrawn what is still allocated ({exc})")
+
+    def _delete(self, uuid: str) -> None:
+        try:
+            self._api.delete_provider(uuid)
+        except client.NotFound:
+            LOG.info("Provider %s was gone already", uuid)
+        except client.Refused as exc:
+            # It has allocations, or children that others made.
+            self._withdraw(uuid)
+            self._fail(uuid, f"withdrawn until it can be deleted ({exc})")
+            return
+        else:
+            LOG.info("Deleted provider %s", uuid)
+        self._seen.pop(uuid, None)
+        self._outcome.deleted.add(uuid)
+
+    def _withdraw(self, uuid: str) -> None:
+        found = self._seen.get(uuid)
+        if found is None:
+            listed = self._api.find_provider(uuid)
+            if listed is None:
+                raise client.GenerationConflict("the provider went meanwhile")
+            found = self._seen[uuid] = self._api.read_provider(listed)
+        self._write(found, tree.withdrawn(found.inventories, self._state.records[uuid].ours))
+
+    def _write(self, found: tree.Provider, inventories: tree.Inventories) -> None:
+        if inventories == found.inventories:
+            return
+        generation = self._api.set_inventories(found.uuid, inventories, found.generation)
+        self._seen[found.uuid] = replace(found, inventories=inventories, generation=generation)
+        LOG.info(
+            "Provider %s offers %s",
+            found.name,
+            {name: inv.total - inv.reserved for name, inv in sorted(inventories.items())},
+        )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's resource providers as values, and the pure plan that turns one tree into another.
+
+A trait or inventory is ours where the database says that we set it; all others belong to Nova or
+the operator and come out of every plan as they went in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """How much of one resource class a provider offers."""
+
+    total: int
+    reserved: int
+    max_unit: int
+    min_unit: int = 1
+    step_size: int = 1
+    allocation_ratio: float = 1.0
+
+    def withdrawn(self) -> Inventory:
+        """The same, with nothing of it on offer."""
+        return dataclasses.replace(self, reserved=self.total)
+
+
+Inventories = Mapping[str, Inventory]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One resource provider with everything on it."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+    inventories: Inventories = dataclasses.field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    #: Placement's count of changes. It means nothing in a provider as it should be.
+    generation: int = 0
+
+
+#: Providers by uuid. The root and the nested providers of others are not in it.
+Tree = Mapping[str, Provider]
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The resource classes and traits of one provider that we set."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, provider: Provider) -> Ours:
+        """All that is on a provider as it should be."""
+        return cls(frozenset(provider.inventories), provider.traits)
+
+    def __or__(self, other: Ours) -> Ours:
+        return Ours(self.classes | other.classes, self.traits | other.traits)
+
+    def __and__(self, other: Ours) -> Ours:
+        return Ours(self.classes & other.classes, self.traits & other.traits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Make a provider without anything on it."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Give a provider its name and parent back."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTraits:
+    """Replace all traits of a provider."""
+
+    uuid: str
+    traits: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetInventories:
+    """Replace all inventories of a provider."""
+
+    uuid: str
+    inventories: Inventories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Remove a provider, or withdraw what it offers while it has allocations."""
+
+    uuid: str
+
+
+Step = Create | Place | SetTraits | SetInventories | Delete
+
+
+def plan(desired: Tree, actual: Tree, ours: Mapping[str, Ours]) -> list[Step]:
+    """The steps from ``actual`` to ``desired``, in the order in which Placement permits them.
+
+    ``ours`` has every provider that we made, with what we set on it. One that is not desired is
+    deleted even where ``actual`` does not show it: it may hang under another root.
+    """
+    steps: list[Step] = []
+    for provider in _top_down(desired):
+        steps += _make(provider, actual.get(provider.uuid), ours.get(provider.uuid, Ours()))
+    leftover = ours.keys() - desired.keys()
+    shown = [provider.uuid for provider in _top_down(actual) if provider.uuid in leftover]
+    steps += [Delete(uuid=uuid) for uuid in sorted(leftover.difference(shown))]
+    steps += [Delete(uuid=uuid) for uuid in reversed(shown)]
+    return steps
+
+
+def _top_down(tree: Tree) -> Iterator[Provider]:
+    """Every provider after its parent, else by uuid."""
+
+    def depth(provider: Provider) -> int:
+        parent = tree.get(provider.parent_uuid or "")
+        return 0 if parent is None else depth(parent) + 1
+
+    return iter(sorted(tree.values(), key=lambda provider: (depth(provider), provider.uuid)))
+
+
+def _make(wanted: Provider, found: Provider | None, ours: Ours) -> Iterator[Step]:
+    if found is None:
+        yield Create(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
+        found = dataclasses.replace(wanted, inventories={}, traits=frozenset())
+    elif (found.name, found.parent_uuid) != (wanted.name, wanted.parent_uuid):
+        yield Place(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
+    steps: list[Step] = [*_traits(wanted, found, ours), *_inventories(wanted, found, ours)]
+    # A provider must not be offered without its traits, since others forbid them; but to take
+    # it off the offer must not wait for traits that Placement may refuse.
+    if all(inventory == inventory.withdrawn() for inventory in wanted.inventories.values()):
+        steps.reverse()
+    yield from steps
+
+
+def _traits(wanted: Provider, found: Provider, ours: Ours) -> Iterator[SetTraits]:
+    traits = (found.traits - ours.traits) | wanted.traits
+    if traits != found.traits:
+        yield SetTraits(uuid=wanted.uuid, traits=traits)
+
+
+def _inventories(wanted: Provider, found: Provider, ours: Ours) -> Iterator[SetInventories]:
+    kept = {name: inv for name, inv in found.inventories.items() if name not in ours.classes}
+    inventories = kept | dict(wanted.inventories)
+    if inventories != found.inventories:
+        yield SetInventories(uuid=wanted.uuid, inventories=inventories)
+
+
+def retaining(inventories: Inventories, found: Inventories) -> Inventories:
+    """``inventories``, and withdrawn what of ``found`` they would remove.
+
+    This is what can be set on a provider while guests hold allocations of the removed classes.
+    """
+    removed = {name: inv.withdrawn() for name, inv in found.items() if name not in inventories}
+    return removed | dict(inventories)
+
+
+def withdrawn(found: Inventories, ours: Ours) -> Inventories:
+    """``found`` with nothing of ours on offer, for a provider that cannot be deleted yet."""
+    return {name: inv.withdrawn() if name in ours.classes else inv for name, inv in found.items()}

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Default policy rules: one module a resource, and the building blocks they share."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import arq, attribute, base, deployable, device, device_profile
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Every rule of Cyborg, also for ``oslopolicy-sample-generator``."""
+    return [
+        *base.list_rules(),
+        *device_profile.list_rules(),
+        *arq.list_rules(),
+        *device.list_rules(),
+        *deployable.list_rules(),
+        *attribute.list_rules(),
+    ]

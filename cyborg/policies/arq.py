@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of accelerator requests.
+
+They say who may act; on which rows is said by the caller's project, in SQL. Binding, unbinding
+and deleting what is bound need a service token besides.
+"""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:arq:get_all"
+GET_ONE = "cyborg:arq:get_one"
+CREATE = "cyborg:arq:create"
+UPDATE = "cyborg:arq:update"
+DELETE = "cyborg:arq:delete"
+
+_COLLECTION = "/v2/accelerator_requests"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(
+            GET_ALL,
+            base.PROJECT_READER_OR_ADMIN,
+            "List the accelerator requests of one's project; an administrator sees all.",
+            ("GET", _COLLECTION),
+        ),
+        base.rule(
+            GET_ONE,
+            base.PROJECT_READER_OR_ADMIN,
+            "Show an accelerator request.",
+            ("GET", f"{_COLLECTION}/{{accelerator_request_uuid}}"),
+        ),
+        base.rule(
+            CREATE,
+            base.PROJECT_MEMBER_OR_SERVICE,
+            "Create the accelerator requests of a device profile.",
+            ("POST", _COLLECTION),
+        ),
+        base.rule(
+            UPDATE,
+            base.PROJECT_MEMBER_OR_SERVICE,
+            "Bind and unbind accelerator requests.",
+            ("PATCH", _COLLECTION),
+        ),
+        base.rule(
+            DELETE,
+            base.PROJECT_MEMBER_OR_SERVICE,
+            "Delete accelerator requests.",
+            ("DELETE", f"{_COLLECTION}/{{accelerator_request_uuid}}"),
+            ("DELETE", f"{_COLLECTION}?arqs={{accelerator_request_uuids}}"),
+            ("DELETE", f"{_COLLECTION}?instance={{instance_uuid}}"),
+        ),
+    ]

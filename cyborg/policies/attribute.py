@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of attributes, which belong to deployables and so to the whole cloud."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:attribute:get_all"
+GET_ONE = "cyborg:attribute:get_one"
+CREATE = "cyborg:attribute:create"
+DELETE = "cyborg:attribute:delete"
+
+_COLLECTION = "/v2/attributes"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(
+            GET_ALL, base.PROJECT_MANAGER_OR_ADMIN, "List attributes.", ("GET", _COLLECTION)
+        ),
+        base.rule(
+            GET_ONE,
+            base.PROJECT_MANAGER_OR_ADMIN,
+            "Show an attribute.",
+            ("GET", f"{_COLLECTION}/{{attribute_uuid}}"),
+        ),
+        base.rule(
+            CREATE, base.ADMIN, "Give a deployable an attribute.", ("POST", _COLLECTION)
+        ),
+        base.rule(
+            DELETE,
+            base.ADMIN,
+            "Delete an attribute that an administrator made.",
+            ("DELETE", f"{_COLLECTION}/{{attribute_uuid}}"),
+        ),
+    ]

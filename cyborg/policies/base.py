@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named building blocks of the policy rules, under upstream's names.
+
+Roles are checked literally: Keystone implies reader from member and so on, a rule does not.
+"""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+ADMIN = "rule:admin_api"
+IS_ADMIN = "is_admin"
+PROJECT_READER_OR_ADMIN = "rule:project_reader_or_admin"
+PROJECT_MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
+PROJECT_MEMBER_OR_SERVICE = "rule:project_member_or_service"
+
+#: System and domain tokens are refused: every resource belongs to a project or to the cloud's
+#: administrator, who works in a project of his own.
+SCOPE_TYPES = ["project"]
+
+
+def _in_project(role: str) -> policy.RuleDefault:
+    check = f"role:{role} and project_id:%(project_id)s"
+    return policy.RuleDefault(f"project_{role}_api", check, f"Has the role {role} in the project.")
+
+
+def _either(name: str, *rules: str) -> policy.RuleDefault:
+    check = " or ".join(f"rule:{rule}" for rule in rules)
+    return policy.RuleDefault(name, check, "Either of the two.")
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """The building blocks; a policy file may redefine each of them."""
+    return [
+        policy.RuleDefault("admin_api", "role:admin", "Administrator of the cloud."),
+        policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
+        *map(_in_project, ("admin", "manager", "member", "reader")),
+        _either("project_manager_or_admin", "project_manager_api", "admin_api"),
+        _either("project_member_or_admin", "project_member_api", "admin_api"),
+        _either("project_reader_or_admin", "project_reader_api", "admin_api"),
+        _either("project_member_or_service", "project_member_api", "service_api"),
+        policy.RuleDefault(
+            IS_ADMIN, ADMIN, "Acts on every project's objects, within what the rules permit."
+        ),
+        *_legacy(),
+    ]
+
+
+def _legacy() -> list[policy.RuleDefault]:
+    """What no rule of ours uses, but an operator's policy file may refer to."""
+    owner, user = "project_id:%(project_id)s", "user_id:%(user_id)s"
+    return [
+        policy.RuleDefault("public_api", "is_public_api:True", "Nobody."),
+        policy.RuleDefault("allow", "@", "Everybody whose token is for a project."),
+        policy.RuleDefault("deny", "!", "Nobody."),
+        policy.RuleDefault(
+            "admin_or_owner", f"{ADMIN} or {owner}", "Any role in the project will do."
+        ),
+        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Any role will do."),
+        policy.RuleDefault("default", ADMIN, "In the place of a rule that nobody defines."),
+    ]
+
+
+def rule(
+    name: str, check: str, description: str, *operations: tuple[str, str]
+) -> policy.DocumentedRuleDefault:
+    """A rule for ``operations``, each an HTTP method and a path."""
+    return policy.DocumentedRuleDefault(
+        name=name,
+        check_str=check,
+        description=description,
+        operations=[{"method": method, "path": path} for method, path in operations],
+        scope_types=SCOPE_TYPES,
+    )

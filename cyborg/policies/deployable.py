@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of deployables, which are hardware of the whole cloud."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:deployable:get_all"
+GET_ONE = "cyborg:deployable:get_one"
+PROGRAM = "cyborg:deployable:program"
+
+_COLLECTION = "/v2/deployables"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(
+            GET_ALL, base.PROJECT_MANAGER_OR_ADMIN, "List deployables.", ("GET", _COLLECTION)
+        ),
+        base.rule(
+            GET_ONE,
+            base.PROJECT_MANAGER_OR_ADMIN,
+            "Show a deployable.",
+            ("GET", f"{_COLLECTION}/{{deployable_uuid}}"),
+        ),
+        base.rule(
+            PROGRAM,
+            base.ADMIN,
+            "Program a deployable.",
+            ("PATCH", f"{_COLLECTION}/{{deployable_uuid}}/program"),
+        ),
+    ]

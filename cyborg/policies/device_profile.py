@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of device profiles."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:device_profile:get_all"
+GET_ONE = "cyborg:device_profile:get_one"
+CREATE = "cyborg:device_profile:create"
+UPDATE = "cyborg:device_profile:update"
+DELETE = "cyborg:device_profile:delete"
+
+_COLLECTION = "/v2/device_profiles"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(
+            GET_ALL,
+            base.PROJECT_READER_OR_ADMIN,
+            "List device profiles: those that are public or shared with one's project; an "
+            "administrator sees all.",
+            ("GET", _COLLECTION),
+        ),
+        base.rule(
+            GET_ONE,
+            base.PROJECT_READER_OR_ADMIN,
+            "Show a device profile.",
+            ("GET", f"{_COLLECTION}/{{device_profile_uuid or name}}"),
+        ),
+        base.rule(CREATE, base.ADMIN, "Create a device profile.", ("POST", _COLLECTION)),
+        base.rule(
+            UPDATE,
+            base.ADMIN,
+            "Replace a device profile.",
+            ("PUT", f"{_COLLECTION}/{{device_profile_uuid or name}}"),
+        ),
+        base.rule(
+            DELETE,
+            base.ADMIN,
+            "Delete device profiles.",
+            ("DELETE", f"{_COLLECTION}/{{device_profile_uuid or name}}"),
+            ("DELETE", f"{_COLLECTION}?value={{names}}"),
+        ),
+    ]

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the services: the two payloads, the clients and the servers.
+
+A message only carries a report or asks for a step. What must not be lost is in the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import oslo_messaging as messaging
+from oslo_config import cfg
+
+from cyborg import errors
+from cyborg.rpc import link, servers
+from cyborg.rpc.faults import (
+    BadMessage,
+    BrokerUnreachable,
+    HostStepFailed,
+    HostStepRunning,
+    HostUnreachable,
+    ReportFailed,
+)
+from cyborg.rpc.payloads import HostReport, HostStep
+from cyborg.rpc.servers import AgentEndpoint, ConductorEndpoint, Server
+
+__all__ = [
+    "AgentEndpoint",
+    "BadMessage",
+    "BrokerUnreachable",
+    "ConductorEndpoint",
+    "HostReport",
+    "HostStep",
+    "HostStepFailed",
+    "HostStepRunning",
+    "HostUnreachable",
+    "ReportFailed",
+    "Server",
+    "agent_server",
+    "close",
+    "conductor_server",
+    "configure",
+    "kick",
+    "report",
+    "run_host_step",
+    "use_memory",
+]
+
+LOG = logging.getLogger(__name__)
+
+_configuring = threading.Lock()
+_current: link.Link | None = None
+
+
+def use_memory(conf: cfg.ConfigOpts) -> None:
+    """Let the services of this one process send each other messages in memory."""
+    messaging.TransportURL.parse(conf, "fake://")  # registers the option
+    conf.set_override("transport_url", "fake://")
+
+
+def configure(conf: cfg.ConfigOpts) -> None:
+    """Make this process's transport, as ``[DEFAULT] transport_url`` says. Connects to nothing."""
+    _link(conf)
+
+
+def close() -> None:
+    """Close this process's transport."""
+    global _current  # noqa: PLW0603 - one transport a process
+    with _configuring:
+        if _current is not None:
+            _current.close()
+        _current = None
+
+
+def kick() -> None:
+    """Tell a conductor to look for work now. Waits for nothing and never raises."""
+    if _current is None:
+        LOG.debug("There is no transport; the conductor will look for work by itself")
+        return
+    try:
+        _current.kick()
+    except Exception:
+        LOG.exception("Cannot tell a conductor of new work; it will look by itself")
+
+
+def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
+    """Have a conductor store a host report; return when it has.
+
+    :raises ReportFailed: it is not known to be stored
+    """
+    try:
+        answer = _link(conf).report(host_report)
+    except errors.CyborgError as exc:
+        raise ReportFailed(str(exc)) from exc
+    if "failed" in answer:
+        raise ReportFailed(f"the conductor failed: {answer['failed']}")
+
+
+def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
+    """Have the agent of ``host`` carry out a step; return when it is done.
+
+    :raises HostStepFailed: the driver refused
+    :raises HostUnreachable: no answer, or none within ``timeout`` seconds
+    :raises BrokerUnreachable: there is nothing to ask over
+    """
+    try:
+        answer = _link(conf).host_step(host, step, timeout)
+    except BadMessage as exc:
+        raise HostStepFailed(str(exc)) from exc
+    if "failed" in answer:
+        raise HostStepFailed(answer["failed"])
+    if "running" in answer:
+        raise HostStepRunning(answer["running"])
+
+
+def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:
+    """Return the server of a conductor. Each message goes to one of the conductors."""
+    return _server(conf, link.CONDUCTOR_TOPIC, conf.host, servers.ConductorMethods(endpoint))
+
+
+def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
+    """Return the server of the agent of ``host``."""
+    return _server(conf, link.AGENT_TOPIC, host, servers.AgentMethods(endpoint))
+
+
+def _server(conf: cfg.ConfigOpts, topic: str, name: str, methods: object) -> Server:
+    target = messaging.Target(exchange=link.EXCHANGE, topic=topic, server=name)
+    return Server(_link(conf).transport, target, methods)
+
+
+def _link(conf: cfg.ConfigOpts) -> link.Link:
+    global _current  # noqa: PLW0603 - one transport a process
+    with _configuring:
+        url = messaging.TransportURL.parse(conf)
+        if _current is None or _current.url != str(url):
+            if _current is not None:
+                _current.close()
+            _current = link.Link(url)
+        return _current

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong between two services."""
+
+from __future__ import annotations
+
+from cyborg import errors
+
+
+class BadMessage(errors.CyborgError):
+    """The other service does not understand the message, or failed over it."""
+
+
+class HostUnreachable(errors.ServiceUnavailable):
+    """No agent of the host answered in time. What it was asked may happen all the same."""
+
+
+class BrokerUnreachable(HostUnreachable):
+    """The message broker cannot be reached; nothing is known of the host."""
+
+
+class HostStepRunning(HostUnreachable):
+    """The agent lives, but the step takes longer than the caller waits. Asking again joins it."""
+
+
+class HostStepFailed(errors.CyborgError):
+    """The driver refused the step; the message is its sentence, in what a log can hold."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode(errors="backslashreplace").decode())
+
+
+class ReportFailed(errors.CyborgError):
+    """No conductor is known to have stored the report."""

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sending side: one transport and what this process says over it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import oslo_messaging as messaging
+from oslo_config import cfg
+
+from cyborg.rpc import faults, payloads
+
+LOG = logging.getLogger(__name__)
+
+EXCHANGE = "cyborg"
+CONDUCTOR_TOPIC = "cyborg-conductor"
+AGENT_TOPIC = "cyborg-agent"
+VERSION = "2.0"
+
+#: Seconds without a sign of life from whoever carries out a call, after which it counts as dead.
+SILENCE = 6
+#: Seconds a report may take to be stored, as long as the conductor gives signs of life.
+_REPORT_TIMEOUT = 120
+#: Seconds a call waits for this process's first connection to the broker.
+CONNECT_WAIT = 5.0
+_RECONNECT_PAUSE = 1.0
+_CLOSE_GRACE = 2.0
+
+
+class Link:
+    """A transport with its clients. Opens no connection before something is sent."""
+
+    def __init__(self, url: messaging.TransportURL) -> None:
+        # oslo.messaging reads options of its own from the global configuration, whatever it is
+        # given. In a service that is the one configuration there is.
+        self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
+        self.url = str(url)
+        self._conductor = self._client(CONDUCTOR_TOPIC)
+        self._agent = self._client(AGENT_TOPIC)
+        self._lock = threading.Lock()
+        self._kick_wanted = False
+        self._kicker: threading.Thread | None = None
+        self._connecting: threading.Thread | None = None
+        self._connected = threading.Event()
+        self._closed = threading.Event()
+        if url.transport == "fake":
+            self._connected.set()
+
+    def kick(self) -> None:
+        """Cast a kick from a thread: even with ``retry=0`` a cast waits for a silent broker."""
+        with self._lock:
+            self._kick_wanted = True
+            # A thread does not survive a fork of the process; its object knows.
+            if self._kicker is None or not self._kicker.is_alive():
+                self._kicker = threading.Thread(
+                    target=self._cast_kicks, name="rpc-kick", daemon=True
+                )
+                self._kicker.start()
+
+    def report(self, report: payloads.HostReport) -> Mapping[str, Any]:
+        """Have a conductor store a report."""
+        client = self._conductor.prepare(
+            timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
+        )
+        return self._call(client, "a conductor", "report", report=report.to_wire())
+
+    def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
+        """Have an agent carry out a step."""
+        client = self._agent.prepare(
+            server=host, timeout=wait + SILENCE, call_monitor_timeout=SILENCE, retry=1
+        )
+        whom = f"the agent of host {host}"
+        return self._call(client, whom, "host_step", step=step.to_wire(), wait=wait)
+
+    def close(self) -> None:
+        """Close every connection, as far as none waits for a broker that is down."""
+        self._closed.set()
+        closing = threading.Thread(target=self.transport.cleanup, name="rpc-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_GRACE)
+
+    def _client(self, topic: str) -> Any:
+        # at_least_once: a message that no queue takes is an error at once, not a time-out.
+        return messaging.get_rpc_client(
+            self.transport,
+            messaging.Target(exchange=EXCHANGE, topic=topic, version=VERSION),
+            version_cap=VERSION,
+            transport_options=messaging.TransportOptions(at_least_once=True),
+        )
+
+    def _cast_kicks(self) -> None:
+        while True:
+            with self._lock:
+                if not self._kick_wanted:
+                    self._kicker = None
+                    return
+                self._kick_wanted = False
+            try:
+                self._conductor.prepare(retry=0).cast({}, "kick")
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the loop finds the work
+                LOG.warning("No conductor was told of new work; it will look by itself: %s", exc)
+
+    def _call(self, client: Any, whom: str, method: str, **arguments: Any) -> Mapping[str, Any]:
+        self._await_connection()
+        with _failures_of(whom):
+            answer: Mapping[str, Any] = client.call({}, method, **arguments)
+            return answer
+
+    def _await_connection(self) -> None:
+        """Wait a little for the connection over which answers come.
+
+        oslo.messaging makes it at the first call and waits for that without limit. A call that
+        waited so would be sent whenever the broker comes back, long after its caller gave up.
+        """
+        with self._lock:
+            connecting = self._connecting is not None and self._connecting.is_alive()
+            if not connecting and not self._connected.is_set():
+                self._connecting = threading.Thread(
+                    target=self._connect, name="rpc-connect", daemon=True
+                )
+                self._connecting.start()
+        if not self._connected.wait(CONNECT_WAIT):
+            raise faults.BrokerUnreachable("the message broker cannot be reached")
+
+    def _connect(self) -> None:
+        """Make the connection by a call to nobody."""
+        nobody = self._conductor.prepare(topic="cyborg-nobody", timeout=1, retry=0)
+        while not self._closed.is_set():
+            try:
+                nobody.call({}, "hello")
+            except (messaging.MessageUndeliverable, messaging.MessagingTimeout):
+                self._connected.set()
+                return
+            except Exception as exc:  # noqa: BLE001 - any fault of any library underneath
+                LOG.warning("Cannot reach the message broker: %s", exc)
+                self._closed.wait(_RECONNECT_PAUSE)
+
+
+@contextlib.contextmanager
+def _failures_of(whom: str) -> Iterator[None]:
+    try:
+        yield
+    except messaging.MessageUndeliverable as exc:
+        raise faults.HostUnreachable(f"{whom} is not connected to the message broker") from exc
+    except messaging.MessagingTimeout as exc:
+        raise faults.HostUnreachable(f"{whom} does not answer") from exc
+    except messaging.RemoteError as exc:
+        raise faults.BadMessage(f"{whom} failed: {exc.exc_type}: {exc.value}") from exc
+    except Exception as exc:
+        raise faults.BrokerUnreachable(f"the message broker cannot be reached: {exc}") from exc

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two payloads. They cross as plain data, and a reader ignores what it does not know."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cyborg.drivers import base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """Everything one host has, as of one discovery pass.
+
+    ``started`` is when the agent started, in milliseconds since the epoch, and ``counter`` counts
+    its reports: together they order the reports of a host. ``errors`` maps the drivers that
+    failed to a sentence; ``devices`` maps the others to what they found.
+    """
+
+    host: str
+    node: str
+    started: int
+    counter: int
+    errors: Mapping[str, str]
+    devices: Mapping[str, tuple[base.Device, ...]]
+
+    def digest(self) -> str:
+        """Equal for reports that say the same, whenever they were made."""
+        said = {key: value for key, value in self.to_wire().items() if key in _SAID}
+        return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "host": self.host,
+            "node": self.node,
+            "started": self.started,
+            "counter": self.counter,
+            "errors": dict(self.errors),
+            "devices": {
+                driver: [device.to_wire() for device in devices]
+                for driver, devices in self.devices.items()
+            },
+        }
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> HostReport:
+        """The report of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError, TypeError, ValueError: the data is no report
+        """
+        return cls(
+            host=data["host"],
+            node=data["node"],
+            started=data["started"],
+            counter=data["counter"],
+            errors=data.get("errors", {}),
+            devices={
+                driver: tuple(base.Device.from_wire(device) for device in devices)
+                for driver, devices in data["devices"].items()
+            },
+        )
+
+
+_SAID = frozenset({"host", "node", "errors", "devices"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStep:
+    """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
+
+    ``asked_ms`` is when it was asked for by the database's clock. It tells a message that was
+    held up from what has been asked for since.
+    """
+
+    action: str
+    driver: str
+    attach_handle_uuid: str
+    attach_type: str
+    attach_info: Mapping[str, str]
+    asked_ms: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The step as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> HostStep:
+        """The step of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError: the data is no step
+        """
+        return cls(
+            action=data["action"],
+            driver=data["driver"],
+            attach_handle_uuid=data["attach_handle_uuid"],
+            attach_type=data["attach_type"],
+            attach_info=data["attach_info"],
+            asked_ms=data["asked_ms"],
+        )

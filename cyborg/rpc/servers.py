@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The receiving side: endpoints as they are on the wire, and a server that waits for its broker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import oslo_messaging as messaging
+
+from cyborg import errors
+from cyborg.rpc import faults
+
+LOG = logging.getLogger(__name__)
+
+VERSION = "2.0"
+
+_RECONNECT_PAUSE = 1.0
+_STOP_GRACE = 10.0
+
+
+class ConductorEndpoint(Protocol):
+    """What a conductor does with messages."""
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        """Store a host report; return when it is committed."""
+
+    def kick(self, context: dict[str, Any]) -> None:
+        """Look for work now."""
+
+
+class AgentEndpoint(Protocol):
+    """What an agent does with messages."""
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        """Carry out a step.
+
+        :raises HostStepFailed: the driver refused
+        :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
+        """
+
+
+class ConductorMethods:
+    """The conductor's endpoint on the wire."""
+
+    target = messaging.Target(version=VERSION)
+
+    def __init__(self, endpoint: ConductorEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, str]:
+        """Store a host report."""
+        return _answer(lambda: self._endpoint.report(context, report))
+
+    def kick(self, context: dict[str, Any]) -> dict[str, str]:
+        """Look for work now."""
+        return _answer(lambda: self._endpoint.kick(context))
+
+
+class AgentMethods:
+    """The agent's endpoint on the wire."""
+
+    target = messaging.Target(version=VERSION)
+
+    def __init__(self, endpoint: AgentEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def host_step(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> dict[str, str]:
+        """Carry out a step."""
+        return _answer(lambda: self._endpoint.host_step(context, step, wait))
+
+
+def _answer(method: Callable[[], None]) -> dict[str, str]:
+    """What went wrong travels as a sentence: an exception would need its class on both sides."""
+    try:
+        method()
+    except faults.HostStepRunning as exc:
+        return {"running": str(exc)}
+    except errors.CyborgError as exc:
+        return {"failed": str(exc)}
+    except Exception as exc:
+        LOG.exception("A message met a fault")
+        return {"failed": f"{type(exc).__name__}; the log of the service that failed has more"}
+    return {}
+
+
+class Server:
+    """Receives messages. Where there is no broker yet it waits for one, in a thread."""
+
+    def __init__(self, transport: Any, target: messaging.Target, methods: object) -> None:
+        self._transport = transport
+        self._target = target
+        self._methods = methods
+        self._stopping = threading.Event()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rpc-server", daemon=True)
+
+    def start(self) -> None:
+        """Begin to receive as soon as the broker can be reached. Returns at once."""
+        self._thread.start()
+
+    def wait_started(self, timeout: float) -> bool:
+        """Whether messages are received, waiting at most ``timeout`` seconds for that."""
+        return self._started.wait(timeout)
+
+    def stop(self, grace: float = _STOP_GRACE) -> None:
+        """Receive no more and let what was received finish, for ``grace`` seconds at most.
+
+        Where there has been no broker so far, a library call is left alone that waits for it.
+        """
+        self._stopping.set()
+        if self._started.is_set():
+            self._thread.join(grace)
+
+    def _run(self) -> None:
+        server = self._start()
+        if server is not None:
+            self._started.set()
+            self._stopping.wait()
+            server.stop()
+            server.wait()
+
+    def _start(self) -> Any:
+        while not self._stopping.is_set():
+            # A server whose start has failed cannot be started again.
+            server = messaging.get_rpc_server(self._transport, self._target, [self._methods])
+            try:
+                server.start()
+            except Exception:
+                LOG.warning("Cannot receive messages yet; trying again", exc_info=True)
+                self._stopping.wait(_RECONNECT_PAUSE)
+            else:
+                return server
+        return None

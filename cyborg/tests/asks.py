@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request for every rule of policy, to be sent to a scene by any persona."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cyborg.tests.scene import NAMES_OF_A_PROJECT, Scene
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request. ``{name}`` stands for one of the scene's names."""
+
+    line: str
+    body: Any = None
+    #: The name of what an answer to GET shows.
+    shows: str = ""
+    #: Whether another service vouches for it, which changes no rule.
+    vouched: bool = False
+    microversion: str = "2.0"
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is for an object that belongs to one project."""
+        words = f"{self.line} {self.body} {{{self.shows}}}"
+        return any(f"{{{name}}}" in words for name in NAMES_OF_A_PROJECT)
+
+
+BIND = [
+    {"op": "add", "path": "/hostname", "value": "host-1"},
+    {"op": "add", "path": "/device_rp_uuid", "value": "{rp}"},
+    {"op": "add", "path": "/instance_uuid", "value": "{new}"},
+]
+MOVE = [*BIND, {"op": "add", "path": "/project_id", "value": "{project}"}]
+UNBIND = [{"op": "remove", "path": part["path"]} for part in BIND]
+PROGRAM = [{"op": "replace", "path": "/program", "value": [{"image_uuid": "{new}"}]}]
+PROFILE = {"name": "{name}", "groups": [{"resources:FPGA": "1"}]}
+ATTRIBUTE = {"deployable_id": "{deployable_id}", "key": "{name}", "value": "blue"}
+ARQS, PROFILES = "/accelerator_requests", "/device_profiles"
+
+REQUESTS = {
+    "device_profile:get_all": Ask(f"GET {PROFILES}", shows="device_profile"),
+    "device_profile:get_all mine": Ask(f"GET {PROFILES}", shows="private"),
+    "device_profile:get_one": Ask(f"GET {PROFILES}/{{device_profile}}", shows="device_profile"),
+    "device_profile:get_one mine": Ask(f"GET {PROFILES}/{{private}}", shows="private"),
+    "device_profile:create": Ask(f"POST {PROFILES}", [PROFILE]),
+    "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.5"),
+    "device_profile:delete": Ask(f"DELETE {PROFILES}/{{device_profile}}"),
+    "device_profile:delete many": Ask(f"DELETE {PROFILES}?value={{device_profile}}"),
+    "arq:get_all": Ask(f"GET {ARQS}", shows="arq"),
+    "arq:get_all 2.4": Ask(f"GET {ARQS}", shows="arq", microversion="2.4"),
+    "arq:get_all project": Ask(
+        f"GET {ARQS}?project_id={{project}}", shows="arq", microversion="2.4"
+    ),
+    "arq:get_all all_projects": Ask(
+        f"GET {ARQS}?all_projects=true", shows="arq", microversion="2.4"
+    ),
+    "arq:get_all instance": Ask(f"GET {ARQS}?instance={{instance}}", shows="bound"),
+    "arq:get_one": Ask(f"GET {ARQS}/{{arq}}", shows="arq"),
+    "arq:create": Ask(f"POST {ARQS}", {"device_profile_name": "public"}),
+    "arq:create mine": Ask(f"POST {ARQS}", {"device_profile_name": "{private_name}"}),
+    "arq:update bind": Ask(f"PATCH {ARQS}", {"{arq}": BIND}, vouched=True),
+    "arq:update project": Ask(f"PATCH {ARQS}", {"{arq}": MOVE}, vouched=True, microversion="2.1"),
+    "arq:update unbind": Ask(f"PATCH {ARQS}", {"{bound}": UNBIND}, vouched=True),
+    "arq:delete": Ask(f"DELETE {ARQS}/{{arq}}"),
+    "arq:delete many": Ask(f"DELETE {ARQS}?arqs={{arq}}"),
+    "arq:delete bound": Ask(f"DELETE {ARQS}/{{bound}}", vouched=True),
+    "arq:delete instance": Ask(f"DELETE {ARQS}?instance={{instance}}", vouched=True),
+    "device:get_all": Ask("GET /devices", shows="device"),
+    "device:get_one": Ask("GET /devices/{device}", shows="device"),
+    "device:disable": Ask("POST /devices/{device}/disable"),
+    "device:enable": Ask("POST /devices/{disabled}/enable"),
+    "deployable:get_all": Ask("GET /deployables", shows="deployable"),
+    "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
+    "deployable:program": Ask("PATCH /deployables/{deployable}/program", PROGRAM),
+    "attribute:get_all": Ask("GET /attributes", shows="attribute"),
+    "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
+    "attribute:create": Ask("POST /attributes", ATTRIBUTE),
+    "attribute:delete": Ask("DELETE /attributes/{attribute}"),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a request: ok, - where nothing is shown or done, or the code of an error."""
+
+    outcome: str
+    text: str
+
+
+def send(
+    scene: Scene,
+    persona: str | None,
+    ask: Ask,
+    project: str = "own",
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Send the request for something of that project, and put the scene back to how it was."""
+    names = scene.names(project)
+    version = {"OpenStack-API-Version": f"accelerator {ask.microversion}"}
+    before = scene.state()
+    answer = scene.ask(
+        persona,
+        _filled(ask.line, names),
+        _filled(ask.body, names),
+        vouched=ask.vouched,
+        headers={**version, **(headers or {})},
+    )
+    changed = scene.state() != before
+    if changed:
+        scene.renew()
+    if answer.status_code >= 400:
+        assert not changed
+        return Answer(str(answer.status_code), answer.text)
+    done = changed or (ask.shows != "" and names[ask.shows] in answer.text)
+    return Answer("ok" if done else "-", answer.text)
+
+
+def _filled(template: Any, names: dict[str, str]) -> Any:
+    if isinstance(template, str):
+        return template.format_map(names)
+    if isinstance(template, dict):
+        return {key.format_map(names): _filled(value, names) for key, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(item, names) for item in template]
+    return template
+
+
+def read_table(text: str) -> dict[str, dict[str, str]]:
+    """The rows of a table by what they begin with; a value stands below its column's name."""
+    header, *lines = text.strip("\n").splitlines()
+    columns = [(match.start(), match.group()) for match in re.finditer(r"\S+", header)]
+    return {
+        line[: columns[0][0]].strip(): {
+            name: line[start:].split(maxsplit=1)[0] for start, name in columns
+        }
+        for line in lines
+    }

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a consumer does to boot an instance with accelerators, as functions for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cyborg import context, profiles
+from cyborg.arqs import binding, service
+from cyborg.arqs.binding import BindTarget
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+
+#: The deployable that requests are bound to unless a test says otherwise, and its provider.
+NAME = "host-1_a"
+RP = provider_uuid(NAME)
+GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+
+
+def arqs(ctx: context.RequestContext, count: int = 1, group: object = None) -> list[str]:
+    """Create a profile of ``count`` groups and its ARQs; their uuids."""
+    name = f"dp-{models.new_uuid()}"
+    groups = [dict(group or GROUP)] * count  # type: ignore[call-overload]
+    profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
+    return [arq.uuid for arq in service.create(ctx, name)]
+
+
+def target(instance: str, **changes: str) -> BindTarget:
+    """Where an ARQ is bound: the usual provider, but for ``changes``."""
+    fields = {"hostname": "host-1.example", "device_rp_uuid": RP, "instance_uuid": instance}
+    return BindTarget(**(fields | changes))
+
+
+def bind(ctx: context.RequestContext, uuids: Sequence[str], instance: str, **changes: str) -> None:
+    """Ask for all ``uuids`` to be bound for one instance."""
+    where = target(instance, **changes)
+    binding.request_changes(ctx, dict.fromkeys(uuids, where), [])
+
+
+def states(ctx: context.RequestContext) -> dict[str, str]:
+    """The state of every ARQ by uuid."""
+    return {arq.uuid: arq.state for arq in service.list_arqs(ctx)}
+
+
+def handles(ctx: context.RequestContext) -> list[str]:
+    """The uuids of all attach handles that ARQs hold."""
+    return [a.attach_handle.uuid for a in service.list_arqs(ctx) if a.attach_handle is not None]

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host, its conductor and Nova, so small that a test can decide what happens next."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pathlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import context, db, errors, profiles, rpc, work
+from cyborg.conductor import service as conductor
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import hosts
+from cyborg.tests.placement_server import PlacementServer
+
+CLASSES = ("FPGA", "CUSTOM_OTHER")
+HANDLES = 3
+
+#: What the drivers of the three cards do with a handle before and after use.
+ABILITIES = {
+    "a": {"prepares": False, "cleans": False},
+    "b": {"prepares": False, "cleans": True},
+    "c": {"prepares": True, "cleans": True},
+}
+
+
+#: Seconds that no test takes.
+_LEASE = 3600
+
+
+class Killed(BaseException):
+    """The conductor's process is gone."""
+
+
+@dataclass(slots=True)
+class Card:
+    """One card of the host as it is, whoever knows."""
+
+    letter: str
+    plugged: bool = False
+    resource_class: str = CLASSES[0]
+    handles: set[int] = field(default_factory=lambda: set(range(HANDLES)))
+
+    @property
+    def name(self) -> str:
+        return f"host-1_{self.letter}"
+
+    @property
+    def provider(self) -> str:
+        return provider_uuid(self.name)
+
+    def device(self) -> base.Device:
+        """The card as its driver finds it."""
+        first = ord(self.letter) * HANDLES
+        numbers = [first + number for number in sorted(self.handles)]
+        abilities = ABILITIES[self.letter]
+        return hosts.card(self.letter, numbers, resource_class=self.resource_class, **abilities)
+
+
+@dataclass(slots=True)
+class Instance:
+    """A guest as Nova sees it."""
+
+    uuid: str
+    arq: str
+    card: Card
+
+
+class Cloud:
+    """The parts around the machine, which outlive its runs."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        ctx: context.RequestContext,
+        placement: PlacementServer,
+        directory: pathlib.Path,
+    ) -> None:
+        self.conf = conf
+        self.ctx = ctx
+        self.placement = placement
+        self.handlers = conductor.handlers(conf)
+        self._directories = (directory / str(number) for number in itertools.count())
+        self._owners = itertools.count()
+        self._thread = threading.get_ident()
+        #: Commits until the process is killed, before or after the last of them.
+        self.commits_left: int | None = None
+        self.kill_before = False
+        self.pieces_done = 0
+        #: What becomes of host steps.
+        self.agent = "works"
+        self.cards: dict[str, Card] = {}
+
+    def renew(self) -> None:
+        """Empty the database and Placement, but for the root that Nova made."""
+        self.live()
+        with db.writer() as session:
+            for table in reversed(models.Base.metadata.sorted_tables):
+                session.execute(table.delete())
+        directory = next(self._directories)
+        directory.mkdir()
+        self.placement.renew(directory, self.conf)
+        self.placement.make_provider(hosts.ROOT)
+        self.placement.call("PUT", "/resource_classes/CUSTOM_OTHER")
+        for resource_class in CLASSES:
+            groups = [{f"resources:{resource_class}": "1"}]
+            profiles.create_profile(name=resource_class, groups=groups, description=None, uuid=None)
+        self.cards = {letter: Card(letter) for letter in ABILITIES}
+
+    def live(self) -> None:
+        """Let everything work."""
+        self.commits_left = None
+        self.placement.lose_answer_after = None
+        self.agent = "works"
+
+    def before_commit(self, connection: sa.Connection) -> None:
+        """Die instead of committing, where it is time."""
+        if self.kill_before:
+            self._count()
+
+    def after_commit(self, session: orm.Session) -> None:
+        """Die right after a commit, where it is time."""
+        if not self.kill_before:
+            self._count()
+
+    def _count(self) -> None:
+        # Placement, which commits in threads of its own, lives on.
+        if self.commits_left is not None and threading.get_ident() == self._thread:
+            self.commits_left -= 1
+            if self.commits_left < 0:
+                raise Killed
+
+    def run_host_step(
+        self, conf: cfg.ConfigOpts, host: str, step: rpc.HostStep, timeout: float
+    ) -> None:
+        """The agent's side: it can only work on what the host has."""
+        if self.agent == "kills":
+            raise Killed
+        if self.agent == "is away":
+            raise rpc.HostUnreachable("the agent does not answer")
+        number = int(step.attach_info["device"], 16)
+        card = self.cards[chr(number // HANDLES)]
+        if self.agent == "fails" or not card.plugged or number % HANDLES not in card.handles:
+            raise rpc.HostStepFailed(f"cannot {step.action} it")
+
+    def do_one(self) -> bool:
+        """Do one piece of work as a conductor does; False where none is due.
+
+        What is due, and in which order, must not hang on the clock: Hypothesis repeats histories.
+        """
+        row = models.Work
+        with self._immortal(), db.writer() as session:
+            db.update(session, row, row.due_ms <= db.now_ms(), due_ms=row.id)
+        claim = work.claim(f"test#{next(self._owners)}", _LEASE, self.handlers)
+        if claim is None:
+            return False
+        try:
+            self.handlers[claim.kind](claim)
+        except (errors.CyborgError, ka_exc.ClientException) as exc:
+            work.back_off(claim, str(exc))
+            later = (row.id == claim.id, row.wanted == claim.wanted)
+            with self._immortal(), db.writer() as session:
+                db.update(session, row, *later, due_ms=db.now_ms() + _LEASE * 1000)
+        else:
+            self.pieces_done += work.finish(claim)
+        return True
+
+    def let_time_pass(self) -> None:
+        """Back-offs and leases end."""
+        with db.writer() as session:
+            db.update(session, models.Work, due_ms=0, lease_ms=0)
+
+    @contextlib.contextmanager
+    def _immortal(self) -> Iterator[None]:
+        """Let no commit be the last."""
+        left, self.commits_left = self.commits_left, None
+        yield
+        self.commits_left = left

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures shared by every test: configuration, a real database, a counter of statements."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import conf as cyborg_conf
+from cyborg import context, db, policy
+from cyborg.arqs import invariants
+from cyborg.db import schema
+from cyborg.tests import servers
+from cyborg.tests.compute import compute, nova_client  # noqa: F401
+from cyborg.tests.keystone_server import keystone  # noqa: F401
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.personas import personas  # noqa: F401
+from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
+from cyborg.tests.scene import scene  # noqa: F401
+from cyborg.tests.service import api_server, site  # noqa: F401
+
+
+@pytest.fixture
+def conf() -> cfg.ConfigOpts:
+    """A fresh configuration with every option of Cyborg, as if read from an empty file."""
+    fresh = cfg.ConfigOpts()
+    cyborg_conf.register(fresh)
+    db.register(fresh)
+    fresh(args=[], project="cyborg", default_config_files=[], default_config_dirs=[])
+    fresh.set_override("host", "host-1")
+    return fresh
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests marked ``every_database`` on SQLite and on each real server."""
+    if metafunc.definition.get_closest_marker("every_database"):
+        on_servers = [pytest.param(kind, marks=pytest.mark.services) for kind in servers.DATABASES]
+        metafunc.parametrize("database_kind", ["sqlite", *on_servers], indirect=True)
+
+
+@pytest.fixture
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """``sqlite``, or the server that a test marked ``every_database`` runs on."""
+    return getattr(request, "param", "sqlite")
+
+
+@pytest.fixture
+def database_url(database_kind: str, tmp_path: pathlib.Path) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    if database_kind == "sqlite":
+        yield f"sqlite:///{tmp_path / 'cyborg.sqlite'}"
+    else:
+        with servers.new_database(database_kind, f"cyborg_{uuid.uuid4().hex[:12]}") as url:
+            yield url
+
+
+@pytest.fixture
+def database(
+    conf: cfg.ConfigOpts, database_url: str, request: pytest.FixtureRequest
+) -> Iterator[sa.Engine]:
+    """The engine of a database with the newest schema, which this process is configured for.
+
+    What the test leaves in it must be sound, unless the test is marked ``makes_up_rows``.
+    """
+    conf.set_override("connection", database_url, group="database")
+    db.configure(conf)
+    schema.upgrade()
+    yield db.engine()
+    if request.node.get_closest_marker("makes_up_rows") is None:
+        assert invariants.violations() == []
+    db.dispose()
+
+
+class SqlCounter:
+    """The statements that the block ran, in order."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def matching(self, word: str) -> list[str]:
+        """The statements that begin with ``word``."""
+        return [text for text in self.statements if text.lstrip().upper().startswith(word)]
+
+
+@pytest.fixture
+def count_sql(
+    database: sa.Engine,
+) -> Callable[[], contextlib.AbstractContextManager[SqlCounter]]:
+    """``with count_sql() as counter`` records statements; BEGIN and COMMIT are not among them."""
+
+    @contextlib.contextmanager
+    def counting() -> Iterator[SqlCounter]:
+        counter = SqlCounter()
+
+        def record(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if not statement.upper().startswith(("BEGIN", "PRAGMA")):
+                counter.statements.append(statement)
+
+        sa.event.listen(database, "before_cursor_execute", record)
+        try:
+            yield counter
+        finally:
+            sa.event.remove(database, "before_cursor_execute", record)
+
+    return counting
+
+
+@pytest.fixture
+def enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
+    return policy.Enforcer(conf, service_token_roles={"service"})
+
+
+@pytest.fixture
+def ctx(enforcer: policy.Enforcer) -> context.RequestContext:
+    return context.admin(enforcer, project_id="project-1")
+
+
+@pytest.fixture
+def tenant(enforcer: policy.Enforcer) -> context.RequestContext:
+    return context.RequestContext(
+        enforcer=enforcer, project_id="project-2", roles=["member"], service_roles=["service"]
+    )
+
+
+@pytest.fixture
+def sink(conf: cfg.ConfigOpts) -> Iterator[NovaSink]:
+    nova = NovaSink()
+    nova.configure(conf)
+    yield nova
+    nova.stop()

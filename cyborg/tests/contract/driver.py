@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every driver promises. A driver's test class inherits these tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import types
+from collections.abc import Callable, Iterable
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.drivers import base, pci, registry
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host whose PCI functions are given instead of read."""
+
+    name: str = "host-1"
+    pci: pci.Snapshot = dataclasses.field(default_factory=lambda: types.MappingProxyType({}))
+
+
+def host_with(functions: Iterable[pci.Function]) -> Host:
+    """A host with these PCI functions."""
+    return Host(pci=types.MappingProxyType({function.address: function for function in functions}))
+
+
+class DriverContract:
+    """Inherit, set ``entry_point``, and override ``conf`` and ``host`` as the driver needs.
+
+    The host must show the driver one device at least.
+    """
+
+    entry_point: str
+
+    @pytest.fixture
+    def host(self) -> Host:
+        return Host()
+
+    @pytest.fixture
+    def make(self, conf: cfg.ConfigOpts) -> Callable[[], base.Driver]:
+        (entry_point,) = importlib.metadata.entry_points(
+            group=registry.NAMESPACE, name=self.entry_point
+        )
+        return lambda: entry_point.load()(conf)
+
+    @pytest.fixture
+    def devices(self, make, host) -> list[base.Device]:
+        return list(make().discover(host))
+
+    def test_the_registry_loads_it(self, conf, make):
+        conf.set_override("enabled_drivers", [self.entry_point], group="agent")
+
+        loaded = registry.load(conf)
+
+        assert loaded.errors == {}
+        assert type(loaded.drivers[self.entry_point]) is type(make())
+
+    def test_it_finds_devices(self, devices):
+        assert devices
+        assert all(isinstance(device, base.Device) for device in devices)
+
+    def test_two_passes_and_two_drivers_find_the_same(self, make, host, devices):
+        driver = make()
+
+        assert list(driver.discover(host)) == devices
+        assert list(driver.discover(host)) == devices
+
+    def test_devices_cross_the_wire_unchanged(self, devices):
+        for device in devices:
+            assert base.Device.from_wire(json.loads(json.dumps(device.to_wire()))) == device
+
+    def test_control_paths_are_distinct(self, devices):
+        paths = {base.canonical_json(dict(device.control_path.cpid_info)) for device in devices}
+
+        assert len(paths) == len(devices)
+
+    def test_names_of_deployables_are_distinct_and_begin_with_the_host(self, devices, host):
+        names = [deployable.name for device in devices for deployable in device.deployables]
+
+        assert len(set(names)) == len(names)
+        assert all(name.startswith(f"{host.name}_") for name in names)
+
+    def test_another_host_has_other_names(self, make, host, devices):
+        elsewhere = dataclasses.replace(host, name="host-2")
+
+        theirs = {d.name for device in make().discover(elsewhere) for d in device.deployables}
+
+        assert theirs.isdisjoint(d.name for device in devices for d in device.deployables)
+
+    def test_there_is_a_handle_for_each_accelerator_at_least(self, devices):
+        for device in devices:
+            for deployable in device.deployables:
+                assert len(deployable.attach_handles) >= deployable.num_accelerators
+
+    def test_handles_are_what_nova_takes(self, devices):
+        for handle in _handles(devices):
+            if handle.attach_type in {"PCI", "TEST_PCI"}:
+                assert {"domain", "bus", "device", "function"} <= handle.attach_info.keys()
+                for key in ("domain", "bus", "device", "function"):
+                    assert int(handle.attach_info[key], 16) >= 0
+                    assert not handle.attach_info[key].startswith("0x")
+
+    def test_no_handle_is_reported_twice(self, devices):
+        handles = [
+            (handle.attach_type, base.canonical_json(dict(handle.attach_info)))
+            for handle in _handles(devices)
+        ]
+
+        assert len(set(handles)) == len(handles)
+
+    def test_it_has_the_abilities_that_its_deployables_need(self, make, devices):
+        driver = make()
+        for device in devices:
+            for deployable in device.deployables:
+                assert not deployable.prepares or isinstance(driver, base.Preparable)
+                assert not deployable.cleans or isinstance(driver, base.Cleanable)
+
+    def test_a_step_may_be_repeated(self, make, devices):
+        driver = make()
+        for device in devices:
+            for deployable in device.deployables:
+                for handle in deployable.attach_handles[:1]:
+                    for _ in range(2):
+                        if deployable.prepares:
+                            driver.prepare(handle)
+                    for _ in range(2):
+                        if deployable.cleans:
+                            driver.clean(handle)
+
+
+def _handles(devices: Iterable[base.Device]) -> list[base.AttachHandle]:
+    return [
+        handle
+        for device in devices
+        for deployable in device.deployables
+        for handle in deployable.attach_handles
+    ]

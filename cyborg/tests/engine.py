@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conductor's work done in the test's own thread, so that a test sees each step's end."""
+
+from __future__ import annotations
+
+import itertools
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db, errors, work
+from cyborg.arqs import binding, events, host_steps
+from cyborg.db import models
+
+_numbers = itertools.count(1)
+
+
+def drain(conf: cfg.ConfigOpts) -> list[str]:
+    """Do all work that is due but Placement's, and return what was done or tried, in order."""
+    handlers = {
+        work.BIND: binding.bind_instance,
+        work.NOVA_EVENT: lambda claim: events.tell_nova(conf, claim),
+        work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
+        work.PLACEMENT: lambda claim: None,
+    }
+    done: list[str] = []
+    while (claim := work.claim(f"test#{next(_numbers)}", 30.0, handlers)) is not None:
+        done.append(f"{claim.kind}/{claim.key}")
+        try:
+            handlers[claim.kind](claim)
+        except errors.CyborgError as exc:
+            work.back_off(claim, str(exc))
+        else:
+            work.finish(claim)
+    return done
+
+
+def make_due() -> None:
+    """Let all work that backs off be due now."""
+    with db.writer() as session:
+        db.update(session, models.Work, due_ms=0)
+
+
+def pending() -> dict[str, str | None]:
+    """The work that is left, with its last error."""
+    with db.reader() as session:
+        rows = session.scalars(sa.select(models.Work).where(models.Work.kind != work.PLACEMENT))
+        return {f"{row.kind}/{row.key}": row.last_error for row in rows}

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent as a whole: it reports, keeps trying, and carries out host steps."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from cyborg import rpc
+from cyborg.agent import service
+from cyborg.tests import messages
+from cyborg.tests.unit import test_payloads
+
+PATIENCE = 60
+
+
+class Conductor:
+    """Takes reports, after refusing as many as it is told to."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise rpc.ReportFailed("the database is down")
+        self.reports.put(rpc.HostReport.from_wire(report))
+
+    def kick(self, context: dict[str, Any]) -> None:
+        raise AssertionError("an agent has nothing to kick a conductor for")
+
+
+@pytest.fixture
+def broker(request, conf):
+    with messages.transport(conf, getattr(request, "param", "memory")):
+        yield
+
+
+@pytest.fixture
+def run_conductor(conf, broker):
+    started = []
+
+    def run(refusals: int = 0) -> Conductor:
+        conductor = Conductor(refusals)
+        server = rpc.conductor_server(conf, conductor)
+        server.start()
+        assert server.wait_started(PATIENCE)
+        started.append(server)
+        return conductor
+
+    yield run
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def run_agent(conf, broker):
+    started = []
+
+    def run(**options: object) -> None:
+        for name, value in options.items():
+            conf.set_override(name, value, group="agent")
+        started.append(service.Agent(conf))
+        started[-1].start()
+
+    yield run
+    for agent in started:
+        agent.stop()
+
+
+def test_the_first_report_is_made_at_once(conf, run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent()
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert (report.host, report.node, report.counter) == ("host-1", "host-1", 1)
+    assert report.errors == {}
+    (device,) = report.devices["fake_driver"]
+    assert device.deployables[0].name == "host-1_FakeDevice"
+
+
+def test_the_node_is_the_name_of_the_root_provider(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(resource_provider_name="host-1.example")
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert (report.host, report.node) == ("host-1", "host-1.example")
+
+
+def test_reports_are_repeated_and_say_the_same_while_nothing_changes(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(report_interval=1)
+
+    first = conductor.reports.get(timeout=PATIENCE)
+    second = conductor.reports.get(timeout=PATIENCE)
+    assert (first.counter, second.counter) == (1, 2)
+    assert first.started == second.started
+    assert first.digest() == second.digest()
+
+
+def test_an_agent_that_starts_again_is_told_from_the_one_before(conf, run_conductor, run_agent):
+    conductor = run_conductor()
+    run_agent()
+    first = conductor.reports.get(timeout=PATIENCE)
+
+    run_agent()
+
+    second = conductor.reports.get(timeout=PATIENCE)
+    assert second.counter == 1
+    assert second.started > first.started
+
+
+def test_a_driver_that_is_not_installed_is_in_the_report(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(enabled_drivers=["fake_driver", "unheard_of"])
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert report.errors == {"unheard_of": "No driver of this name is installed"}
+    assert list(report.devices) == ["fake_driver"]
+
+
+def test_a_report_that_is_refused_is_delivered_later(run_conductor, run_agent):
+    conductor = run_conductor(refusals=2)
+
+    run_agent(report_interval=600)
+
+    assert conductor.reports.get(timeout=PATIENCE).counter == 1
+
+
+def test_a_conductor_that_comes_later_gets_the_report(run_conductor, run_agent):
+    run_agent(report_interval=600)
+
+    conductor = run_conductor()
+
+    assert conductor.reports.get(timeout=PATIENCE).counter == 1
+
+
+@pytest.mark.parametrize("broker", messages.TRANSPORTS, indirect=True)
+def test_reports_and_host_steps_cross_every_transport(conf, tmp_path, run_conductor, run_agent):
+    control = tmp_path / "control.json"
+    control.write_text(json.dumps({"prepare": {"fail": "out of order"}}))
+    conf.set_override("host_step_control", str(control), group="fake_driver")
+    run_agent(report_interval=1)
+    conductor = run_conductor(refusals=1)
+    conductor.reports.get(timeout=PATIENCE)
+
+    with pytest.raises(rpc.HostStepFailed, match=r"^RuntimeError: out of order$"):
+        rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+    control.unlink()
+    rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+
+    conductor.reports.get(timeout=PATIENCE)
+
+
+PROGRAM = """
+import sys
+from cyborg.cmd import agent
+from cyborg.agent import service
+
+class Watched(service.Agent):
+    def _report(self):
+        report = super()._report()
+        print("report", len(report.devices["fake_driver"]), flush=True)
+        return report
+    def stop(self):
+        super().stop()
+        print(sorted({"sqlalchemy", "alembic", "cyborg.db"} & sys.modules.keys()), flush=True)
+
+service.Agent = Watched
+sys.exit(agent.main(sys.argv[1:]))
+"""
+
+
+def test_the_command_starts_and_stops_without_a_broker_and_loads_no_database(tmp_path):
+    config = tmp_path / "cyborg.conf"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        config.write_text(
+            f"[DEFAULT]\nhost = host-1\ntransport_url = rabbit://u:p@127.0.0.1:{port}/\n"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "--config-file", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert child.stdout is not None
+        while (line := child.stdout.readline()) != "report 1\n":
+            assert line  # a line of the log, not the end
+
+        child.send_signal(signal.SIGTERM)
+
+        assert "[]" in child.communicate(timeout=PATIENCE)[0].splitlines()
+        assert child.returncode == 0

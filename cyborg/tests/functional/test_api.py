@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST API where YAML does not reach: faults, mounts, middleware, counts of statements."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.api import app, middleware
+from cyborg.tests import hosts
+from cyborg.tests.conftest import SqlCounter
+
+CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
+Call = Callable[..., webob.Response]
+
+pytestmark = pytest.mark.usefixtures("database")
+
+PROFILE = [{"name": "fpga", "groups": [{"resources:FPGA": "2"}]}]
+
+
+@pytest.fixture
+def application(conf: cfg.ConfigOpts) -> WSGIApplication:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    return app.load(conf)
+
+
+@pytest.fixture
+def call(application: WSGIApplication) -> Call:
+    def calling(method: str, url: str, body: Any = None, **environ: Any) -> webob.Response:
+        request = webob.Request.blank(url, environ, method=method)
+        if body is not None:
+            request.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+            request.environ.setdefault("CONTENT_TYPE", "application/json")
+            request.environ.update(environ)
+        return request.get_response(application)
+
+    return calling
+
+
+def sentence(answer: webob.Response) -> str:
+    """The sentence of an application error, whose form is checked with it."""
+    assert answer.content_type == "application/json"
+    assert list(answer.json) == ["error_message"]
+    fault = json.loads(answer.json["error_message"])
+    assert list(fault) == ["faultcode", "faultstring", "debuginfo"]
+    assert fault["faultcode"] == ("Client" if answer.status_int < 500 else "Server")
+    assert fault["debuginfo"] is None
+    assert isinstance(fault["faultstring"], str)
+    return fault["faultstring"]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize(
+    ("path", "key", "selects"),
+    [
+        ("/v2/devices?type=FPGA", "devices", 1),
+        ("/v2/deployables", "deployables", 2),
+        ("/v2/device_profiles?name=p0,p1,p2,p3,p4", "device_profiles", 1),
+        ("/v2/accelerator_requests", "arqs", 1),
+    ],
+)
+def test_the_budget_of_a_list(
+    call: Call, count_sql: CountSql, path: str, key: str, count: int, selects: int
+) -> None:
+    hosts.apply(*(hosts.card(letter) for letter in "abcde"[:count]))
+    for number in range(count):
+        profile = {"name": f"p{number}", "groups": [{"resources:FPGA": "1"}]}
+        assert call("POST", "/v2/device_profiles", [profile]).status_int == 201
+        body = {"device_profile_name": f"p{number}"}
+        assert call("POST", "/v2/accelerator_requests", body).status_int == 201
+    with count_sql() as counter:
+        answer = call("GET", path)
+    assert len(answer.json[key]) == count
+    assert len(counter.statements) == len(counter.matching("SELECT")) == selects
+
+
+@pytest.mark.parametrize("amount", ["1", "50"])
+def test_the_budget_of_a_create(call: Call, count_sql: CountSql, amount: str) -> None:
+    call("POST", "/v2/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": amount}]}])
+    with count_sql() as counter:
+        answer = call("POST", "/v2/accelerator_requests", {"device_profile_name": "p"})
+    assert len(answer.json["arqs"]) == int(amount)
+    assert len(counter.statements) <= 4
+
+
+def test_a_large_body_is_refused_by_its_length_alone(call: Call, count_sql: CountSql) -> None:
+    with count_sql() as counter:
+        answer = call(
+            "POST",
+            "/v2/device_profiles",
+            CONTENT_LENGTH="10000000",
+            **{"wsgi.input": None},  # whoever reads it fails
+        )
+    assert answer.status_int == 413
+    assert "at most 114688 bytes" in sentence(answer)
+    assert counter.statements == []
+
+
+class Endless:
+    """A body in chunks that never ends, and counts what is read of it."""
+
+    taken = 0
+
+    def read(self, size: int) -> bytes:
+        part = b"[" * min(size, 8192)
+        self.taken += len(part)
+        return part
+
+
+def test_a_large_chunked_body_is_read_no_further_than_the_limit(call: Call) -> None:
+    body = Endless()
+    answer = call(
+        "POST",
+        "/v2/device_profiles",
+        HTTP_TRANSFER_ENCODING="chunked",
+        CONTENT_TYPE="application/json",
+        **{"wsgi.input": body},
+    )
+    assert answer.status_int == 413
+    assert body.taken == 114688 + 1
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "9" * 30])
+def test_a_length_that_is_none(call: Call, length: str) -> None:
+    answer = call("POST", "/v2/device_profiles", CONTENT_LENGTH=length)
+    assert answer.status_int == 400
+    assert "Content-Length" in sentence(answer)
+
+
+NAME = "n" * 300
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body", "code"),
+    [
+        ("GET", f"/v2/devices/{NAME}", None, 404),
+        ("GET", f"/v2/devices?hostname={NAME}", None, 400),
+        ("GET", f"/v2/devices?{NAME}=1", None, 400),
+        ("GET", f"/v2/devices?filters.field={NAME}", None, 400),
+        ("GET", f"/v2/devices?filters.field=limit&filters.value={'9' * 300}", None, 400),
+        ("GET", f"/v2/deployables/{NAME}", None, 400),
+        ("GET", f"/v2/deployables?filters.field=name&filters.value={NAME}", None, 400),
+        ("GET", f"/v2/device_profiles?name=a,{NAME}", None, 400),
+        ("GET", f"/v2/device_profiles/{NAME}", None, 400),
+        ("DELETE", f"/v2/device_profiles/{NAME}", None, 400),
+        ("GET", f"/v2/accelerator_requests/{NAME}", None, 400),
+        ("GET", f"/v2/accelerator_requests?instance={NAME}", None, 400),
+        ("DELETE", f"/v2/accelerator_requests/{NAME}", None, 404),
+        ("POST", "/v2/accelerator_requests", {"device_profile_name": NAME}, 400),
+        ("POST", "/v2/device_profiles", [{"name": NAME, "groups": [{}]}], 400),
+        ("POST", "/v2/device_profiles", [{"name": "a", "groups": [{}], "uuid": NAME}], 400),
+        ("POST", "/v2/device_profiles", [{"name": "a", "groups": [{}], NAME: 1}], 400),
+        ("POST", "/v2/device_profiles", b"[" * 100_000, 400),
+        ("POST", "/v2/device_profiles", b'"\\u0000"', 400),
+        ("POST", "/v2/device_profiles", b"null", 400),
+        ("POST", "/v2/accelerator_requests", b'{"device_profile_name": "\\ud800"}', 400),
+        ("POST", "/v2/accelerator_requests", {"device_profile_name": ["x"]}, 400),
+        ("POST", "/v2/accelerator_requests", [], 400),
+        ("PATCH", "/v2/accelerator_requests", {}, 400),
+        ("GET", "/v2/device_profiles/%00", None, 400),
+        ("GET", "/v2/device_profiles?name=%ff", None, 400),
+    ],
+)
+def test_bad_input_is_the_clients_fault_and_reaches_no_table(
+    call: Call, count_sql: CountSql, method: str, url: str, body: Any, code: int
+) -> None:
+    with count_sql() as counter:
+        answer = call(method, url, body, HTTP_OPENSTACK_API_VERSION="accelerator 2.3")
+    assert answer.status_int == code
+    assert 0 < len(sentence(answer)) < 1000
+    assert counter.statements == []
+
+
+def test_a_form_is_no_json(call: Call) -> None:
+    answer = call(
+        "POST", "/v2/device_profiles", b"_method=DELETE", CONTENT_TYPE="multipart/form-data"
+    )
+    assert answer.status_int == 415
+    assert "multipart/form-data" in sentence(answer)
+
+
+def test_what_nobody_foresaw_is_told_to_the_log_only(
+    call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    with db.writer() as session:
+        session.execute(sa.text("DROP TABLE device_profiles"))
+    with caplog.at_level(logging.ERROR):
+        answer = call("GET", "/v2/device_profiles")
+    request_id = answer.headers["x-openstack-request-id"]
+    assert answer.status_int == 500
+    assert request_id in sentence(answer)
+    assert "device_profiles" not in answer.text
+    assert "SELECT" not in answer.text
+    (record,) = (record for record in caplog.records if record.name == "cyborg.api.faults")
+    assert request_id in record.getMessage()
+    assert record.exc_info
+
+
+@pytest.mark.makes_up_rows
+def test_a_database_that_is_down_is_not_the_end(
+    call: Call, conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf.set_override("connection", "mysql+pymysql://u:p@127.0.0.1:1/none", group="database")
+    db.configure(conf)
+    answer = call("GET", "/v2/devices")
+    assert answer.status_int == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert "database cannot be reached" in sentence(answer)
+    assert "127.0.0.1:1" not in answer.text
+
+
+def hrefs(call: Call, **environ: str) -> set[str]:
+    """The beginning of every link of a version document and a list."""
+    documents = [call("GET", path, **environ).json for path in ("/", "/v2", "/v2/devices")]
+    links = [link["href"] for link in documents[0]["versions"][0]["links"]]
+    links += [link["href"] for link in documents[1]["links"]]
+    links += [link["href"] for link in documents[2]["devices"][0]["links"]]
+    return {link.partition("/v2")[0] for link in links}
+
+
+def test_links_follow_the_mount_the_proxy_and_the_option(call: Call, conf: cfg.ConfigOpts) -> None:
+    hosts.apply(hosts.card("a"))
+    assert hrefs(call) == {"http://localhost"}
+    assert hrefs(call, SCRIPT_NAME="/accelerator") == {"http://localhost/accelerator"}
+    assert hrefs(call, HTTP_HOST="cloud:8080") == {"http://cloud:8080"}
+    proxied = {
+        "HTTP_X_FORWARDED_PROTO": "https",
+        "HTTP_X_FORWARDED_HOST": "cloud",
+        "HTTP_X_FORWARDED_PREFIX": "/acc",
+    }
+    assert hrefs(call, **proxied) == {"http://localhost"}
+    conf.set_override("enable_proxy_headers_parsing", True, group="oslo_middleware")
+    assert hrefs(call, **proxied) == {"https://cloud/acc"}
+    conf.set_override("public_endpoint", "https://public/accelerator/", group="api")
+    assert hrefs(call, **proxied) == {"https://public/accelerator"}
+
+
+@pytest.mark.every_database
+def test_of_many_who_make_one_profile_at_once_one_does(call: Call) -> None:
+    with futures.ThreadPoolExecutor(8) as pool:
+        made = [pool.submit(call, "POST", "/v2/device_profiles", PROFILE) for _ in range(16)]
+    answers = [future.result() for future in made]
+    assert sorted(answer.status_int for answer in answers) == [201] + [409] * 15
+    refused = next(answer for answer in answers if answer.status_int == 409)
+    assert sentence(refused) == "A device_profile with name fpga already exists."
+
+
+def test_browsers_of_permitted_origins_may_call(
+    conf: cfg.ConfigOpts, application: WSGIApplication
+) -> None:
+    conf.set_override("allowed_origin", ["https://dashboard"], group="cors")
+    application = app.load(conf)
+    request = webob.Request.blank("/v2/devices", headers={"Origin": "https://dashboard"})
+    answer = request.get_response(application)
+    assert answer.headers["Access-Control-Allow-Origin"] == "https://dashboard"
+    assert "OpenStack-API-Version" in answer.headers["Access-Control-Expose-Headers"]
+
+
+@pytest.fixture
+def guarded(conf: cfg.ConfigOpts) -> WSGIApplication:
+    """The application that validates tokens, whose Keystone is not there."""
+    middleware.service_token_roles(conf)  # registers the options
+    conf.set_override("www_authenticate_uri", "http://keystone", group="keystone_authtoken")
+    application = app.load(conf)
+    assert conf.api.auth_strategy == "keystone"
+    assert conf.keystone_authtoken.service_token_roles_required is True
+    return application
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/v2/", "/v2.json"])
+def test_version_documents_need_no_token(guarded: WSGIApplication, path: str) -> None:
+    answer = webob.Request.blank(path).get_response(guarded)
+    assert answer.status_int == 200
+    assert answer.headers["x-openstack-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/v2/devices", "/devices", "/v1", "/nonsense", "/v2/../devices"])
+def test_everything_else_needs_a_token(guarded: WSGIApplication, path: str) -> None:
+    claims = {"X-Roles": "admin", "X-Project-Id": "p", "X-Identity-Status": "Confirmed"}
+    answer = webob.Request.blank(path, headers=claims).get_response(guarded)
+    assert answer.status_int == 401
+    assert answer.headers["WWW-Authenticate"] == 'Keystone uri="http://keystone"'
+    assert answer.headers["x-openstack-request-id"]

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-api`` and the WSGI module as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+pytestmark = pytest.mark.usefixtures("database")
+
+#: Seconds within which a process starts or stops, even on a busy machine.
+PATIENCE = 60
+PROC_TCP = pathlib.Path("/proc/net/tcp")
+PROFILE = json.dumps([{"name": "p", "groups": [{}]}])
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return int(listener.getsockname()[1])
+
+
+def write_config(folder: pathlib.Path, database_url: str, **api: object) -> pathlib.Path:
+    options = {"auth_strategy": "noauth", **api}
+    lines = ["[DEFAULT]", "transport_url = fake://"]
+    lines += ["[database]", f"connection = {database_url}", "[api]"]
+    lines += [f"{name} = {value}" for name, value in options.items()]
+    path = folder / "cyborg.conf"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def start(config: pathlib.Path, output: pathlib.Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "cyborg.cmd.api", "--config-file", str(config)]
+    with output.open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+@pytest.fixture
+def config(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
+    return write_config(tmp_path, database_url, port=free_port())
+
+
+@pytest.fixture
+def served(
+    config: pathlib.Path, tmp_path: pathlib.Path
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A running ``cyborg-api`` and its port."""
+    port = int(config.read_text().rpartition("=")[2])
+    process = start(config, tmp_path / "log")
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while get(port, "/") != 200:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+        yield process, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def get(port: int, path: str) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except ConnectionError:
+            return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_when_what_is_under_way_is_answered(
+    served: tuple[subprocess.Popen[bytes], int], database: sa.Engine, number: signal.Signals
+) -> None:
+    process, port = served
+    sent, answers = threading.Event(), []
+
+    def create() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        with contextlib.closing(connection):
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v2/device_profiles", PROFILE, headers)
+            sent.set()
+            answers.append(connection.getresponse().status)
+
+    with database.connect().execution_options(cyborg_writer=True) as connection:
+        connection.exec_driver_sql("UPDATE hosts SET node = node")  # holds SQLite's write lock
+        waiting = threading.Thread(target=create)
+        waiting.start()
+        assert sent.wait(PATIENCE)
+        wait_until_all_is_read(port)
+        process.send_signal(number)
+        connection.rollback()
+    waiting.join(PATIENCE)
+    assert answers == [201]
+    assert process.wait(PATIENCE) == 0
+    assert get(port, "/") is None
+
+
+def wait_until_all_is_read(port: int) -> None:
+    """Return when the server has read all that was sent to its port."""
+    deadline = time.monotonic() + PATIENCE
+    while any(unread(line, port) for line in PROC_TCP.read_text().splitlines()):
+        assert time.monotonic() < deadline
+
+
+def unread(line: str, port: int) -> int:
+    """The bytes that wait on a connection to the port, of a line of /proc/net/tcp."""
+    _, local, _, state, queues, *_ = line.split()
+    established = state == "01" and local.endswith(f":{port:04X}")
+    return int(queues.partition(":")[2], 16) if established else 0
+
+
+def test_without_authentication_it_listens_for_this_machine_only(
+    tmp_path: pathlib.Path, database_url: str
+) -> None:
+    config = write_config(tmp_path, database_url, host_ip="0.0.0.0")
+    process = start(config, tmp_path / "log")
+    assert process.wait(PATIENCE) == 1
+    assert "noauth_allow_remote" in (tmp_path / "log").read_text()
+
+
+def test_a_port_in_use_is_said(tmp_path: pathlib.Path, database_url: str) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        config = write_config(tmp_path, database_url, port=listener.getsockname()[1])
+        process = start(config, tmp_path / "log")
+        assert process.wait(PATIENCE) == 1
+    log = (tmp_path / "log").read_text()
+    assert "Cannot serve" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("way", ["argument", "folder", "files"])
+def test_the_wsgi_module_finds_its_configuration(config: pathlib.Path, way: str) -> None:
+    code = (
+        "import webob; from cyborg.wsgi.api import application;"
+        "print(webob.Request.blank('/v2/devices').get_response(application).text)"
+    )
+    arguments = ["--config-file", str(config)] if way == "argument" else ["--unrelated", "x"]
+    environ = {
+        "argument": {},
+        "folder": {"OS_CYBORG_CONFIG_DIR": str(config.parent)},
+        "files": {"OS_CYBORG_CONFIG_FILES": f"{config};"},
+    }[way]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"devices": []}

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples of the API reference are what the API takes and gives."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+import webob
+from oslo_config import cfg
+
+from cyborg.api import app
+from cyborg.api.controllers import root
+from cyborg.tests import engine, hosts
+
+REFERENCE = pathlib.Path(__file__).parents[3] / "api-ref"
+SAMPLES = REFERENCE / "samples"
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def sample(name: str) -> Any:
+    return json.loads((SAMPLES / f"{name}.json").read_text())
+
+
+def shape(document: Any) -> Any:
+    """The keys of a document in order, without its values."""
+    if isinstance(document, dict):
+        return [(key, shape(value)) for key, value in document.items()]
+    if isinstance(document, list):
+        return [shape(item) for item in document]
+    return "value"
+
+
+class Api:
+    """The API at its newest microversion, mounted where the samples say."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._application = app.load(conf)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, version: str = "latest"
+    ) -> webob.Response:
+        headers = {"OpenStack-API-Version": f"accelerator {version}"}
+        request = webob.Request.blank(
+            "/accelerator" + path, method=method, headers=headers, base_url="https://cloud.example"
+        )
+        request.path_info_pop()
+        if body is not None:
+            request.content_type, request.body = "application/json", json.dumps(body).encode()
+        return request.get_response(self._application)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self.ask(method, path, body)
+        assert answer.status_int < 300, answer.text
+        return answer.json if answer.body else None
+
+
+@pytest.fixture
+def api(conf: cfg.ConfigOpts) -> Api:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    hosts.apply(hosts.card("a"))
+    return Api(conf)
+
+
+@pytest.mark.parametrize(("path", "name"), [("/", "versions"), ("/v2", "version")])
+def test_version_documents(api: Api, path: str, name: str) -> None:
+    assert api.call("GET", path) == sample(name)
+
+
+@pytest.mark.parametrize(("path", "name"), [("devices", "device"), ("deployables", "deployable")])
+def test_hardware(api: Api, path: str, name: str) -> None:
+    found = api.call("GET", f"/v2/{path}")
+    assert shape(found) == shape(sample(f"{name}-list-response"))
+    shown = api.call("GET", f"/v2/{path}/{found[path][0]['uuid']}")
+    assert shape(shown) == shape(sample(f"{name}-show-response"))
+
+
+def test_device_profiles(api: Api) -> None:
+    created = api.call("POST", "/v2/device_profiles", sample("device-profile-create-request"))
+    assert shape(created) == shape(sample("device-profile-create-response"))
+    found = api.call("GET", "/v2/device_profiles?name=fpga")
+    assert shape(found) == shape(sample("device-profile-list-response"))
+    shown = api.call("GET", "/v2/device_profiles/fpga")
+    assert shape(shown) == shape(sample("device-profile-show-response"))
+    body = sample("device-profile-replace-request")
+    replaced = api.call("PUT", "/v2/device_profiles/fpga", body)
+    assert shape(replaced) == shape(sample("device-profile-replace-response"))
+
+
+def test_attributes(api: Api) -> None:
+    deployable = api.call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    body = {**sample("attribute-create-request"), "deployable_uuid": deployable}
+    created = api.call("POST", "/v2/attributes", body)
+    assert shape(created) == shape(sample("attribute-create-response"))
+    shown = api.call("GET", f"/v2/attributes/{created['uuid']}")
+    assert shape(shown) == shape(sample("attribute-show-response"))
+    found = api.call("GET", "/v2/attributes?limit=1")
+    assert shape(found) == shape(sample("attribute-list-response"))
+
+
+def test_faults(api: Api) -> None:
+    for version, name in (("2.3", "fault"), ("latest", "error")):
+        answer = api.ask("GET", "/v2/device_profiles/fpga", version=version)
+        assert answer.status_int == 404
+        assert shape(answer.json) == shape(sample(name))
+
+
+def test_programming(api: Api) -> None:
+    deployable = api.call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    body = sample("deployable-program-request")
+    assert api.ask("PATCH", f"/v2/deployables/{deployable}/program", body).status_int == 501
+
+
+def test_accelerator_requests(api: Api, conf: cfg.ConfigOpts) -> None:
+    api.call("POST", "/v2/device_profiles", sample("device-profile-create-request"))
+    body = sample("accelerator-request-create-request")
+    created = api.call("POST", "/v2/accelerator_requests", body)
+    assert shape(created) == shape(sample("accelerator-request-create-response"))
+    uuid = created["arqs"][0]["uuid"]
+    provider = api.call("GET", "/v2/deployables")["deployables"][0]["rp_uuid"]
+    ((_, operations),) = sample("accelerator-request-bind-request").items()
+    operations[0]["value"], operations[1]["value"] = "host-1", provider
+    api.call("PATCH", "/v2/accelerator_requests", {uuid: operations})
+    engine.drain(conf)
+    shown = api.call("GET", f"/v2/accelerator_requests/{uuid}")
+    assert shown["state"] == "Bound"
+    assert shape(shown) == shape(sample("accelerator-request-show-response"))
+    found = api.call("GET", "/v2/accelerator_requests?bind_state=resolved")
+    assert shape(found) == shape(sample("accelerator-request-list-response"))
+    ((_, operations),) = sample("accelerator-request-unbind-request").items()
+    api.call("PATCH", "/v2/accelerator_requests", {uuid: operations})
+    assert api.call("GET", f"/v2/accelerator_requests/{uuid}")["state"] == "Unbound"
+
+
+def test_every_operation_is_in_the_reference() -> None:
+    pages = "".join(page.read_text() for page in (REFERENCE / "source").glob("*.inc"))
+    described = set(re.findall(r"^.. rest_method:: (\S+ \S+)$", pages, re.MULTILINE))
+    declared = {f"{method} {path}" for method, path, _handler in root.declared()}
+    # The page of the collection tells of it: it is the same with something behind.
+    declared.remove("PATCH /v2/accelerator_requests/{uuid}")
+    assert {anonymous(route) for route in described} == {anonymous(route) for route in declared}
+
+
+def test_every_sample_is_shown() -> None:
+    pages = "".join(page.read_text() for page in (REFERENCE / "source").glob("*.inc"))
+    unused = [path.name for path in SAMPLES.iterdir() if path.name not in pages]
+    assert unused == []
+
+
+def anonymous(route: str) -> str:
+    """The route with nothing in its braces, since the pages name members as they like."""
+    return re.sub(r"\{[^}]*\}", "{}", route)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every route of the API while the database server cannot be reached, and after that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.api import app
+from cyborg.api.controllers import root
+from cyborg.tests import hosts, messages, servers
+from cyborg.tests.boots import RP
+
+on_servers = pytest.mark.parametrize(
+    "database_kind",
+    [pytest.param(kind, marks=pytest.mark.services) for kind in servers.DATABASES],
+    indirect=True,
+)
+
+UUID = "11111111-1111-4111-8111-111111111111"
+OTHER = "22222222-2222-4222-8222-222222222222"
+VALUES = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": OTHER}
+BIND = [{"path": f"/{key}", "op": "add", "value": value} for key, value in VALUES.items()]
+PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": UUID}]}]
+ATTRIBUTE = {"deployable_uuid": OTHER, "key": "site", "value": "x"}
+PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
+
+#: A sound request of every operation that needs the database: arguments and body.
+REQUESTS: dict[str, tuple[str, Any]] = {
+    "GET /v2/accelerator_requests": ("", None),
+    "POST /v2/accelerator_requests": ("", {"device_profile_name": "p"}),
+    "PATCH /v2/accelerator_requests": ("", {UUID: BIND}),
+    "DELETE /v2/accelerator_requests": (f"?arqs={UUID}", None),
+    "GET /v2/accelerator_requests/{uuid}": ("", None),
+    "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
+    "DELETE /v2/accelerator_requests/{uuid}": ("", None),
+    "GET /v2/attributes": ("", None),
+    "POST /v2/attributes": ("", ATTRIBUTE),
+    "GET /v2/attributes/{uuid}": ("", None),
+    "DELETE /v2/attributes/{uuid}": ("", None),
+    "GET /v2/deployables": ("", None),
+    "GET /v2/deployables/{uuid}": ("", None),
+    "PATCH /v2/deployables/{uuid}/program": ("", PROGRAM),
+    "GET /v2/device_profiles": ("?name=p", None),
+    "POST /v2/device_profiles": ("", PROFILE),
+    "DELETE /v2/device_profiles": ("?value=p", None),
+    "GET /v2/device_profiles/{uuid_or_name}": ("", None),
+    "PUT /v2/device_profiles/{uuid_or_name}": ("", PROFILE),
+    "DELETE /v2/device_profiles/{uuid_or_name}": ("", None),
+    "GET /v2/devices": ("?type=FPGA", None),
+    "GET /v2/devices/{uuid}": ("", None),
+    "POST /v2/devices/{uuid}/enable": ("", None),
+    "POST /v2/devices/{uuid}/disable": ("", None),
+}
+
+Call = Callable[[str], webob.Response]
+
+
+@pytest.fixture
+def wire(conf: cfg.ConfigOpts, database: sa.Engine, database_url: str) -> Iterator[messages.Wire]:
+    """What this process reaches its database over."""
+    hosts.apply(hosts.card("a"))
+    line = messages.Wire(database_url)
+    line.join()
+    conf.set_override("connection", line.url, group="database")
+    db.configure(conf)
+    yield line
+    line.cut()
+    conf.set_override("connection", database_url, group="database")
+    db.configure(conf)
+
+
+@pytest.fixture
+def call(conf: cfg.ConfigOpts, wire: messages.Wire) -> Iterator[Call]:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    application = app.load(conf)
+
+    def calling(route: str) -> webob.Response:
+        method, path = route.split(" ")
+        arguments, body = REQUESTS[route]
+        path = path.replace("{uuid}", UUID).replace("{uuid_or_name}", UUID) + arguments
+        headers = {"OpenStack-API-Version": "accelerator latest"}
+        request = webob.Request.blank(path, method=method, headers=headers)
+        if body is not None:
+            request.content_type, request.body = "application/json", json.dumps(body).encode()
+        return request.get_response(application)
+
+    with messages.transport(conf, "memory"):
+        yield calling
+
+
+def assert_served(call: Call, route: str) -> None:
+    """The request was understood, and answered from the database."""
+    answer = call(route)
+    assert answer.status_int < 500 or answer.status_int == 501, (route, answer.text)
+    assert answer.status_int != 400 or "there is no such" in answer.text, (route, answer.text)
+
+
+def assert_refused(call: Call, route: str) -> None:
+    answer = call(route)
+    assert answer.status_int == 503, (route, answer.status, answer.text)
+    assert int(answer.headers["Retry-After"]) > 0
+    assert answer.json["errors"][0]["detail"].startswith("The database cannot be reached")
+
+
+def test_the_table_names_every_route() -> None:
+    routes = {
+        f"{method} {path}"
+        for method, path, handler in root.declared()
+        if handler.operation.rule is not None
+    }
+    assert routes == set(REQUESTS)
+
+
+@on_servers
+def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messages.Wire) -> None:
+    for route in REQUESTS:
+        assert_served(call, route)
+    wire.cut()
+    for route in REQUESTS:
+        assert_refused(call, route)
+    wire.join()
+    for route in REQUESTS:
+        assert_served(call, route)
+
+
+@on_servers
+def test_a_connection_that_died_while_idle_costs_no_request(
+    call: Call, wire: messages.Wire
+) -> None:
+    for route in REQUESTS:
+        assert_served(call, route)
+        # What a restart of the server does to the connections of the pool.
+        wire.cut()
+        wire.join()
+        assert_served(call, route)
+
+
+@on_servers
+def test_a_connection_that_dies_at_any_statement_is_no_fault_of_ours(
+    call: Call, wire: messages.Wire
+) -> None:
+    cuts = 0
+    for route in REQUESTS:
+        for number in range(1, 100):
+            with cutting(wire, number) as reached:
+                answer = call(route)
+            wire.join()
+            if not reached:
+                break
+            cuts += 1
+            assert answer.status_int == 503, (route, number, answer.text)
+        assert_served(call, route)
+    assert cuts > len(REQUESTS)
+
+
+@contextlib.contextmanager
+def cutting(wire: messages.Wire, number: int) -> Iterator[list[bool]]:
+    """Cut the wire before the statement of that number, or the commit; the list says whether."""
+    reached: list[bool] = []
+    left = [number]
+
+    def count(*_arguments: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            reached.append(True)
+            wire.cut()
+
+    engine = db.engine()
+    for event in ("before_cursor_execute", "commit"):
+        sa.event.listen(engine, event, count)
+    try:
+        yield reached
+    finally:
+        for event in ("before_cursor_execute", "commit"):
+            sa.event.remove(engine, event, count)
+        if not reached:
+            wire.cut()

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST API by stories in YAML, over the real application, pipeline and database.
+
+Each file is one story on a database of its own with one host. A request with the header
+``X-After-Conductor`` is served after a conductor has done all work that is due.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import unittest
+from collections.abc import Iterable
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import pytest
+import yaml
+from gabbi import handlers, suitemaker
+from oslo_config import cfg
+
+from cyborg.api import app
+from cyborg.tests import engine, hosts
+
+STORIES = sorted(pathlib.Path(__file__).with_name("gabbits").glob("*.yaml"))
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+
+class AfterConductor:
+    """The application with a conductor that runs when a request says so."""
+
+    def __init__(self, application: WSGIApplication, conf: cfg.ConfigOpts) -> None:
+        self._application = application
+        self._conf = conf
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if "HTTP_X_AFTER_CONDUCTOR" in environ:
+            engine.drain(self._conf)
+        return self._application(environ, start_response)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    hosts.apply(
+        hosts.card("a"),
+        hosts.card("b", resource_class="GPU", traits=()),
+    )
+    application = AfterConductor(app.load(conf), conf)
+    suite = suitemaker.test_suite_from_dict(
+        unittest.TestLoader(),
+        story.stem,
+        yaml.safe_load(story.read_text()),
+        str(story.parent),
+        "api.example",
+        None,
+        None,
+        lambda: application,
+        handlers=[handler() for handler in handlers.RESPONSE_HANDLERS],
+    )
+    result = unittest.TestResult()
+    suite.run(result)
+    failed = [f"{step}\n{text}" for step, text in [*result.failures, *result.errors]]
+    assert not failed, "\n".join(failed)
+    assert result.testsRun == suite.countTestCases() > 0
+    assert not result.skipped

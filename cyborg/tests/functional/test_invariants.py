@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of the database's soundness see what is unsound, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db
+from cyborg.arqs import invariants
+from cyborg.db import models
+from cyborg.tests import boots, engine, hosts
+
+pytestmark = [
+    pytest.mark.usefixtures("database"),
+    pytest.mark.every_database,
+    pytest.mark.makes_up_rows,
+]
+
+
+def _change(model: type[models.Base], **values: object) -> None:
+    with db.writer() as session:
+        db.update(session, model, **values)
+
+
+@pytest.fixture
+def arq(database: sa.Engine, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> str:
+    """The uuid of a Bound ARQ."""
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME, range(1))))
+    (uuid,) = boots.arqs(ctx)
+    boots.bind(ctx, [uuid], models.new_uuid())
+    engine.drain(conf)
+    return uuid
+
+
+def test_a_bound_arq_is_sound(arq: str) -> None:
+    assert invariants.violations() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "field"),
+    [
+        (models.BOUND, "attach_handle_id"),
+        (models.BOUND, "instance_uuid"),
+        (models.BIND_FAILED, "hostname"),
+    ],
+)
+def test_a_binding_that_lacks_a_field_is_seen(arq: str, state: str, field: str) -> None:
+    with db.writer() as session:
+        db.delete(session, models.Work)
+        values = {"state": state, "attach_handle_id": None, field: None}
+        if (state, field) == (models.BOUND, "instance_uuid"):
+            del values["attach_handle_id"]
+        db.update(session, models.Arq, **values)
+    assert invariants.violations() == [
+        f"ARQ {arq} is {state}, but its fields or its attach handle do not fit that."
+    ]
+
+
+def test_an_arq_that_holds_a_handle_it_has_no_right_to_is_seen(arq: str) -> None:
+    _change(models.Arq, state=models.INITIAL)
+    assert len(invariants.violations()) == 1
+
+
+def test_a_handle_of_another_provider_is_seen(arq: str) -> None:
+    other = models.new_uuid()
+    _change(models.Arq, device_rp_uuid=other)
+    assert invariants.violations() == [
+        f"ARQ {arq} asked for provider {other} and has a handle of {boots.RP}."
+    ]
+
+
+@pytest.mark.parametrize("state", [models.BIND_STARTED, models.BIND_FAILED])
+def test_a_state_that_nobody_will_end_is_seen(arq: str, state: str) -> None:
+    _change(models.Arq, state=state)
+    assert invariants.violations() == [
+        f"ARQ {arq} is {state}, and there is no work that would end that."
+    ]
+
+
+def test_what_has_vanished_and_is_free_is_seen(arq: str) -> None:
+    _change(models.AttachHandle, missing=True)
+    assert invariants.violations() == []
+    with db.writer() as session:
+        db.delete(session, models.Arq)
+    (sentence,) = invariants.violations()
+    assert "has vanished from its host, is free" in sentence
+    _change(models.Deployable, missing=True)
+    with db.writer() as session:
+        db.delete(session, models.AttachHandle)
+    (sentence,) = invariants.violations()
+    assert boots.NAME in sentence

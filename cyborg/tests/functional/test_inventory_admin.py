@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What administrators say of devices is kept, and reaches Placement's work."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, errors, work
+from cyborg.db import models
+from cyborg.inventory import admin
+from cyborg.tests import hosts
+
+pytestmark = pytest.mark.every_database
+
+
+@pytest.fixture(autouse=True)
+def device(database: sa.Engine) -> str:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    with db.writer() as session:
+        db.delete(session, models.Work)
+        return session.scalars(sa.select(models.Device.uuid)).one()
+
+
+def _deployable_id() -> int:
+    with db.reader() as session:
+        return session.scalars(sa.select(models.Deployable.id)).one()
+
+
+def _wanted() -> list[tuple[str, str]]:
+    with db.reader() as session:
+        return [(row.kind, row.key) for row in session.scalars(sa.select(models.Work))]
+
+
+def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
+    for status in (admin.MAINTAINING, admin.MAINTAINING, admin.ENABLED):
+        admin.set_device_status(device, status)
+        with db.reader() as session:
+            assert session.scalars(sa.select(models.Device.status)).one() == status
+    assert _wanted() == [(work.PLACEMENT, "host-1")]
+
+
+def test_an_unknown_device_is_not_found() -> None:
+    with pytest.raises(errors.NotFound):
+        admin.set_device_status(models.new_uuid(), admin.MAINTAINING)
+    assert _wanted() == []
+
+
+def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
+    deployable, outcomes = _deployable_id(), Counter[str]()
+    ready = threading.Barrier(6)
+
+    def create() -> None:
+        ready.wait()
+        try:
+            admin.create_attribute(deployable_id=deployable, key="site", value="x")
+        except errors.Conflict:
+            outcomes["conflict"] += 1
+        else:
+            outcomes["created"] += 1
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == {"created": 1, "conflict": 5}
+    assert [a.value for a in admin.list_attributes(key="site")] == ["x"]
+
+
+def test_attributes_are_listed_by_deployable_and_key() -> None:
+    deployable = _deployable_id()
+    made = admin.create_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
+    found = admin.list_attributes(deployable_id=deployable)
+    assert [attribute.key for attribute in found] == ["traits1", "rc", "traits9"]
+    assert admin.list_attributes(deployable_id=deployable + 1) == []
+    assert admin.get_attribute(made.uuid).origin == "admin"
+    assert _wanted() == [(work.PLACEMENT, "host-1")]
+
+
+@pytest.mark.parametrize("value", ["FPGA", "custom_x", "CUSTOM_", "CUSTOM_a-b"])
+def test_an_illegal_trait_is_refused(value: str) -> None:
+    with pytest.raises(errors.Invalid, match="value"):
+        admin.create_attribute(deployable_id=_deployable_id(), key="trait_x", value=value)
+    assert len(admin.list_attributes()) == 2
+
+
+def test_an_unknown_deployable_is_refused() -> None:
+    with pytest.raises(errors.Invalid, match="deployable_id"):
+        admin.create_attribute(deployable_id=_deployable_id() + 1, key="a", value="b")
+
+
+def test_only_an_administrators_attribute_can_be_deleted() -> None:
+    made = admin.create_attribute(deployable_id=_deployable_id(), key="a", value="b")
+    admin.delete_attribute(made.uuid)
+    with pytest.raises(errors.NotFound):
+        admin.delete_attribute(made.uuid)
+    for attribute in admin.list_attributes():
+        with pytest.raises(errors.Conflict, match="driver"):
+            admin.delete_attribute(attribute.uuid)
+    assert len(admin.list_attributes()) == 2

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of telling Nova what became of a bind."""
+
+from __future__ import annotations
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context, db
+from cyborg.arqs import release
+from cyborg.db import models
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture
+def bound(ctx: context.RequestContext) -> str:
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    return instance
+
+
+def test_422_is_tried_again_until_bind_timeout(
+    bound: str, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    sink.answer = 422
+    engine.drain(conf)
+    engine.make_due()
+    engine.drain(conf)
+    assert len(sink.requests) == 2
+    assert engine.pending() == {f"nova-event/{bound}": f"Nova has no host for instance {bound} yet"}
+    with db.writer() as session:
+        db.update(session, models.Work, wanted_ms=models.Work.wanted_ms - 61_000)
+    engine.make_due()
+    engine.drain(conf)
+    assert engine.pending() == {}
+
+
+@pytest.mark.parametrize("code", [404, 400])
+def test_a_refusal_is_final(bound: str, conf: cfg.ConfigOpts, sink: NovaSink, code: int) -> None:
+    sink.answer = code
+    engine.drain(conf)
+    assert len(sink.requests) == 1
+    assert engine.pending() == {}
+
+
+@pytest.mark.parametrize("status", [500, 503, 401])
+def test_trouble_is_tried_again_until_it_is_over(
+    bound: str, conf: cfg.ConfigOpts, sink: NovaSink, status: int
+) -> None:
+    sink.status = status
+    engine.drain(conf)
+    assert list(engine.pending()) == [f"nova-event/{bound}"]
+    with db.writer() as session:
+        db.update(session, models.Work, wanted_ms=0)
+    sink.status = None
+    engine.make_due()
+    engine.drain(conf)
+    assert engine.pending() == {}
+    assert len(sink.requests) == 2
+
+
+def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(
+    bound: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    sink = NovaSink()
+    sink.configure(conf)
+    sink.stop()
+    with pytest.raises(Exception, match="onnect"):
+        engine.drain(conf)
+    release.delete_instance_arqs(ctx, bound)
+    with db.writer() as session:
+        db.update(session, models.Work, owner=None, lease_ms=None)
+    engine.make_due()
+    engine.drain(conf)
+    assert engine.pending() == {}

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document: it is one, it is public, and the API keeps to it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import openapi_spec_validator
+import pytest
+import requests
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import context, policies, profiles
+from cyborg.api import app, server, versions
+from cyborg.api.controllers import root
+from cyborg.tests import boots, engine, hosts, messages
+
+EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
+INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
+#: Seconds within which a run ends, even on a busy machine.
+PATIENCE = 300
+
+#: What a schema cannot say is no contradiction of it: that two fields fit together, that what is
+#: named exists. There are things to be found, of which about every second request should make use.
+CONFIG = """
+continue-on-failure = true
+suppress-health-check = ["all"]
+headers = {{ "{header}" = "{version}" }}
+
+[generation]
+max-examples = {examples}
+deterministic = true
+allow-x00 = false
+database = "none"
+
+[checks]
+positive_data_acceptance.enabled = false
+negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415]
+
+[dictionaries]
+uuids = {{ values = {uuids} }}
+
+[parameters]
+"path.uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+"path.uuid_or_name" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.instance" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.marker" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.device_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.deployable_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+
+# It answers 501, as its document says, until drivers can program.
+[[operations]]
+include-operation-id = "Deployables.program"
+checks = {{ not_a_server_error.enabled = false }}
+
+# A filter without a value, or a value without a field, has always been ignored.
+[[operations]]
+include-operation-id = ["Devices.get_all", "Deployables.get_all"]
+checks = {{ negative_data_rejection.enabled = {strict} }}
+"""
+
+
+@pytest.fixture
+def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) -> Iterator[str]:
+    """The API, served, with devices, profiles, and ARQs of which one is bound."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    hosts.apply(hosts.card("a"), hosts.card("b", resource_class="GPU", traits=()))
+    profiles.create_profile(name="fpga", groups=[dict(boots.GROUP)], description="text")
+    with messages.transport(conf, "memory"):
+        boots.bind(ctx, boots.arqs(ctx, 2)[:1], INSTANCE)
+        engine.drain(conf)
+        http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
+        port = http.listen()
+        http.start()
+        yield f"http://127.0.0.1:{port}"
+        http.stop()
+
+
+def document(conf: cfg.ConfigOpts, version: versions.Version) -> Any:
+    headers = {versions.HEADER: f"accelerator {version}"}
+    request = webob.Request.blank("/v2/openapi.json", headers=headers)
+    answer = request.get_response(app.load(conf))
+    assert answer.status_int == 200
+    assert answer.headers["Vary"] == versions.HEADER
+    return answer.json
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
+def test_it_is_a_valid_document_for_everybody(
+    conf: cfg.ConfigOpts, version: versions.Version
+) -> None:
+    assert conf.api.auth_strategy == "keystone"
+    found = document(conf, version)
+    openapi_spec_validator.validate(found)
+    assert found["info"]["version"] == str(version)
+    assert found["security"] == [{"token": []}]
+    assert "refusal" not in str(found)
+
+
+def test_rules_say_where_they_are_asked() -> None:
+    asked = {
+        (handler.operation.rule, method, anonymous(path))
+        for method, path, handler in root.declared()
+        if handler.operation.rule is not None
+    }
+    said = {
+        (rule.name, operation["method"], anonymous(operation["path"]))
+        for rule in policies.list_rules()
+        for operation in getattr(rule, "operations", ())
+    }
+    # The rule's text tells of the collection: this is the same with something behind.
+    asked.remove(("cyborg:arq:update", "PATCH", "/v2/accelerator_requests/{}"))
+    assert asked == said
+
+
+def test_what_a_microversion_brings_is_not_there_before(conf: cfg.ConfigOpts) -> None:
+    path = "/v2/device_profiles/{uuid_or_name}"
+    assert "put" in document(conf, versions.PROFILE_VISIBILITY)["paths"][path]
+    assert "put" not in document(conf, versions.REGULAR)["paths"][path]
+
+
+@pytest.mark.parametrize("version", [versions.MIN, versions.MAX], ids=str)
+def test_the_api_keeps_to_it(url: str, version: versions.Version, tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(
+        CONFIG.format(
+            header=versions.HEADER,
+            version=f"{versions.SERVICE_TYPE} {version}",
+            examples=25,
+            uuids=known_uuids(url),
+            strict="true" if version >= versions.REGULAR else "false",
+        )
+    )
+    program = shutil.which("schemathesis", path=str(pathlib.Path(sys.executable).parent))
+    assert program, "schemathesis is not installed beside this Python"
+    arguments = ["--config-file", str(config), "run", f"{url}/v2/openapi.json"]
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Failures" not in done.stdout
+
+
+def known_uuids(url: str) -> list[str]:
+    """The uuids of all there is, and the instance that has an ARQ."""
+    keys = {"accelerator_requests": "arqs"}
+    found = [
+        item["uuid"]
+        for name in root.RESOURCES
+        for item in requests.get(f"{url}/v2/{name}", timeout=PATIENCE).json()[keys.get(name, name)]
+    ]
+    return [*found, INSTANCE]
+
+
+def anonymous(path: str) -> str:
+    """The path without arguments and names of members, which policies write as they like."""
+    return re.sub(r"\{[^}]*\}", "{}", path.partition("?")[0])

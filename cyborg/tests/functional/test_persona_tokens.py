@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens: of services that vouch for a request, worn out, forged or restricted; and no token."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import urllib.parse
+
+import pytest
+import requests
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg.tests import asks
+from cyborg.tests import scene as scenes
+from cyborg.tests.asks import ARQS, REQUESTS, Ask
+from cyborg.tests.keystone_server import Keystone
+from cyborg.tests.personas import Personas
+from cyborg.tests.scene import Scene
+
+#: What comes of requests by the X-Service-Token that is sent beside a member's token: nova's has
+#: the role that is asked for, those of an admin and of a member have not.
+TABLE = """
+                     none  nova  admin  member  gibberish  revoked  expired
+arq:update bind      403   ok    401    401     401        401      401
+arq:update unbind    403   ok    401    401     401        401      401
+arq:delete bound     403   ok    401    401     401        401      401
+arq:delete both      403   ok    401    401     401        401      401
+arq:delete instance  403   ok    401    401     401        401      401
+arq:delete           ok    ok    401    401     401        401      401
+"""
+EXPECTED = asks.read_table(TABLE)
+BOTH = Ask(f"DELETE {ARQS}?arqs={{arq}},{{bound}}")
+#: What 403 says for want of a service token.
+REFUSALS = ("requires a service token", "is bound to instance")
+
+
+def ask(what: str, *, vouched: bool = False) -> Ask:
+    """The request of that name, by default with no service token of its own."""
+    known = REQUESTS | {"arq:delete both": BOTH}
+    return dataclasses.replace(known[what], vouched=vouched)
+
+
+def service_tokens(keystone: Keystone, personas: Personas) -> dict[str, dict[str, str]]:
+    """The header for each column of the table."""
+    revoked = personas.new_token("nova")
+    personas.revoke(revoked)
+    tokens = {name: personas.token(name) for name in ("nova", "admin", "member")}
+    tokens |= {"gibberish": "gibberish", "revoked": revoked}
+    tokens["expired"] = keystone.expired_service_token
+    return {"none": {}} | {name: {"X-Service-Token": token} for name, token in tokens.items()}
+
+
+def sent(scene: Scene, what: str, headers: dict[str, str]) -> str:
+    """What comes of the request with the headers of a service token."""
+    answer = asks.send(scene, "member", ask(what), headers=headers)
+    assert answer.outcome != "403" or any(text in answer.text for text in REFUSALS)
+    return answer.outcome
+
+
+def test_a_service_has_to_vouch_for_what_becomes_of_instances(
+    scene: Scene, keystone: Keystone, personas: Personas
+) -> None:
+    tokens = service_tokens(keystone, personas)
+    came = {
+        what: {name: sent(scene, what, headers) for name, headers in tokens.items()}
+        for what in EXPECTED
+    }
+    assert came == EXPECTED
+
+
+def test_no_persona_does_without_a_service_token(scene: Scene) -> None:
+    needing = [what for what in EXPECTED if what != "arq:delete"]
+    for persona in ("admin", "service"):
+        came = {what: asks.send(scene, persona, ask(what)).outcome for what in needing}
+        assert came == dict.fromkeys(needing, "403")
+
+
+class TestTokensOfAnyService:
+    """The operator lets the middleware take any valid token for a service token."""
+
+    @pytest.fixture(autouse=True)
+    def _lax(self, conf: cfg.ConfigOpts, keystone: Keystone) -> None:
+        keystone.point_at(conf)
+        conf.set_override("service_token_roles_required", False, group="keystone_authtoken")
+
+    def test_still_only_those_with_the_role_count(self, scene: Scene, personas: Personas) -> None:
+        for name, outcome in {"admin": "403", "member": "403", "nova": "ok"}.items():
+            headers = {"X-Service-Token": personas.token(name)}
+            for what in ("arq:update bind", "arq:delete instance", "arq:delete bound"):
+                assert sent(scene, what, headers) == outcome
+
+
+class TestRoleOfServices:
+    """The operator has chosen another role for services."""
+
+    @pytest.fixture(autouse=True)
+    def _chosen(self, conf: cfg.ConfigOpts, keystone: Keystone) -> None:
+        keystone.point_at(conf)
+        conf.set_override("service_token_roles", ["guest"], group="keystone_authtoken")
+
+    def test_that_role_counts_and_the_usual_one_does_not(
+        self, scene: Scene, personas: Personas
+    ) -> None:
+        for name, outcome in {"nova": "401", "guest": "ok"}.items():
+            assert sent(scene, "arq:update bind", {"X-Service-Token": personas.token(name)}) == (
+                outcome
+            )
+
+
+def test_what_began_in_time_goes_on_when_a_service_vouches_for_it(
+    scene: Scene, keystone: Keystone
+) -> None:
+    expired = {"X-Auth-Token": keystone.expired_service_token}
+    assert asks.send(scene, None, ask("arq:create"), headers=expired).outcome == "401"
+    assert asks.send(scene, None, ask("arq:create", vouched=True), headers=expired).outcome == "ok"
+
+
+def test_without_a_valid_token_nothing_is_done(scene: Scene, personas: Personas) -> None:
+    revoked = personas.new_token("admin")
+    personas.revoke(revoked)
+    tokens: dict[str, dict[str, str]] = {
+        "none": {},
+        "gibberish": {"X-Auth-Token": "gibberish"},
+        "revoked": {"X-Auth-Token": revoked},
+    }
+    came = {
+        (what, name): asks.send(scene, None, request, headers=headers).outcome
+        for what, request in REQUESTS.items()
+        for name, headers in tokens.items()
+    }
+    assert came == dict.fromkeys(came, "401")
+
+
+def test_identity_is_what_keystone_says_not_what_headers_say(
+    scene: Scene, personas: Personas
+) -> None:
+    forged = {
+        "X-Identity-Status": "Confirmed",
+        "X-Service-Identity-Status": "Confirmed",
+        "X-User-Id": "u",
+        "X-Project-Id": personas.projects["other"],
+        "X-Tenant-Id": personas.projects["other"],
+        "X-Roles": "admin,member,reader,service",
+        "X-Role": "admin",
+        "X-Service-Roles": "service",
+        "X-Is-Admin-Project": "True",
+    }
+    assert asks.send(scene, None, REQUESTS["arq:get_all"], headers=forged).outcome == "401"
+    for project, outcome in {"own": "ok", "other": "-"}.items():
+        answer = asks.send(scene, "reader", REQUESTS["arq:get_all"], project, headers=forged)
+        assert answer.outcome == outcome
+    assert asks.send(scene, "reader", REQUESTS["arq:create"], headers=forged).outcome == "403"
+    assert asks.send(scene, "member", ask("arq:update bind"), headers=forged).outcome == "403"
+
+
+def test_versions_are_public_and_nothing_else_by_any_spelling(scene: Scene) -> None:
+    # Not by a library that would spell a path in its own way.
+    url = urllib.parse.urlsplit(scene.url)
+
+    def get(path: str, **headers: str) -> int:
+        connection = http.client.HTTPConnection(url.netloc, timeout=scenes.PATIENCE)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=headers)
+            return connection.getresponse().status
+
+    for path in ("/", "/v2", "/v2/", "/v2.json", "/v2/openapi.json"):
+        assert get(path) == get(path, **{"X-Auth-Token": "gibberish"}) == 200
+    for path in (
+        "/device_profiles",
+        "/v2//device_profiles",
+        "//v2/device_profiles",
+        "/v2/./device_profiles",
+        "/v2/%2e/device_profiles",
+        "/v2.json/device_profiles",
+        "/v2/device_profiles.json",
+        "/v2/device_profiles?/v2",
+        "/v2;/device_profiles",
+        "/v2%2Fdevice_profiles",
+        "/x/../v2/device_profiles",
+        "/nothing",
+    ):
+        # The built-in server refuses some before anybody is asked.
+        assert get(path) in {400, 401}
+
+
+def test_an_application_credential_is_good_for_what_it_is_restricted_to(
+    scene: Scene, personas: Personas
+) -> None:
+    rule = {"service": "accelerator", "method": "GET", "path": "/v2/device_profiles"}
+    headers = {"X-Auth-Token": personas.restricted_token("member", rule)}
+    came = {
+        what: asks.send(scene, None, REQUESTS[what], headers=headers).outcome
+        for what in ("device_profile:get_all", "device_profile:get_one", "arq:get_all")
+    }
+    assert came == {
+        "device_profile:get_all": "ok",
+        "device_profile:get_one": "401",
+        "arq:get_all": "401",
+    }
+
+
+def test_what_is_created_belongs_to_the_project_of_the_token(
+    scene: Scene, personas: Personas
+) -> None:
+    for persona in ("member", "other", "service"):
+        answer = scene.ask(persona, f"POST {ARQS}", {"device_profile_name": "public"})
+        assert [arq["project_id"] for arq in answer.json()["arqs"]] == [personas.project(persona)]
+
+
+def test_what_another_project_has_is_answered_like_what_nobody_has(scene: Scene) -> None:
+    unbind = [{"op": "remove", "path": "/hostname"}]
+    for name, line in (
+        ("arq", f"GET {ARQS}/{{}}"),
+        ("arq", f"DELETE {ARQS}/{{}}"),
+        ("arq", f"DELETE {ARQS}?arqs={{}}"),
+        ("bound", f"DELETE {ARQS}/{{}}"),
+        ("bound", f"PATCH {ARQS}"),
+        ("private", "GET /device_profiles/{}"),
+    ):
+        texts = set()
+        for uuid in (scene.names("other")[name], scene.names()["new"]):
+            body = {uuid: unbind} if line.startswith("PATCH") else None
+            answer = scene.ask("member", line.format(uuid), body, vouched=True)
+            assert answer.status_code == 404
+            texts.add(answer.text.replace(uuid, "it"))
+        assert len(texts) == 1
+
+
+def test_no_marker_tells_what_another_project_has(scene: Scene) -> None:
+    latest = {"OpenStack-API-Version": "accelerator 2.4"}
+    theirs, nothing = scene.names("other")["arq"], scene.names()["new"]
+    came = [
+        scene.ask("reader", f"GET {ARQS}?marker={uuid}", headers=latest).json()["errors"][0]
+        for uuid in (theirs, nothing)
+    ]
+    assert [error["status"] for error in came] == [400, 400]
+    assert came[0]["detail"].replace(theirs, nothing) == came[1]["detail"]
+    own = scene.names()["arq"]
+    assert scene.ask("reader", f"GET {ARQS}?marker={own}", headers=latest).status_code == 200
+
+
+def test_no_profile_private_to_others_is_used_by_its_name(scene: Scene) -> None:
+    answers = [
+        scene.ask("member", f"POST {ARQS}", {"device_profile_name": name})
+        for name in (scene.names("other")["private_name"], "nothing")
+    ]
+    assert [answer.status_code for answer in answers] == [404, 404]
+
+
+def test_without_keystone_it_says_that_it_is_unavailable(
+    conf: cfg.ConfigOpts, database: sa.Engine, keystone: Keystone
+) -> None:
+    keystone.point_at(conf)
+    conf.set_override("auth_url", "http://127.0.0.1:9/v3", group="keystone_authtoken")
+    conf.set_override("http_request_max_retries", 0, group="keystone_authtoken")
+    with scenes.serving(conf) as url:
+        answer = requests.get(
+            f"{url}/devices", headers={"X-Auth-Token": "any"}, timeout=scenes.PATIENCE
+        )
+        assert answer.status_code == 503
+        assert requests.get(url, timeout=scenes.PATIENCE).status_code == 200

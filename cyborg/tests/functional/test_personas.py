@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each persona may do: every rule of policy, for objects of its own project and another's."""
+
+from __future__ import annotations
+
+import pytest
+
+from cyborg import policies
+from cyborg.tests import asks
+from cyborg.tests.asks import REQUESTS
+from cyborg.tests.personas import PERSONAS, PROJECTS
+from cyborg.tests.scene import Scene
+
+#: What comes of each request. Its first word is the rule, without "cyborg:". The columns are
+#: :data:`personas.PERSONAS`: "=" has that role without the roles it implies, "other" is a member of
+#: another project.
+#:
+#: ok   it is shown or done
+#: -    it is not shown, or nothing is done, and that is no error
+#: 403  refused
+#: 404  as if it did not exist
+#: A pair is what comes of it for an object of project own, and for one of project other.
+TABLE = """
+                            admin  manager member reader service other  =admin =manager =member
+device_profile:get_all      ok     ok      ok     ok     403     ok     ok     403      403
+device_profile:get_all mine ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+device_profile:get_one      ok     ok      ok     ok     403     ok     ok     403      403
+device_profile:get_one mine ok     ok/404  ok/404 ok/404 403     404/ok ok     403      403
+device_profile:create       ok     403     403    403    403     403    ok     403      403
+device_profile:update       ok     403     403    403    403     403    ok     403      403
+device_profile:delete       ok     403     403    403    403     403    ok     403      403
+device_profile:delete many  ok     403     403    403    403     403    ok     403      403
+arq:get_all                 ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+arq:get_all 2.4             ok/-   ok/-    ok/-   ok/-   403     -/ok   ok/-   403      403
+arq:get_all project         ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+arq:get_all all_projects    ok     403     403    403    403     403    ok     403      403
+arq:get_all instance        ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+arq:get_one                 ok     ok/404  ok/404 ok/404 403     404/ok ok     403      403
+arq:create                  ok     ok      ok     403    ok      ok     403    403      ok
+arq:create mine             ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:update bind             ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:update project          ok     403     403    403    403     403    403    403      403
+arq:update unbind           ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:delete                  ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:delete many             ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:delete bound            ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+arq:delete instance         ok     ok/-    ok/-   403    ok/-    -/ok   403    403      ok/-
+device:get_all              ok     ok      403    403    403     403    ok     ok       403
+device:get_one              ok     ok      403    403    403     403    ok     ok       403
+device:disable              ok     403     403    403    403     403    ok     403      403
+device:enable               ok     403     403    403    403     403    ok     403      403
+deployable:get_all          ok     ok      403    403    403     403    ok     ok       403
+deployable:get_one          ok     ok      403    403    403     403    ok     ok       403
+deployable:program          501    403     403    403    403     403    501    403      403
+attribute:get_all           ok     ok      403    403    403     403    ok     ok       403
+attribute:get_one           ok     ok      403    403    403     403    ok     ok       403
+attribute:create            ok     403     403    403    403     403    ok     403      403
+attribute:delete            ok     403     403    403    403     403    ok     403      403
+"""
+#: Those to whom everything says 403.
+REFUSED = ("guest", "system-admin", "domain-admin", "unscoped")
+#: What 403 says where it is not the rule that refuses.
+ALL_PROJECTS = "all_projects is for administrators"
+
+EXPECTED = {
+    what: row | dict.fromkeys(REFUSED, "403") for what, row in asks.read_table(TABLE).items()
+}
+KINDS = sorted({what.partition(":")[0] for what in EXPECTED})
+
+
+def _send_for_each_project(scene: Scene, persona: str, what: str) -> str:
+    came = []
+    for project in PROJECTS if REQUESTS[what].owned else PROJECTS[:1]:
+        answer = asks.send(scene, persona, REQUESTS[what], project)
+        if answer.outcome == "403":
+            assert any(text in answer.text for text in (_refusal(what), ALL_PROJECTS))
+        came.append(answer.outcome)
+    return came[0] if len(set(came)) == 1 else "/".join(came)
+
+
+def _refusal(what: str) -> str:
+    rule = f"cyborg:{what.partition(' ')[0]}"
+    return f"Access was denied to the following resource: {rule}"
+
+
+# Few tests with many requests each: to begin and to end one takes longer than twenty requests.
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_persona_may_do_what_the_table_says(kind: str, scene: Scene) -> None:
+    expected = {what: row for what, row in EXPECTED.items() if what.startswith(f"{kind}:")}
+    came = {
+        what: {persona: _send_for_each_project(scene, persona, what) for persona in row}
+        for what, row in expected.items()
+    }
+    assert came == expected
+
+
+def test_the_table_has_every_rule_and_every_persona() -> None:
+    rules = {rule.name for rule in policies.list_rules() if rule.name.startswith("cyborg:")}
+    assert {f"cyborg:{what.partition(' ')[0]}" for what in EXPECTED} == rules
+    assert {frozenset(row) for row in EXPECTED.values()} == {frozenset(PERSONAS) - {"nova"}}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Syncs of a host that are killed, lose their claim or get no answer from the real Placement."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import webob
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.placement import client, local, sync
+from cyborg.tests import hosts
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = pytest.mark.usefixtures("database")
+
+NAME = "host-1_a"
+A = provider_uuid(NAME)
+
+
+def _disable(status: str = "maintaining") -> None:
+    with db.writer() as session:
+        db.update(session, models.Device, status=status)
+
+
+def test_a_device_is_disabled_even_if_placement_was_down(
+    placement: PlacementServer, card: str
+) -> None:
+    _disable()
+    placement.before = lambda method, path: webob.Response(status=503)
+    with pytest.raises(client.PlacementError, match="503"):
+        placement.sync()
+    placement.before = None
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+
+
+def test_placement_that_cannot_be_reached(placement: PlacementServer, conf: cfg.ConfigOpts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        local.point_at(conf, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    hosts.apply(hosts.card())
+    with pytest.raises(ka_exc.ConnectFailure):
+        placement.sync()
+
+
+def test_a_lost_claim_stops_before_the_next_write(
+    placement: PlacementServer, conf: cfg.ConfigOpts, root: str
+) -> None:
+    def lost() -> None:
+        raise work.LeaseLost("placement/host-1")
+
+    hosts.apply(hosts.card())
+    with pytest.raises(work.LeaseLost):
+        sync.sync_host(conf, "host-1", lost)
+    assert {call.split()[0] for call in placement.calls} == {"GET"}
+
+
+class _Killed(BaseException):
+    """What cannot be caught: the process is gone."""
+
+
+@pytest.mark.parametrize("then", ["stays", "vanishes", "changes"])
+def test_killed_at_any_step_the_next_run_puts_it_right(
+    placement: PlacementServer, conf: cfg.ConfigOpts, root: str, then: str
+) -> None:
+    """Killed at each checkpoint of a sync that makes, changes and deletes providers."""
+    later = {
+        "stays": [hosts.card("a", range(3), traits=("CUSTOM_X",)), hosts.card("b")],
+        "vanishes": [],
+        "changes": [
+            hosts.card("a", range(2), resource_class="CUSTOM_Z", traits=()),
+            hosts.card("b"),
+        ],
+    }
+    for moment in range(20):
+        hosts.apply(hosts.card("a", range(4), traits=("CUSTOM_Y",)), hosts.card("c"))
+        placement.sync()
+        hosts.apply(hosts.card("a", range(3), traits=("CUSTOM_X",)), hosts.card("b"))
+        survived = _sync_until(conf, moment)
+        hosts.apply(*later[then])
+        placement.sync()
+        placement.assert_right("host-1")
+        if survived:
+            break
+    assert survived
+    assert moment > 5
+
+
+def _sync_until(conf: cfg.ConfigOpts, moment: int, host: str = "host-1") -> bool:
+    """Sync, killed at the checkpoint of that number; True where there are not as many."""
+    moments = iter(range(moment))
+
+    def kill() -> None:
+        if next(moments, None) is None:
+            raise _Killed
+
+    try:
+        sync.sync_host(conf, host, kill)
+    except _Killed:
+        return False
+    return True
+
+
+def test_a_provider_has_a_new_host_before_it_is_touched(
+    placement: PlacementServer, conf: cfg.ConfigOpts, card: str
+) -> None:
+    placement.make_provider("host-2.example")
+    hosts.apply(host="host-1")
+    hosts.apply(hosts.card(), host="host-2")
+    assert not _sync_until(conf, 1, "host-2")
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 0)}
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_every_answer_may_be_lost(placement: PlacementServer, root: str, *, vanishes: bool) -> None:
+    """Placement does what it was asked, but the conductor never hears so."""
+    for moment in range(20):
+        hosts.apply()
+        placement.sync()
+        hosts.apply(hosts.card("a"), hosts.card("b"))
+        placement.lose_answer_after = moment
+        try:
+            placement.sync()
+        except client.PlacementError:
+            lost = True
+        else:
+            lost = False
+        placement.lose_answer_after = None
+        if vanishes:
+            hosts.apply()
+        placement.sync()
+        placement.assert_right("host-1")
+        if not lost:
+            break
+    assert not lost
+    assert moment > 5

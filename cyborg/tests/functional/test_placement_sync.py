@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host's providers in the real Placement, made and kept as the database wants them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.placement import sync
+from cyborg.placement.tree import Inventory
+from cyborg.tests import hosts
+from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.placement_server import PlacementServer
+
+CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
+
+pytestmark = pytest.mark.usefixtures("database")
+
+NAME = "host-1_a"
+A = provider_uuid(NAME)
+CONSUMER = "11111111-2222-3333-4444-555555555555"
+LIST = "GET /resource_providers"
+
+
+def _disable(status: str = "maintaining") -> None:
+    with db.writer() as session:
+        db.update(session, models.Device, status=status)
+
+
+def test_a_new_device_becomes_a_nested_provider(placement: PlacementServer, root: str) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", range(2), resource_class="CUSTOM_B", traits=()))
+    placement.sync()
+    below = placement.below(hosts.ROOT)
+    b = below.pop(provider_uuid("host-1_b"))
+    assert b.inventories == {"CUSTOM_B": Inventory(total=2, reserved=0, max_unit=2)}
+    (a,) = below.values()
+    assert (a.uuid, a.name, a.parent_uuid) == (A, NAME, root)
+    assert a.inventories == {"FPGA": Inventory(total=4, reserved=0, max_unit=4)}
+    assert a.traits == {"CUSTOM_FAKE_DEVICE"}
+    placement.assert_right("host-1")
+
+
+def test_the_root_is_waited_for(placement: PlacementServer) -> None:
+    hosts.apply(hosts.card())
+    with pytest.raises(work.TryLater, match=r"no root provider host-1\.example yet"):
+        placement.sync()
+    placement.make_provider(hosts.ROOT)
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_the_root_is_made_where_there_is_no_nova(
+    placement: PlacementServer, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("create_root_provider", True, group="placement")
+    hosts.apply(hosts.card())
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_a_host_without_devices_needs_no_placement(
+    placement: PlacementServer, conf: cfg.ConfigOpts
+) -> None:
+    hosts.apply()
+    placement.sync()
+    sync.sync_host(conf, "unknown", lambda: None)
+    assert placement.calls == []
+
+
+def test_an_unchanged_host_costs_one_request_and_no_write(
+    placement: PlacementServer, card: str, count_sql: CountSql
+) -> None:
+    with count_sql() as counter:
+        placement.sync()
+    assert placement.calls == [LIST]
+    assert counter.matching("SELECT") == counter.statements
+    assert len(counter.statements) <= 5
+
+
+def test_only_what_changed_is_written(placement: PlacementServer, card: str) -> None:
+    hosts.apply(hosts.card("a", range(3)), hosts.card("b"))
+    placement.sync()
+    b = provider_uuid("host-1_b")
+    assert placement.calls == [
+        LIST,
+        *([f"PUT /resource_providers/{A}/inventories"] if b > A else []),
+        "POST /resource_providers",
+        f"PUT /resource_providers/{b}/traits",
+        f"PUT /resource_providers/{b}/inventories",
+        *([f"PUT /resource_providers/{A}/inventories"] if b < A else []),
+    ]
+    placement.assert_right("host-1")
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_statements_do_not_grow_with_the_devices(
+    placement: PlacementServer, root: str, count_sql: CountSql, many: int
+) -> None:
+    hosts.apply(*(hosts.card(str(number)) for number in range(many)))
+    with count_sql() as counter:
+        placement.sync()
+    assert len(counter.statements) <= 7, counter.statements
+    hosts.apply(
+        *(hosts.card(str(number), range(3), traits=("CUSTOM_X",)) for number in range(many))
+    )
+    with count_sql() as counter:
+        placement.sync()
+    assert len(counter.statements) <= 7, counter.statements
+    placement.assert_right("host-1")
+
+
+def test_an_allocation_makes_one_provider_be_read_once(
+    placement: PlacementServer, root: str
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    placement.sync()
+    placement.allocate(CONSUMER, A, FPGA=1)
+    placement.calls.clear()
+    for _ in range(2):
+        placement.sync()
+    path = f"GET /resource_providers/{A}"
+    assert placement.calls == [LIST, f"{path}/inventories", f"{path}/traits", LIST]
+
+
+def test_every_request_of_one_sync_has_its_request_id(
+    placement: PlacementServer, root: str
+) -> None:
+    hosts.apply(hosts.card())
+    placement.sync()
+    (request_id,) = placement.request_ids
+    assert request_id.startswith("req-")
+
+
+def test_a_disabled_device_is_reserved_and_comes_back(
+    placement: PlacementServer, card: str
+) -> None:
+    _disable()
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+    _disable("enabled")
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 0)}
+    assert placement.below(hosts.ROOT)[A].inventories["FPGA"].max_unit == 4
+
+
+def test_a_device_that_vanishes_takes_its_provider_with_it(
+    placement: PlacementServer, card: str
+) -> None:
+    hosts.apply()
+    placement.sync()
+    assert placement.calls == [LIST, f"DELETE /resource_providers/{A}"]
+    placement.assert_right("host-1")
+
+
+def test_a_provider_with_allocations_is_withdrawn_and_deleted_later(
+    placement: PlacementServer, card: str
+) -> None:
+    placement.allocate(CONSUMER, A, FPGA=1)
+    hosts.apply()
+    for _ in range(2):
+        with pytest.raises(work.TryLater, match=f"Provider {NAME}: withdrawn until"):
+            placement.sync()
+        assert placement.offered(A) == {"FPGA": (4, 4)}
+    assert placement.calls[-2:] == [LIST, f"DELETE /resource_providers/{A}"]
+    placement.release(CONSUMER)
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_a_provider_with_somebody_elses_child_is_withdrawn(
+    placement: PlacementServer, card: str
+) -> None:
+    child = placement.make_provider("child", A)
+    hosts.apply()
+    with pytest.raises(work.TryLater, match="has child resource providers"):
+        placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+    placement.call("DELETE", f"/resource_providers/{child}")
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_a_device_that_returns_before_its_provider_is_deleted(
+    placement: PlacementServer, card: str
+) -> None:
+    placement.allocate(CONSUMER, A, FPGA=1)
+    hosts.apply()
+    with pytest.raises(work.TryLater):
+        placement.sync()
+    hosts.apply(hosts.card())
+    placement.sync()
+    placement.assert_right("host-1")
+    assert placement.offered(A) == {"FPGA": (4, 0)}
+
+
+def test_a_class_with_allocations_is_kept_withdrawn(placement: PlacementServer, card: str) -> None:
+    placement.allocate(CONSUMER, A, FPGA=1)
+    hosts.apply(hosts.card(resource_class="CUSTOM_NEW"))
+    with pytest.raises(work.TryLater, match="kept withdrawn what is still allocated"):
+        placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4), "CUSTOM_NEW": (4, 0)}
+    placement.release(CONSUMER)
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_less_than_is_allocated_can_be_said(placement: PlacementServer, card: str) -> None:
+    placement.allocate(CONSUMER, A, FPGA=4)
+    hosts.apply(hosts.card("a", range(2)))
+    placement.sync()
+    placement.assert_right("host-1")
+
+
+def test_a_refused_provider_does_not_stop_the_others(placement: PlacementServer, root: str) -> None:
+    hosts.apply(hosts.card("a", traits=("NO_SUCH_TRAIT",)), hosts.card("b"), hosts.card("c"))
+    with pytest.raises(work.TryLater, match=f"Provider {NAME}: .* No such trait NO_SUCH_TRAIT"):
+        placement.sync()
+    below = placement.below(hosts.ROOT)
+    assert below.pop(A).inventories == {}
+    assert [provider.inventories["FPGA"].total for provider in below.values()] == [4, 4]
+
+
+def test_traits_that_are_refused_do_not_keep_a_device_on_offer(
+    placement: PlacementServer, card: str
+) -> None:
+    hosts.apply(hosts.card("a", traits=("NO_SUCH_TRAIT",)))
+    _disable()
+    with pytest.raises(work.TryLater, match="NO_SUCH_TRAIT"):
+        placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+
+
+@pytest.mark.every_database
+def test_what_is_held_and_gone_or_dirty_is_reserved(placement: PlacementServer, root: str) -> None:
+    hosts.apply(hosts.card("a", range(6)))
+    # Handle number to the state of the ARQ that holds it.
+    held = {
+        0: models.BOUND,
+        1: models.BIND_STARTED,
+        2: models.DELETING,
+        3: models.BIND_FAILED,
+        4: models.BOUND,
+    }
+    with db.writer() as session:
+        handles = session.scalars(sa.select(models.AttachHandle).order_by(models.AttachHandle.id))
+        for number, found in enumerate(handles.all()):
+            if number in held:
+                session.add(
+                    models.Arq(
+                        project_id="p",
+                        state=held[number],
+                        device_profile_name="dp",
+                        group={},
+                        attach_handle_id=found.id,
+                    )
+                )
+    placement.sync()
+    # Two are dirty.
+    assert placement.offered(A) == {"FPGA": (6, 2)}
+    hosts.apply(hosts.card("a", [0, 1, 5]))
+    placement.sync()
+    # Gone but held: the two dirty ones and a Bound one.
+    assert placement.offered(A) == {"FPGA": (6, 3)}
+    hosts.apply()
+    placement.sync()
+    placement.assert_right("host-1")
+    total, reserved = placement.offered(A)["FPGA"]
+    assert total == reserved == 4
+    with db.writer() as session:
+        db.delete(session, models.Arq)
+    hosts.apply(errors={"another_driver": "makes this report a changed one"})
+    placement.sync()
+    assert placement.below(hosts.ROOT) == {}

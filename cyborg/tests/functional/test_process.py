@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosting: signals end a real process, and a loop goes on whatever its step does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cyborg import process
+
+PATIENCE = 60
+
+PROGRAM = """
+import threading
+from cyborg import process
+
+class Service:
+    def __init__(self, name, stuck=False):
+        self.name, self.stuck = name, stuck
+    def start(self):
+        print("start", self.name, flush=True)
+    def stop(self):
+        print("stop", self.name, flush=True)
+        if self.stuck:
+            threading.Event().wait()
+
+class Ready:
+    def start(self):
+        print("ready", flush=True)
+    def stop(self):
+        pass
+
+process.run([Service("one"), Service("two", stuck={stuck}), Ready()], grace={grace})
+print("over", flush=True)
+"""
+
+
+def start(*, stuck: bool, grace: float) -> subprocess.Popen[str]:
+    program = PROGRAM.format(stuck=stuck, grace=grace)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert [child.stdout.readline() for _ in range(3)] == ["start one\n", "start two\n", "ready\n"]
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_services_the_last_one_first(number):
+    child = start(stuck=False, grace=PATIENCE)
+
+    child.send_signal(number)
+
+    assert child.communicate(timeout=PATIENCE)[0] == "stop two\nstop one\nover\n"
+    assert child.returncode == 0
+
+
+def test_a_service_that_does_not_stop_does_not_keep_the_process():
+    child = start(stuck=True, grace=0.5)
+
+    child.send_signal(signal.SIGTERM)
+
+    assert child.communicate(timeout=PATIENCE)[0] == "stop two\n"
+    assert child.returncode == 1
+
+
+def test_a_second_signal_ends_the_process_at_once():
+    child = start(stuck=True, grace=PATIENCE)
+    assert child.stdout is not None
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "stop two\n"
+
+    child.send_signal(signal.SIGTERM)
+
+    assert child.wait(PATIENCE) == -signal.SIGTERM
+
+
+class Steps:
+    """A step that counts its calls and returns or raises what it is given."""
+
+    def __init__(self, *outcomes: float | Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.enough = threading.Event()
+
+    def __call__(self) -> float:
+        outcome = self.outcomes.pop(0)
+        if not self.outcomes:
+            self.enough.set()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def test_a_loop_goes_on_after_a_fault(caplog):
+    steps = Steps(0.0, OSError("first"), 0.0, 1000.0)
+    loop = process.Loop("trial", steps, pause=0.01)
+
+    loop.start()
+
+    assert steps.enough.wait(PATIENCE)
+    loop.stop()
+    assert "trial met a fault and goes on" in caplog.text
+
+
+def test_a_loop_that_waits_can_be_woken():
+    steps = Steps(1000.0, 1000.0)
+    loop = process.Loop("trial", steps)
+    loop.start()
+
+    while not steps.enough.wait(0.01):
+        loop.wake()
+
+    loop.stop()
+
+
+def test_a_loop_that_is_stopped_makes_no_further_call():
+    steps = Steps(1000.0, 1000.0)
+    loop = process.Loop("trial", steps)
+    loop.start()
+
+    loop.stop(PATIENCE)
+
+    assert len(steps.outcomes) >= 1
+    assert "trial" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers are loaded from real entry points; a bad one is named and hinders nobody."""
+
+from __future__ import annotations
+
+import pytest
+import stevedore
+
+from cyborg.drivers import fake, registry
+
+MODULE = """
+class Good:
+    def __init__(self, conf):
+        self.host = conf.host
+    def discover(self, host):
+        return []
+
+class NoDriver:
+    def __init__(self, conf):
+        pass
+
+class Broken(Good):
+    def __init__(self, conf):
+        raise RuntimeError("no library of the vendor")
+"""
+ENTRY_POINTS = """
+[cyborg.accelerator.driver]
+good = strange_drivers:Good
+no_driver = strange_drivers:NoDriver
+broken = strange_drivers:Broken
+absent_class = strange_drivers:Nothing
+absent_module = strange_module:Good
+"""
+
+
+@pytest.fixture(autouse=True)
+def strange_drivers(tmp_path, monkeypatch):
+    """An installed distribution with drivers of every kind."""
+    (tmp_path / "strange_drivers.py").write_text(MODULE)
+    metadata = tmp_path / "strange_drivers-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: strange-drivers\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # stevedore remembers what it has seen in this process.
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
+    yield
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
+
+
+def load(conf, *names: str) -> registry.Registry:
+    conf.set_override("enabled_drivers", list(names), group="agent")
+    return registry.load(conf)
+
+
+def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf):
+    loaded = load(conf, "good", "fake_driver", "good")
+
+    assert list(loaded.drivers) == ["good", "fake_driver"]
+    assert vars(loaded.drivers["good"]) == {"host": "host-1"}
+    assert isinstance(loaded.drivers["fake_driver"], fake.FakeDriver)
+    assert loaded.errors == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no_driver", "NoDriver is no driver: it has no method discover"),
+        ("broken", "RuntimeError: no library of the vendor"),
+        ("absent_class", "Nothing"),
+        ("absent_module", "No module named 'strange_module'"),
+        ("unheard_of", "No driver of this name is installed"),
+    ],
+)
+def test_a_bad_driver_is_named_and_the_others_are_loaded(conf, name, sentence):
+    loaded = load(conf, "fake_driver", name, "good")
+
+    assert list(loaded.drivers) == ["fake_driver", "good"]
+    assert list(loaded.errors) == [name]
+    assert sentence in loaded.errors[name]
+
+
+def test_a_wrong_option_of_a_driver_is_told_with_its_place(conf):
+    conf.set_override("device_spec", ['{"vendor_id": "nvidia"}'], group="pci")
+
+    loaded = load(conf, "pci_driver", "good")
+
+    assert list(loaded.drivers) == ["good"]
+    assert '[pci] device_spec {"vendor_id": "nvidia"}' in loaded.errors["pci_driver"]
+
+
+def test_no_driver_may_be_enabled(conf):
+    assert load(conf) == registry.Registry(drivers={}, errors={})

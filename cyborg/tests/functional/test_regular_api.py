@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microversions from 2.4 where YAML does not reach: bounds, links, races, broken parts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import context, db, errors, profiles
+from cyborg.api import app
+from cyborg.tests import hosts
+from cyborg.tests.conftest import SqlCounter
+
+CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
+Call = Callable[..., webob.Response]
+
+pytestmark = pytest.mark.usefixtures("database")
+
+LISTS = {
+    "devices": "devices",
+    "deployables": "deployables",
+    "attributes": "attributes",
+    "device_profiles": "device_profiles",
+    "accelerator_requests": "arqs",
+}
+
+
+@pytest.fixture
+def call(conf: cfg.ConfigOpts) -> Call:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    application = app.load(conf)
+
+    def calling(
+        method: str, url: str, body: Any = None, version: str = "latest", **environ: Any
+    ) -> webob.Response:
+        request = webob.Request.blank(url, environ, method=method)
+        request.headers["OpenStack-API-Version"] = f"accelerator {version}"
+        if body is not None:
+            request.content_type, request.body = "application/json", json.dumps(body).encode()
+        return request.get_response(application)
+
+    return calling
+
+
+def error(answer: webob.Response) -> dict[str, Any]:
+    """The one error of an answer, whose form is checked with it."""
+    assert answer.content_type == "application/json"
+    assert list(answer.json) == ["errors"]
+    (found,) = answer.json["errors"]
+    assert list(found) == ["status", "code", "title", "detail", "request_id"]
+    assert found["status"] == answer.status_int
+    assert found["request_id"] == answer.headers["x-openstack-request-id"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("collection", LISTS)
+def test_a_list_is_bounded_and_its_links_lead_through_all_of_it(
+    call: Call, conf: cfg.ConfigOpts, count_sql: CountSql, collection: str
+) -> None:
+    key = LISTS[collection]
+    hosts.apply(*(hosts.card(letter) for letter in "abcde"))
+    profile = {"name": "five", "groups": [{"resources:FPGA": "5"}]}
+    assert call("POST", "/v2/device_profiles", profile).status_int == 201
+    for name in "abcd":
+        assert call("POST", "/v2/device_profiles", {**profile, "name": name}).status_int == 201
+    call("POST", "/v2/accelerator_requests", {"device_profile_name": "five"})
+    conf.set_override("max_limit", 2, group="api")
+    whole = call("GET", f"/v2/{collection}", version="2.3").json[key]
+    assert len(whole) >= 5
+    walked, url = [], f"/v2/{collection}?sort_dir=desc&limit=1000"
+    while url:
+        with count_sql() as counter:
+            page = call("GET", url).json
+        assert len(page[key]) <= 2
+        assert len(counter.statements) == len(counter.matching("SELECT")) <= 3
+        walked += page[key]
+        links = page.get(f"{key}_links", [])
+        url = links[0]["href"] if links else ""
+    assert [item["uuid"] for item in walked] == [item["uuid"] for item in reversed(whole)]
+
+
+def test_a_next_link_follows_the_mount_and_keeps_its_arguments(
+    call: Call, conf: cfg.ConfigOpts
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    answer = call("GET", "/devices?limit=1&model=miss+model%20info", SCRIPT_NAME="/acc")
+    uuid = answer.json["devices"][0]["uuid"]
+    rest = f"/v2/devices?limit=1&model=miss+model+info&marker={uuid}"
+    assert answer.json["devices_links"][0]["href"] == f"http://localhost/acc{rest}"
+    conf.set_override("public_endpoint", "https://public/accelerator/", group="api")
+    answer = call("GET", "/devices?limit=1&model=miss+model%20info")
+    href = answer.json["devices_links"][0]["href"]
+    assert href == f"https://public/accelerator{rest}"
+
+
+def test_a_next_link_keeps_an_argument_given_more_than_once(call: Call) -> None:
+    for name in ("one", "two", "three"):
+        body = {"name": name, "groups": [{"resources:FPGA": "1"}]}
+        assert call("POST", "/v2/device_profiles", body).status_int == 201
+    first = call("GET", "/v2/device_profiles?limit=1&name=one&name=three&sort_key=id")
+    assert [item["name"] for item in first.json["device_profiles"]] == ["one"]
+    second = call("GET", first.json["device_profiles_links"][0]["href"])
+    assert [item["name"] for item in second.json["device_profiles"]] == ["three"]
+    assert "device_profiles_links" not in second.json
+    back = call("GET", "/v2/device_profiles?limit=1&name=three&name=one&sort_dir=desc")
+    last = call("GET", back.json["device_profiles_links"][0]["href"])
+    assert [item["name"] for item in last.json["device_profiles"]] == ["one"]
+
+
+def test_what_nobody_foresaw_is_told_to_the_log_only(call: Call) -> None:
+    with db.writer() as session:
+        session.execute(sa.text("DROP TABLE device_profile_projects"))
+        session.execute(sa.text("DROP TABLE device_profiles"))
+    answer = call("GET", "/v2/device_profiles")
+    assert answer.status_int == 500
+    found = error(answer)
+    assert found["code"] == "accelerator.internal-server-error"
+    assert found["request_id"] in found["detail"]
+    assert "device_profiles" not in answer.text
+
+
+@pytest.mark.makes_up_rows
+def test_a_database_that_is_down_is_said_to_be(call: Call, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("connection", "mysql+pymysql://u:p@127.0.0.1:1/none", group="database")
+    db.configure(conf)
+    answer = call("GET", "/v2/devices")
+    assert answer.status_int == 503
+    assert error(answer)["title"] == "Service Unavailable"
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body", "code"),
+    [
+        ("POST", "/v2/device_profiles", ["x" * 200_000], 413),
+        ("GET", "/v2/%ff", None, 400),
+        ("POST", "/v2/accelerator_requests", {"device_profile_name": "unknown"}, 404),
+        ("PATCH", "/v2/accelerator_requests", {}, 400),
+        ("GET", "/v2/accelerator_requests?limit=x", None, 400),
+        ("GET", "/v2/attributes?limit=1&limit=2", None, 400),
+        ("GET", "/v2/attributes?sort_key=" + "x" * 300, None, 400),
+        ("POST", "/v2/attributes", {"deployable_uuid": "bad", "key": "k", "value": "v"}, 400),
+        ("GET", "/v2/attributes?deployable_id=99999999999", None, 400),
+        ("PUT", "/v2/attributes", None, 405),
+        ("GET", "/v2/a/b/c/d", None, 404),
+    ],
+)
+def test_every_error_has_one_form(call: Call, method: str, url: str, body: Any, code: int) -> None:
+    answer = call(method, url, body)
+    assert answer.status_int == code
+    assert 0 < len(error(answer)["detail"]) < 1000
+
+
+@pytest.mark.every_database
+def test_whoever_a_policy_file_lets_delete_profiles_deletes_only_what_it_sees(
+    ctx: context.RequestContext, tenant: context.RequestContext
+) -> None:
+    for name, project in (("ours", "project-2"), ("theirs", "project-3")):
+        profiles.create_profile(
+            name=name, groups=[{}], description=None, visibility="private", projects=[project]
+        )
+    profiles.delete_profiles(tenant, [profiles.Key("name", "ours")])
+    with pytest.raises(errors.NotFound):
+        profiles.delete_profiles(tenant, [profiles.Key("name", "theirs")])
+    assert [profile.name for profile in profiles.list_profiles(ctx)] == ["theirs"]
+
+
+@pytest.mark.every_database
+def test_of_two_who_rename_to_one_name_one_does(call: Call) -> None:
+    profile = {"groups": [{"resources:FPGA": "1"}]}
+    for name in "ab":
+        assert call("POST", "/v2/device_profiles", {**profile, "name": name}).status_int == 201
+    body = {**profile, "name": "c"}
+    with futures.ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(call, "PUT", f"/v2/device_profiles/{name}", body) for name in "ab"]
+    assert sorted(future.result().status_int for future in made) == [200, 409]
+
+
+@pytest.mark.every_database
+def test_of_many_who_replace_one_profile_one_is_the_last(call: Call) -> None:
+    profile = {"name": "a", "groups": [{"resources:FPGA": "1"}], "visibility": "private"}
+    created = call("POST", "/v2/device_profiles", profile).json
+    bodies = [
+        {**profile, "description": str(number), "projects": [f"p{number}", "shared"]}
+        for number in range(8)
+    ]
+    with futures.ThreadPoolExecutor(8) as pool:
+        made = [pool.submit(call, "PUT", "/v2/device_profiles/a", body) for body in bodies]
+    assert {future.result().status_int for future in made} == {200}
+    found = call("GET", f"/v2/device_profiles/{created['uuid']}").json
+    assert found["projects"] == [f"p{found['description']}", "shared"]
+
+
+@pytest.mark.every_database
+def test_every_character_can_be_stored_and_looked_for(call: Call) -> None:
+    body = {"name": "a", "groups": [{"accel:note": "\U0001f600"}], "description": "\U0001f600"}
+    created = call("POST", "/v2/device_profiles", body)
+    assert created.status_int == 201
+    found = call("GET", "/v2/device_profiles/a").json
+    assert (found["description"], found["groups"]) == (body["description"], body["groups"])
+    for url in ("/v2/devices?vendor=%F0%9F%98%80", "/v2/device_profiles?name=%F0%9F%98%80"):
+        (rows,) = call("GET", url).json.values()
+        assert rows == []
+
+
+@pytest.mark.every_database
+def test_projects_that_differ_in_blanks_are_refused(call: Call) -> None:
+    profile = {"name": "a", "groups": [{"resources:FPGA": "1"}], "visibility": "private"}
+    for wrong in ("p ", " ", "p q"):
+        answer = call("POST", "/v2/device_profiles", {**profile, "projects": ["p", wrong]})
+        assert answer.status_int == 400
+        assert error(answer)["detail"] == "projects[1] must be the id of a project, without blanks."

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What host reports do to the database."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.inventory import report as inventory_report
+from cyborg.tests import hosts
+from cyborg.tests.conftest import SqlCounter
+
+CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
+
+pytestmark = [
+    pytest.mark.usefixtures("database"),
+    pytest.mark.every_database,
+    pytest.mark.makes_up_rows,
+]
+
+
+def _devices() -> list[models.Device]:
+    device, deployable = models.Device, models.Deployable
+    query = sa.select(device).options(
+        orm.joinedload(device.host),
+        orm.joinedload(device.control_path),
+        orm.selectinload(device.deployables).selectinload(deployable.attributes),
+        orm.selectinload(device.deployables).selectinload(deployable.attach_handles),
+    )
+    with db.reader() as session:
+        return list(session.scalars(query.order_by(device.id)))
+
+
+def _tree() -> dict[str, dict[str, list[str]]]:
+    """Control path to deployable name to the device numbers of its handles."""
+    return {
+        device.control_path.cpid_info: {
+            dep.name: [
+                handle.attach_info.split('"device": "')[1][:2] for handle in dep.attach_handles
+            ]
+            for dep in device.deployables
+        }
+        for device in _devices()
+    }
+
+
+def _wanted() -> set[tuple[str, str]]:
+    with db.reader() as session:
+        return {(row.kind, row.key) for row in session.scalars(sa.select(models.Work))}
+
+
+def _hold(number: int, state: str = models.BOUND) -> str:
+    """Let an ARQ hold the handle of that number; its uuid."""
+    with db.writer() as session:
+        handle = session.scalars(
+            sa.select(models.AttachHandle).where(
+                models.AttachHandle.attach_info.contains(f'"device": "{number:02x}"')
+            )
+        ).one()
+        arq = models.Arq(
+            project_id="p",
+            state=state,
+            device_profile_name="dp",
+            group={},
+            instance_uuid=models.new_uuid(),
+            attach_handle_id=handle.id,
+        )
+        session.add(arq)
+    return arq.uuid
+
+
+def _arq(uuid: str) -> models.Arq:
+    with db.reader() as session:
+        return session.scalars(sa.select(models.Arq).where(models.Arq.uuid == uuid)).one()
+
+
+def _drop_arq(uuid: str) -> None:
+    with db.writer() as session:
+        db.delete(session, models.Arq, models.Arq.uuid == uuid)
+
+
+def test_a_first_report_makes_the_host_and_all_below_it() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    (device,) = _devices()
+    (deployable,) = device.deployables
+    assert (device.host.name, device.host.node) == ("host-1", "host-1.example")
+    assert device.control_path.cpid_info == '{"address": "a"}'
+    assert deployable.rp_uuid == "cde9bdaf-7c37-3645-abd3-a2350ad870d6"
+    assert [(a.key, a.value) for a in deployable.attributes] == [
+        ("traits1", "CUSTOM_FAKE_DEVICE"),
+        ("rc", "FPGA"),
+    ]
+    assert len(deployable.attach_handles) == 4
+    assert _wanted() == {(work.PLACEMENT, "host-1")}
+
+
+def test_an_unchanged_report_costs_one_statement_and_wants_nothing(count_sql: CountSql) -> None:
+    device = hosts.device("a", hosts.deployable("host-1_a"))
+    hosts.apply(device)
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    with count_sql() as counter:
+        hosts.apply(device)
+    assert len(counter.statements) == 1, counter.statements
+    assert _wanted() == set()
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_a_changed_report_costs_the_same_for_any_number_of_devices(
+    count_sql: CountSql, many: int
+) -> None:
+    def fleet(handles: range) -> list[Any]:
+        return [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", handles)) for n in range(many)]
+
+    hosts.apply(*fleet(range(4)))
+    with count_sql() as counter:
+        hosts.apply(*fleet(range(1, 4)))
+    assert len(counter.statements) <= 20, counter.statements
+    with count_sql() as counter:
+        hosts.apply(*fleet(range(5)))
+    others = [text for text in counter.statements if not text.startswith("INSERT")]
+    assert len(others) <= 20, others
+
+
+def test_an_old_report_is_dropped() -> None:
+    new = hosts.device("a", hosts.deployable("host-1_a"))
+    hosts.apply(new, order=(5, 2))
+    hosts.apply(order=(5, 1))
+    hosts.apply(order=(4, 9))
+    assert list(_tree()) == ['{"address": "a"}']
+    hosts.apply(order=(6, 1))
+    assert _tree() == {}
+
+
+def test_a_host_whose_clock_was_ahead_is_heard_again() -> None:
+    hosts.apply(order=(10**15, 1))
+    with db.writer() as session:
+        long_ago = models.utcnow() - datetime.timedelta(minutes=6)
+        db.update(session, models.Host, last_seen=long_ago)
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")), order=(5, 1))
+    assert list(_tree()) == ['{"address": "a"}']
+
+
+def test_a_free_handle_that_vanishes_is_removed_and_the_right_one() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(4))))
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", [0, 1, 3])))
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "03"]}}
+
+
+def test_a_held_handle_that_vanishes_is_kept_until_it_is_free() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(4))))
+    arq = _hold(2)
+    gone = hosts.device("a", hosts.deployable("host-1_a", [0, 1, 3]))
+    hosts.apply(gone)
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "02", "03"]}}
+    assert _arq(arq).state == models.BOUND
+    _drop_arq(arq)
+    hosts.apply(gone, errors={"another_driver": "makes this report a changed one"})
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "03"]}}
+
+
+def test_a_held_device_that_vanishes_is_kept_and_comes_back() -> None:
+    device = hosts.device("a", hosts.deployable("host-1_a"))
+    hosts.apply(device, hosts.device("b", hosts.deployable("host-1_b", range(9, 11))))
+    before = {row.uuid for row in _devices()}
+    _hold(2)
+    hosts.apply()
+    (row,) = _devices()
+    assert row.missing
+    assert row.deployables[0].missing
+    assert row.deployables[0].num_accelerators == 0
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["02"]}}
+    hosts.apply(device)
+    (row,) = _devices()
+    assert row.uuid in before
+    assert not row.missing
+    assert not row.deployables[0].missing
+    assert not any(handle.missing for handle in row.deployables[0].attach_handles)
+    assert len(row.deployables[0].attach_handles) == 4
+
+
+def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", prepares=True)))
+    arq = _hold(1, models.BIND_STARTED)
+    hosts.apply()
+    failed = _arq(arq)
+    assert failed.state == models.BIND_FAILED
+    assert "vanished" in str(failed.state_reason)
+    assert failed.attach_handle_id is None
+    assert _tree() == {}
+    assert (work.NOVA_EVENT, failed.instance_uuid) in _wanted()
+
+
+def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", cleans=True)))
+    _hold(1, models.DELETING)
+    hosts.apply()
+    assert work.HOST_STEP in {kind for kind, _ in _wanted()}
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["01"]}}
+
+
+def test_the_devices_of_a_failed_driver_are_kept() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
+    assert list(_tree()) == ['{"address": "a"}']
+    with db.reader() as session:
+        errors = session.scalars(sa.select(models.Host.driver_errors)).one()
+    assert errors == {hosts.DRIVER: "it raised"}
+    hosts.apply(by_driver={})
+    assert _tree() == {}
+
+
+def test_a_resource_class_changes_only_when_nothing_is_held() -> None:
+    def classes() -> list[str]:
+        (device,) = _devices()
+        return [a.value for a in device.deployables[0].attributes if a.key == "rc"]
+
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    arq = _hold(1)
+    changed = hosts.device("a", hosts.deployable("host-1_a", resource_class="CUSTOM_NEW"))
+    hosts.apply(changed)
+    assert classes() == ["FPGA"]
+    _drop_arq(arq)
+    hosts.apply(changed, errors={"another_driver": "makes this report a changed one"})
+    assert classes() == ["CUSTOM_NEW"]
+
+
+def test_attributes_of_an_administrator_survive_and_traits_keep_their_keys() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", traits=("CUSTOM_A", "CUSTOM_B"))))
+    with db.writer() as session:
+        dep = session.scalars(sa.select(models.Deployable)).one()
+        session.add(
+            models.Attribute(deployable_id=dep.id, key="traits3", value="CUSTOM_X", origin="admin")
+        )
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", traits=("CUSTOM_C", "CUSTOM_B"))))
+    (device,) = _devices()
+    found = {a.key: a.value for a in device.deployables[0].attributes}
+    assert found == {
+        "traits2": "CUSTOM_B",
+        "traits3": "CUSTOM_X",
+        "traits4": "CUSTOM_C",
+        "rc": "FPGA",
+    }
+
+
+def test_a_deployable_name_of_another_host_is_left_out_and_reported() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("same")), host="host-1")
+    hosts.apply(
+        hosts.device("a", hosts.deployable("same")),
+        hosts.device("b", hosts.deployable("host-2_b")),
+        host="host-2",
+    )
+    assert [d.control_path.cpid_info for d in _devices()] == [
+        '{"address": "a"}',
+        '{"address": "b"}',
+    ]
+    with db.reader() as session:
+        query = sa.select(models.Host).where(models.Host.name == "host-2")
+        host = session.scalars(query).one()
+    assert "host host-1 has one of that name" in host.driver_errors[hosts.DRIVER]
+    assert host.report_digest is None
+
+
+def test_a_deployable_that_moves_to_another_device_arrives_with_the_next_report() -> None:
+    one = hosts.deployable("host-1_one", range(2))
+    two = hosts.deployable("host-1_two", range(2, 4))
+    hosts.apply(hosts.device("a", one, two))
+    moved = (hosts.device("a", one), hosts.device("b", two))
+    hosts.apply(*moved)
+    hosts.apply(*moved)
+    assert {path: list(deps) for path, deps in _tree().items()} == {
+        '{"address": "a"}': ["host-1_one"],
+        '{"address": "b"}': ["host-1_two"],
+    }
+
+
+def test_a_device_whose_control_path_changes_stays_the_same_device() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    (before,) = _devices()
+    _hold(1)
+    hosts.apply(hosts.device("z", hosts.deployable("host-1_a")))
+    (after,) = _devices()
+    assert after.uuid == before.uuid
+    assert after.control_path.cpid_info == '{"address": "z"}'
+
+
+def test_a_disabled_device_stays_disabled() -> None:
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    with db.writer() as session:
+        db.update(session, models.Device, status="maintaining")
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(2))))
+    assert [row.status for row in _devices()] == ["maintaining"]
+
+
+def test_applying_twice_at_once_is_one_report_after_the_other() -> None:
+    report = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
+    inventory_report.apply_report(report)
+    inventory_report.apply_report(report)
+    assert len(_devices()) == 1

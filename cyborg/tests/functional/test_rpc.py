@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between services, in memory and over a real RabbitMQ."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import socket
+import threading
+import time
+from typing import Any
+
+import oslo_messaging as messaging
+import pytest
+from oslo_config import cfg
+
+from cyborg import conf as cyborg_conf
+from cyborg import errors, rpc
+from cyborg.rpc import link
+from cyborg.tests import messages, servers
+from cyborg.tests.unit import test_payloads
+
+#: Long enough for a busy machine; nothing waits so long unless it is broken.
+PATIENCE = 60
+
+
+class Conductor:
+    """Keeps what it is told; ``fault`` is raised instead."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+        self.kicks: queue.Queue[None] = queue.Queue()
+        self.fault: Exception | None = None
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.reports.put(rpc.HostReport.from_wire(report))
+
+    def kick(self, context: dict[str, Any]) -> None:
+        self.kicks.put(None)
+
+
+class Agent:
+    """Keeps the steps it is asked for; waits for ``gate`` and raises ``fault``."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        self.steps: queue.Queue[tuple[rpc.HostStep, float]] = queue.Queue()
+        self.fault: Exception | None = None
+        self.gate.set()
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        self.steps.put((rpc.HostStep.from_wire(step), wait))
+        self.gate.wait(PATIENCE)
+        if self.fault is not None:
+            raise self.fault
+
+
+@dataclasses.dataclass
+class Services:
+    """A conductor and the agents of two hosts, on one transport."""
+
+    conf: cfg.ConfigOpts
+    conductor: Conductor
+    agent: Agent
+    other_agent: Agent
+
+
+@pytest.fixture(scope="module", params=messages.TRANSPORTS)
+def running(request):
+    """Stopping a server takes a second, so these are for all tests."""
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(args=[], default_config_files=[], default_config_dirs=[])
+    services = Services(conf, Conductor(), Agent(), Agent())
+    with messages.transport(conf, request.param):
+        receiving = [
+            rpc.conductor_server(conf, services.conductor),
+            rpc.agent_server(conf, "host-1", services.agent),
+            rpc.agent_server(conf, "host-2", services.other_agent),
+        ]
+        for server in receiving:
+            server.start()
+        assert all(server.wait_started(PATIENCE) for server in receiving)
+        yield services
+        for server in receiving:
+            server.stop()
+
+
+@pytest.fixture
+def services(running):
+    for endpoint in (running.conductor, running.agent, running.other_agent):
+        endpoint.reset()
+    return running
+
+
+@pytest.fixture
+def silent_port():
+    """A port on which connections are accepted and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def refusing_port():
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@pytest.fixture(params=["silent_port", "refusing_port"])
+def dead_broker(request, conf, monkeypatch):
+    """``conf`` names a broker that does not work."""
+    monkeypatch.setattr(link, "CONNECT_WAIT", 0.5)
+    port = request.getfixturevalue(request.param)
+    rpc.use_memory(conf)
+    conf.set_override("transport_url", f"rabbit://user:secret@127.0.0.1:{port}/")
+    yield
+    conf.set_override("transport_url", "fake://")
+    rpc.close()
+
+
+def test_a_report_arrives_whole_and_returns_when_it_is_stored(services):
+    rpc.report(services.conf, test_payloads.report())
+
+    assert services.conductor.reports.get_nowait() == test_payloads.report()
+
+
+def test_a_report_that_the_conductor_refuses_fails_with_its_sentence(services):
+    services.conductor.fault = errors.Invalid("the host's name is too long")
+
+    with pytest.raises(rpc.ReportFailed, match="the host's name is too long"):
+        rpc.report(services.conf, test_payloads.report())
+
+
+def test_an_unexpected_fault_of_the_conductor_shows_no_details(services):
+    services.conductor.fault = RuntimeError("SELECT secret FROM table")
+
+    with pytest.raises(rpc.ReportFailed, match=r"^(?!.*SELECT).*RuntimeError"):
+        rpc.report(services.conf, test_payloads.report())
+
+
+def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
+    rpc.configure(services.conf)
+    for _ in range(10):
+        while not services.conductor.kicks.empty():
+            services.conductor.kicks.get_nowait()
+        rpc.kick()
+        services.conductor.kicks.get(timeout=PATIENCE)
+
+
+def test_a_host_step_arrives_at_the_agent_of_its_host_only(services):
+    rpc.run_host_step(services.conf, "host-2", test_payloads.step(), 30)
+
+    assert services.other_agent.steps.get_nowait() == (test_payloads.step(), 30)
+    assert services.agent.steps.empty()
+
+
+def test_what_the_driver_refused_is_raised_with_its_sentence(services):
+    services.agent.fault = rpc.HostStepFailed("the card is on fire")
+
+    with pytest.raises(rpc.HostStepFailed, match=r"^the card is on fire$"):
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+
+def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
+    services.agent.fault = rpc.HostStepRunning("still preparing")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"^still preparing$"):
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+
+def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
+    monkeypatch.setattr(link, "SILENCE", 1)
+
+    with pytest.raises(rpc.HostUnreachable) as caught:
+        rpc.run_host_step(services.conf, "nowhere", test_payloads.step(), 0)
+
+    assert not isinstance(caught.value, rpc.BrokerUnreachable)
+
+
+def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monkeypatch):
+    monkeypatch.setattr(link, "SILENCE", 2)
+    services.agent.gate.clear()
+    threading.Timer(3, services.agent.gate.set).start()
+
+    rpc.run_host_step(services.conf, "host-1", test_payloads.step(), PATIENCE)
+
+    assert services.agent.gate.is_set()
+
+
+def test_a_newer_caller_is_refused_with_its_version(services):
+    target = messaging.Target(
+        exchange=link.EXCHANGE, topic=link.AGENT_TOPIC, server="host-1", version="2.9"
+    )
+    newer = messaging.get_rpc_client(rpc._link(services.conf).transport, target, timeout=PATIENCE)
+
+    with pytest.raises((messaging.RemoteError, messaging.UnsupportedVersion), match=r"2\.9"):
+        newer.call({}, "host_step", step=test_payloads.step().to_wire(), wait=1)
+
+
+def test_a_kick_without_transport_is_nothing():
+    rpc.close()
+
+    rpc.kick()
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_dead_broker_is_told_from_a_dead_host(conf):
+    with pytest.raises(rpc.BrokerUnreachable):
+        rpc.run_host_step(conf, "host-1", test_payloads.step(), 30)
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_report_to_a_dead_broker_fails(conf):
+    with pytest.raises(rpc.ReportFailed, match="broker"):
+        rpc.report(conf, test_payloads.report())
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_kick_to_a_dead_broker_is_not_waited_for_and_ends_in_the_log(conf, caplog):
+    rpc.configure(conf)
+
+    rpc.kick()
+
+    deadline = time.monotonic() + PATIENCE
+    while "No conductor was told" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("dead_broker", ["silent_port"], indirect=True)
+@pytest.mark.usefixtures("dead_broker")
+def test_a_kick_returns_while_a_silent_broker_is_still_being_asked(conf):
+    rpc.configure(conf)
+
+    rpc.kick()
+
+    assert "rpc-kick" in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_server_starts_and_stops_though_the_broker_is_dead(conf):
+    server = rpc.agent_server(conf, "host-1", Agent())
+
+    server.start()
+
+    assert not server.wait_started(0.2)
+    server.stop()
+
+
+@pytest.mark.services
+def test_services_find_each_other_whenever_the_broker_comes_and_comes_back(conf, monkeypatch):
+    monkeypatch.setattr(link, "CONNECT_WAIT", 0.5)
+    agent, wire = Agent(), messages.Wire(servers.url_of("rabbitmq"))
+
+    def step_ends(failure: type[Exception] | None) -> None:
+        """Ask for the step until it is answered, or fails in this way."""
+        for _ in range(PATIENCE):
+            try:
+                rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+            except rpc.HostUnreachable as exc:
+                if failure is not None and isinstance(exc, failure):
+                    return
+            else:
+                if failure is None:
+                    return
+        pytest.fail(f"the step never ended in {failure}")
+
+    with messages.transport(conf, "rabbitmq"):
+        conf.set_override("transport_url", wire.url)
+        server = rpc.agent_server(conf, "host-1", agent)
+        server.start()
+        step_ends(rpc.BrokerUnreachable)
+
+        wire.join()
+        step_ends(None)
+
+        wire.cut()
+        step_ends(rpc.BrokerUnreachable)
+
+        wire.join()
+        step_ends(None)
+        server.stop()
+        wire.cut()

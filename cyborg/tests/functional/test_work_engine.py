@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work table as the only engine: several conductors, slow handlers, skewed clocks, stops."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.conductor import worker
+from cyborg.db import models
+from cyborg.tests.functional import work_conductor
+from cyborg.tests.functional.work_conductor import JOURNAL
+
+KEYS = [f"key-{number}" for number in range(1000)]
+SLOW = [f"slow-{number}" for number in range(4)]
+TIMEOUT = 120
+
+
+@pytest.fixture
+def conductors(database_url: str) -> Iterator[Callable[[str, float], subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, skew: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, work_conductor.__file__, database_url, name, str(skew)]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@db.retry
+def _want(keys: Sequence[str]) -> None:
+    with db.writer() as session:
+        work.want(session, "test", keys)
+        session.execute(
+            JOURNAL.insert(), [{"key": key, "what": "want", "owner": ""} for key in keys]
+        )
+
+
+def _left() -> int:
+    with db.reader() as session:
+        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0
+
+
+def _wait_until_empty() -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while _left():
+        assert time.monotonic() < deadline, f"{_left()} rows are left"
+        time.sleep(0.1)
+
+
+def _journal() -> dict[str, list[tuple[str, str]]]:
+    query = sa.select(JOURNAL.c.key, JOURNAL.c.what, JOURNAL.c.owner).order_by(
+        JOURNAL.c.key, JOURNAL.c.id
+    )
+    with db.reader() as session:
+        rows = session.execute(query).all()
+    return {
+        key: [(what, owner) for _, what, owner in group]
+        for key, group in itertools.groupby(rows, key=lambda row: row[0])
+    }
+
+
+def _assert_nothing_lost_nor_doubled(journal: dict[str, list[tuple[str, str]]]) -> None:
+    for key, entries in journal.items():
+        words = [what for what, _ in entries]
+        last_want = len(words) - 1 - words[::-1].index("want")
+        assert "run" in words[last_want:], f"the last wish for {key} was lost"
+        ended = {owner for what, owner in entries if what == "end"}
+        running: str | None = None
+        for what, owner in entries:
+            # A run without an end lost its lease and stopped at its checkpoint.
+            if what == "run" and owner in ended:
+                assert running is None, f"{key} ran twice at once: {running}, {owner}"
+                running = owner
+            elif what == "end":
+                running = None
+
+
+@pytest.mark.every_database
+def test_nothing_is_lost_and_nothing_runs_twice_at_once(
+    database: sa.Engine, conductors: Callable[[str, float], subprocess.Popen[bytes]]
+) -> None:
+    JOURNAL.create(db.engine())
+    _want(KEYS[:500] + SLOW)
+    first, second = conductors("ahead", 3600.0), conductors("behind", -3600.0)
+    _want(KEYS[500:])
+    for round_ in range(5):
+        # Wanted again while claimed, while running and while finishing.
+        for part in range(10):
+            _want(KEYS[part * 20 + round_ :: 200])
+    first.send_signal(signal.SIGSTOP)
+    # Longer than its leases: the other one takes over what the stopped one holds.
+    time.sleep(2 * work_conductor.LEASE)
+    first.send_signal(signal.SIGCONT)
+    _want(SLOW + KEYS[:50])
+    second.kill()
+    _wait_until_empty()
+    _assert_nothing_lost_nor_doubled(_journal())
+
+
+def _claims(rows: int, owner: str = "me") -> list[work.Claim]:
+    claims = [work.claim(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
+    return [claim for claim in claims if claim is not None]
+
+
+def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    (claim,) = _claims(1)
+    assert work.claim("other", 30.0, ["test"]) is None
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert work.finish(claim) is False
+    (again,) = _claims(1, "again")
+    assert work.finish(again) is True
+    assert _left() == 0
+
+
+def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    stale = work.claim("stale", 0.0, ["test"])
+    assert stale is not None
+    time.sleep(0.01)
+    (fresh,) = _claims(1)
+    work.back_off(stale, "too late")
+    assert work.finish(stale) is True
+    assert _left() == 1
+    work.renew([stale, fresh], 30.0)
+    with pytest.raises(work.LeaseLost):
+        stale.checkpoint()
+    with db.writer() as session:
+        work.hold(session, fresh)
+        with pytest.raises(work.LeaseLost):
+            work.hold(session, stale)
+    fresh.checkpoint()
+    assert work.finish(fresh) is True
+
+
+def test_a_failed_row_keeps_its_error_and_waits(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    (claim,) = _claims(1)
+    work.back_off(claim, "the reason")
+    assert work.claim("other", 30.0, ["test"]) is None
+    with db.reader() as session:
+        row = session.scalars(sa.select(models.Work)).one()
+    assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
+
+
+def test_wanting_a_failed_row_again_makes_it_due(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    work.back_off(_claims(1)[0], "the reason")
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert len(_claims(1, "again")) == 1
+
+
+def test_claiming_and_finishing_costs_at_most_four_statements(
+    database: sa.Engine, count_sql: Callable[..., object]
+) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    with count_sql() as counter:  # type: ignore[attr-defined]
+        work.finish(_claims(1)[0])
+    assert len(counter.statements) <= 4, counter.statements
+
+
+def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
+    def change() -> None:
+        with db.writer() as session:
+            work.want(session, "test", ["a"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change()
+    assert _left() == 0
+
+
+def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> None:
+    stuck, done = threading.Event(), threading.Event()
+
+    def hang(claim: work.Claim) -> None:
+        stuck.wait(TIMEOUT)
+
+    runner = worker.Worker(
+        {"stuck": hang, "test": lambda claim: done.set()},
+        name="one",
+        threads=2,
+        lease_seconds=30,
+        poll_interval=0.1,
+    )
+    with db.writer() as session:
+        work.want(session, "stuck", [str(number) for number in range(6)])
+    runner.start()
+    try:
+        with db.writer() as session:
+            work.want(session, "test", ["a"])
+        assert done.wait(TIMEOUT)
+    finally:
+        stuck.set()
+        runner.stop(grace=10)
+
+
+def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert _claims(1)
+    assert _claims(1, "another") == []
+    work.hand_back_all()
+    assert [claim.key for claim in _claims(1, "another")] == ["a"]

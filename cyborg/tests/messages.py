@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transports for tests, in memory and RabbitMQ, with topics that no other test uses."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import rpc
+from cyborg.rpc import link
+from cyborg.tests import servers
+
+#: For ``parametrize`` and ``params``: every transport there is.
+TRANSPORTS = ["memory", pytest.param("rabbitmq", marks=pytest.mark.services)]
+
+
+@contextlib.contextmanager
+def transport(conf: cfg.ConfigOpts, name: str) -> Iterator[None]:
+    """Let the services of ``conf`` send messages over a transport of their own."""
+    rpc.use_memory(conf)
+    if name == "rabbitmq":
+        conf.set_override("transport_url", servers.url_of("rabbitmq"))
+    with pytest.MonkeyPatch.context() as names:
+        for topic in ("CONDUCTOR_TOPIC", "AGENT_TOPIC"):
+            names.setattr(link, topic, f"{getattr(link, topic)}-{uuid.uuid4().hex}")
+        rpc.close()
+        yield
+        rpc.close()
+
+
+class Wire:
+    """A TCP relay to a server that can be cut and joined again, always on the same port."""
+
+    def __init__(self, server_url: str) -> None:
+        server = sa.make_url(server_url)
+        self._server = (server.host, server.port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._port = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self.url = server.set(host="127.0.0.1", port=self._port).render_as_string(
+            hide_password=False
+        )
+        self.cut()
+
+    def join(self) -> None:
+        """Let connections through from now on."""
+        self._listening = socket.create_server(("127.0.0.1", self._port))
+        threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection, and refuse new ones."""
+        for end in (self._listening, *self._ends):
+            # Only shutdown ends what another thread is waiting for.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _address = listening.accept()
+                far = socket.create_connection(self._server)
+                self._ends += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=_relay, args=(source, sink), daemon=True).start()
+
+
+def _relay(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where events end in tests: an HTTP server that answers as Nova's external events API does."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from typing import Any
+
+from oslo_config import cfg
+
+
+class NovaSink:
+    """Receives ``POST /os-server-external-events`` and remembers the events.
+
+    ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
+    request instead.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[list[dict[str, Any]]] = []
+        self.answer = 200
+        self.status: int | None = None
+        sink = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                sink.requests.append(body["events"])
+                self._reply(*sink.reply(self.path, body["events"]))
+
+            def _reply(self, status: int, body: dict[str, Any]) -> None:
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                """Tests read what arrived, not a log."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+        self._thread.start()
+
+    def reply(self, path: str, events: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        """Status and body of an answer."""
+        if path != "/os-server-external-events":
+            return 404, {}
+        if self.status is not None:
+            return self.status, {}
+        status = 200 if self.answer == 200 else 207
+        return status, {"events": [{**event, "code": self.answer} for event in events]}
+
+    @property
+    def events(self) -> dict[str, str]:
+        """The last status sent for each ARQ."""
+        return {event["tag"]: event["status"] for sent in self.requests for event in sent}
+
+    def configure(self, conf: cfg.ConfigOpts) -> None:
+        """Point ``[nova]`` here."""
+        conf.set_override("auth_type", "none", group="nova")
+        conf.set_override("endpoint_override", self.url, group="nova")
+
+    def stop(self) -> None:
+        """Refuse every further connection."""
+        self._server.shutdown()
+        self._server.server_close()

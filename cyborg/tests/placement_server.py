@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real Placement for tests: its own database a test, served over HTTP on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from cheroot import wsgi
+from oslo_config import cfg
+
+from cyborg.inventory.changes import provider_uuid
+from cyborg.placement import desired, local, sync, tree
+from cyborg.tests import hosts
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_HEADERS = {
+    "X-Auth-Token": "admin",
+    "OpenStack-API-Version": "placement 1.37",
+    "Content-Type": "application/json",
+}
+
+
+class PlacementServer:
+    """Placement at :attr:`url`, and a way round HTTP to look at it and to change it.
+
+    ``calls`` has what arrived over HTTP since the test began, without the query. ``before``, where
+    set, is called with each method and path first, and may answer instead of Placement.
+    ``lose_answer_after``, where set, is the number of requests after which one is done as asked
+    but answered 500.
+    """
+
+    def __init__(self, template: pathlib.Path) -> None:
+        self._template = template
+        self._server = wsgi.Server(("127.0.0.1", 0), self._serve, numthreads=16)
+        self._server.prepare()
+        self.url = f"http://127.0.0.1:{self._server.bind_addr[1]}"
+        self._thread = threading.Thread(target=self._server.serve, daemon=True)
+        self._thread.start()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.calls: list[str] = []
+        self.request_ids: set[str] = set()
+        self.before: Callable[[str, str], webob.Response | None] | None = None
+        self.lose_answer_after: int | None = None
+
+    def renew(self, state_dir: pathlib.Path, conf: cfg.ConfigOpts) -> None:
+        """Begin anew with an empty Placement in ``state_dir``, which ``conf`` then points at."""
+        with (
+            contextlib.closing(sqlite3.connect(self._template)) as source,
+            contextlib.closing(sqlite3.connect(state_dir / local.DATABASE)) as target,
+        ):
+            source.backup(target)
+        self.restart(state_dir)
+        self._conf = conf
+        local.point_at(conf, self.url)
+        self._begin()
+
+    def restart(self, state_dir: pathlib.Path) -> None:
+        """Load Placement on what ``state_dir`` has."""
+        self._app = local.load_app(state_dir)
+
+    def sync(self, *, full: bool = False) -> None:
+        """Do the work ``placement/host-1``, which no other conductor takes over meanwhile."""
+        sync.sync_host(self._conf, "host-1", lambda: None, full=full)
+
+    def stop(self) -> None:
+        """Serve no more."""
+        self._server.stop()
+        self._thread.join()
+
+    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.calls.append(f"{method} {path}")
+        self.request_ids.add(environ.get("HTTP_X_OPENSTACK_REQUEST_ID", ""))
+        answer = self.before(method, path) if self.before is not None else None
+        if self.lose_answer_after is not None:
+            if self.lose_answer_after == 0:
+                webob.Request(environ).get_response(self._app)
+                answer = webob.Response(status=500)
+            self.lose_answer_after -= 1
+        return (answer or self._app)(environ, start_response)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask Placement past HTTP, as its operator or Nova would; its answer."""
+        request = webob.Request.blank(path, method=method, headers=_HEADERS)
+        if body is not None:
+            request.body = json.dumps(body).encode()
+        response = request.get_response(self._app)
+        assert response.status_code < 400, response.text
+        return response.json if response.body else None
+
+    def make_provider(self, name: str, parent: str | None = None) -> str:
+        """Make a provider as Nova would, and return its uuid."""
+        body = {"name": name} | ({"parent_provider_uuid": parent} if parent else {})
+        return str(self.call("POST", "/resource_providers", body)["uuid"])
+
+    def allocate(self, consumer: str, provider: str, **resources: int) -> None:
+        """Let ``consumer`` hold resources of the provider."""
+        body = {
+            "allocations": {provider: {"resources": resources}},
+            "consumer_generation": None,
+            "project_id": "p",
+            "user_id": "u",
+        }
+        self.call("PUT", f"/allocations/{consumer}", body)
+
+    def release(self, consumer: str) -> None:
+        """Drop all that ``consumer`` holds."""
+        if self.call("GET", f"/allocations/{consumer}")["allocations"]:
+            self.call("DELETE", f"/allocations/{consumer}")
+
+    def generation(self, uuid: str) -> int:
+        """The provider's generation."""
+        return int(self.call("GET", f"/resource_providers/{uuid}")["generation"])
+
+    def set_inventories(self, uuid: str, **classes: dict[str, int]) -> None:
+        """Replace a provider's inventories behind Cyborg's back."""
+        body = {"resource_provider_generation": self.generation(uuid), "inventories": classes}
+        self.call("PUT", f"/resource_providers/{uuid}/inventories", body)
+
+    def set_traits(self, uuid: str, *traits: str) -> None:
+        """Replace a provider's traits behind Cyborg's back."""
+        for trait in traits:
+            if trait.startswith("CUSTOM_"):
+                self.call("PUT", f"/traits/{trait}")
+        body = {"resource_provider_generation": self.generation(uuid), "traits": traits}
+        self.call("PUT", f"/resource_providers/{uuid}/traits", body)
+
+    def find(self, name: str) -> str | None:
+        """The uuid of the provider of that name, if there is one."""
+        found = self.call("GET", f"/resource_providers?name={name}")["resource_providers"]
+        return found[0]["uuid"] if found else None
+
+    def below(self, root_name: str) -> dict[str, tree.Provider]:
+        """Everything below the root of that name, by uuid, with no generations."""
+        root = self.find(root_name)
+        listed = self.call("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
+        return {item["uuid"]: self._provider(item) for item in listed if item["uuid"] != root}
+
+    def _provider(self, item: dict[str, Any]) -> tree.Provider:
+        path = f"/resource_providers/{item['uuid']}"
+        inventories = self.call("GET", f"{path}/inventories")["inventories"]
+        return tree.Provider(
+            uuid=item["uuid"],
+            name=item["name"],
+            parent_uuid=item["parent_provider_uuid"],
+            inventories={name: tree.Inventory(**inv) for name, inv in inventories.items()},
+            traits=frozenset(self.call("GET", f"{path}/traits")["traits"]),
+        )
+
+    def offered(self, uuid: str) -> dict[str, tuple[int, int]]:
+        """Total and reserved of each class of the provider."""
+        found = self.call("GET", f"/resource_providers/{uuid}/inventories")["inventories"]
+        return {name: (inv["total"], inv["reserved"]) for name, inv in found.items()}
+
+    def candidates(self, resource_class: str) -> set[str]:
+        """The providers that the scheduler may claim one of the class from."""
+        path = f"/allocation_candidates?resources={resource_class}:1"
+        requests = self.call("GET", path)["allocation_requests"]
+        return {uuid for request in requests for uuid in request["allocations"]}
+
+    def assert_right(self, host_name: str) -> None:
+        """Check that below the host's root there is what the database wants, and nothing else."""
+        state = desired.read(host_name)
+        assert state is not None
+        if state.providers or self.find(state.root_name):
+            assert self.below(state.root_name) == state.below(self.find(state.root_name))
+        assert state.records.keys() == state.providers.keys()
+
+
+@pytest.fixture(scope="session")
+def placement_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlacementServer]:
+    """Placement has globals: one a test process, with a new database for each test."""
+    state_dir = tmp_path_factory.mktemp("placement")
+    local.load_app(state_dir)
+    server = PlacementServer(state_dir / local.DATABASE)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def placement(
+    placement_process: PlacementServer, conf: cfg.ConfigOpts, tmp_path: pathlib.Path
+) -> PlacementServer:
+    """An empty Placement that ``[placement]`` of ``conf`` points at."""
+    placement_process.renew(tmp_path, conf)
+    return placement_process
+
+
+@pytest.fixture
+def root(placement: PlacementServer) -> str:
+    """The root provider of :mod:`cyborg.tests.hosts`' host, as Nova makes it."""
+    return placement.make_provider(hosts.ROOT)
+
+
+@pytest.fixture
+def card(root: str, placement: PlacementServer, database: sa.Engine) -> str:
+    """The provider of one card with four handles, reported and in Placement already."""
+    hosts.apply(hosts.card())
+    placement.sync()
+    placement.calls.clear()
+    return provider_uuid("host-1_a")

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API over HTTP behind Keystone, and something of everything that personas may want."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import requests
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import context, db, policy, profiles
+from cyborg.api import app, server
+from cyborg.db import models
+from cyborg.inventory import admin
+from cyborg.tests import boots, hosts
+from cyborg.tests.keystone_server import Keystone
+from cyborg.tests.personas import PROJECTS, Personas
+
+#: Seconds within which the API answers, even on a busy machine.
+PATIENCE = 60
+#: What a project has: its id, a profile that is private to it, a free ARQ, and one of an instance.
+NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance")
+#: What requests can change.
+_TABLES = (models.Arq, models.Attribute, models.Device, models.DeviceProfile)
+_numbers = itertools.count(1)
+
+
+class Scene:
+    """Two cards, one out of service; a profile for all, and things of each project."""
+
+    def __init__(self, url: str, personas: Personas, enforcer: policy.Enforcer) -> None:
+        self.url = url
+        self._personas = personas
+        self._enforcer = enforcer
+        self._http = requests.Session()
+        hosts.apply(hosts.card("a"), hosts.card("b"))
+        self._names = self._make_common()
+        self._owned = {name: self._make_owned(name) for name in PROJECTS}
+        with db.reader() as session:
+            self._saved = {
+                table: [row._asdict() for row in session.execute(sa.select(table))]
+                for table in models.Base.metadata.sorted_tables
+            }
+
+    def _make_common(self) -> dict[str, str]:
+        with db.reader() as session:
+            deployable, unused = session.scalars(
+                sa.select(models.Deployable)
+                .options(orm.joinedload(models.Deployable.device))
+                .order_by(models.Deployable.name)
+            )
+        admin.set_device_status(unused.device.uuid, admin.MAINTAINING)
+        attribute = admin.create_attribute(deployable_id=deployable.id, key="colour", value="blue")
+        profile = profiles.create_profile(
+            name="public", groups=[dict(boots.GROUP)], description=None
+        )
+        return {
+            "rp": deployable.rp_uuid,
+            "deployable": deployable.uuid,
+            "deployable_id": str(deployable.id),
+            "device": deployable.device.uuid,
+            "disabled": unused.device.uuid,
+            "attribute": attribute.uuid,
+            "device_profile": profile.uuid,
+        }
+
+    def _make_owned(self, project: str) -> dict[str, str]:
+        uuid, instance = self._personas.projects[project], models.new_uuid()
+        ctx = context.admin(self._enforcer, project_id=uuid)
+        arq, bound = boots.arqs(ctx, 2)
+        boots.bind(ctx, [bound], instance)
+        profile = profiles.create_profile(
+            name=f"private-{project}",
+            groups=[dict(boots.GROUP)],
+            description=None,
+            visibility=profiles.PRIVATE,
+            projects=[uuid],
+        )
+        owned = [uuid, profile.uuid, profile.name, arq, bound, instance]
+        return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
+
+    def renew(self) -> None:
+        """Put everything back to how it was."""
+        with db.writer() as session:
+            for table in reversed(self._saved):
+                session.execute(table.delete())
+            for table, rows in self._saved.items():
+                if rows:
+                    session.execute(table.insert(), rows)
+
+    def names(self, project: str = "own") -> dict[str, str]:
+        """The uuids and names of everything, of the project's own things, and some unused."""
+        new = {"new": models.new_uuid(), "name": f"name-{next(_numbers)}"}
+        return self._names | self._owned[project] | new
+
+    def state(self) -> list[Any]:
+        """Everything that requests can change."""
+        with db.reader() as session:
+            rows = [session.execute(sa.select(model.__table__)).all() for model in _TABLES]
+        return [tuple(row) for table in rows for row in table]
+
+    def ask(
+        self,
+        persona: str | None,
+        line: str,
+        body: Any = None,
+        *,
+        vouched: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """Send the request that the line says, such as ``GET /devices``, with the persona's token.
+
+        With ``vouched`` another service sends it on behalf of the persona.
+        """
+        method, _, path = line.partition(" ")
+        tokens = {}
+        if persona is not None:
+            tokens["X-Auth-Token"] = self._personas.token(persona)
+        if vouched:
+            tokens["X-Service-Token"] = self._personas.token("nova")
+        return self._http.request(
+            method,
+            f"{self.url}{path}",
+            json=body,
+            headers={**tokens, **(headers or {})},
+            timeout=PATIENCE,
+        )
+
+
+@pytest.fixture
+def scene(
+    conf: cfg.ConfigOpts,
+    database: sa.Engine,
+    keystone: Keystone,
+    personas: Personas,
+    enforcer: policy.Enforcer,
+) -> Iterator[Scene]:
+    """The API, served with ``conf`` as the test has left it so far."""
+    keystone.point_at(conf)
+    with serving(conf) as url:
+        yield Scene(url, personas, enforcer)
+
+
+@contextlib.contextmanager
+def serving(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """While the block runs, the API is served at the URL that it is given."""
+    http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
+    port = http.listen()
+    http.start()
+    try:
+        yield f"http://127.0.0.1:{port}/v2"
+    finally:
+        http.stop()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of one handle run one at a time, and a repeat joins the step under way."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg import rpc
+from cyborg.agent import endpoint
+from cyborg.drivers import base
+from cyborg.tests.unit.test_payloads import step
+
+PATIENCE = 60
+
+
+class Driver:
+    """Notes each call and takes until ``gate`` opens."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[tuple[str, base.AttachHandle]] = queue.Queue()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fault: BaseException | None = None
+
+    def discover(self, host: base.Host) -> list[base.Device]:
+        return []
+
+    def prepare(self, handle: base.AttachHandle) -> None:
+        self._call("prepare", handle)
+
+    def clean(self, handle: base.AttachHandle) -> None:
+        self._call("clean", handle)
+
+    def _call(self, action: str, handle: base.AttachHandle) -> None:
+        self.calls.put((action, handle))
+        self.gate.wait(PATIENCE)
+        if self.fault is not None:
+            raise self.fault
+
+
+class Plain:
+    def discover(self, host: base.Host) -> list[base.Device]:
+        return []
+
+
+@pytest.fixture
+def driver():
+    slow = Driver()
+    yield slow
+    slow.gate.set()
+
+
+@pytest.fixture
+def agent(driver):
+    return endpoint.Endpoint({"fake_driver": driver, "plain": Plain()})
+
+
+@pytest.fixture
+def ask(agent) -> Callable[..., None]:
+    def asking(wait: float = PATIENCE, **changes: Any) -> None:
+        agent.host_step({}, dataclasses.replace(step(), **changes).to_wire(), wait)
+
+    return asking
+
+
+def in_thread(function: Callable[..., None], **arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=function, kwargs=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until_idle(agent: endpoint.Endpoint) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while agent._latest:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_driver_gets_the_handle(ask, driver):
+    ask()
+
+    action, handle = driver.calls.get_nowait()
+    assert action == "prepare"
+    assert handle == base.AttachHandle(
+        attach_type=step().attach_type, attach_info=step().attach_info
+    )
+
+
+def test_a_step_that_is_over_may_be_asked_for_again(ask, driver):
+    ask()
+    ask()
+
+    assert driver.calls.qsize() == 2
+
+
+def test_what_the_driver_raises_is_a_sentence(ask, driver):
+    driver.fault = OSError("no such card")
+
+    with pytest.raises(rpc.HostStepFailed, match=r"^OSError: no such card$"):
+        ask()
+
+
+def test_a_step_that_failed_may_be_asked_for_again(ask, driver):
+    driver.fault = OSError()
+    with pytest.raises(rpc.HostStepFailed):
+        ask()
+
+    driver.fault = None
+
+    ask()
+    assert driver.calls.qsize() == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_driver_that_ends_its_thread_has_failed(ask, driver):
+    driver.fault = SystemExit()
+
+    with pytest.raises(rpc.HostStepFailed, match="without an answer"):
+        ask()
+
+
+def test_a_repeat_joins_the_step_under_way(ask, driver, agent):
+    driver.gate.clear()
+    for _ in range(3):
+        with pytest.raises(rpc.HostStepRunning, match="has not finished to prepare"):
+            ask(wait=0)
+    driver.calls.get(timeout=PATIENCE)
+
+    driver.gate.set()
+    wait_until_idle(agent)
+
+    assert driver.calls.empty()
+
+
+def test_all_who_joined_learn_the_outcome(ask, driver):
+    driver.gate.clear()
+    outcomes: queue.Queue[str] = queue.Queue()
+
+    def learn() -> None:
+        try:
+            ask()
+        except rpc.HostStepFailed as exc:
+            outcomes.put(str(exc))
+
+    first = in_thread(learn)
+    driver.calls.get(timeout=PATIENCE)
+    others = [in_thread(learn) for _ in range(3)]
+    driver.fault = OSError("out of order")
+    driver.gate.set()
+    for thread in (first, *others):
+        thread.join(PATIENCE)
+
+    assert [outcomes.get_nowait() for _ in range(4)] == ["OSError: out of order"] * 4
+
+
+def test_another_step_of_the_handle_waits_for_the_one_before_it(ask, driver):
+    driver.gate.clear()
+    with pytest.raises(rpc.HostStepRunning):
+        ask(wait=0)
+    driver.calls.get(timeout=PATIENCE)
+
+    with pytest.raises(rpc.HostStepRunning):
+        ask(wait=0.1, action="clean")
+    assert driver.calls.empty()
+
+    driver.gate.set()
+    ask(action="clean")
+    assert driver.calls.get(timeout=PATIENCE)[0] == "clean"
+
+
+def test_steps_of_a_handle_keep_their_order(ask, driver):
+    driver.gate.clear()
+    for action in ("prepare", "clean", "clean", "prepare", "clean"):
+        with pytest.raises(rpc.HostStepRunning):
+            ask(wait=0, action=action)
+    driver.gate.set()
+    ask(action="clean")
+
+    order = [driver.calls.get_nowait()[0] for _ in range(4)]
+
+    assert order == ["prepare", "clean", "prepare", "clean"]
+
+
+def test_steps_of_two_handles_run_side_by_side(ask, driver):
+    driver.gate.clear()
+    for handle in ("one", "two"):
+        with pytest.raises(rpc.HostStepRunning):
+            ask(wait=0, attach_handle_uuid=handle)
+
+    for _ in range(2):
+        driver.calls.get(timeout=PATIENCE)
+
+
+def test_a_repeat_that_is_asked_for_later_joins_too(ask, driver, agent):
+    driver.gate.clear()
+    for asked_ms in (1, 2):
+        with pytest.raises(rpc.HostStepRunning, match="has not finished"):
+            ask(wait=0, asked_ms=asked_ms)
+    driver.calls.get(timeout=PATIENCE)
+
+    driver.gate.set()
+    wait_until_idle(agent)
+
+    assert driver.calls.empty()
+
+
+def test_a_message_that_was_held_up_does_not_undo_a_newer_step(ask, driver):
+    ask(action="prepare", asked_ms=2)
+    driver.calls.get_nowait()
+
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        ask(action="clean", asked_ms=1)
+
+    assert driver.calls.empty()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"driver": "nvidia"}, "Driver nvidia is not loaded on this host"),
+        ({"driver": "plain"}, "Driver plain cannot prepare a handle"),
+        ({"driver": "plain", "action": "clean"}, "Driver plain cannot clean a handle"),
+        ({"action": "explode"}, "Driver fake_driver cannot explode a handle"),
+        ({"action": "discover"}, "Driver fake_driver cannot discover a handle"),
+        ({"attach_type": "WHEEL"}, "This is no host step"),
+    ],
+)
+def test_what_cannot_be_done_is_said(ask, driver, changes, sentence):
+    with pytest.raises(rpc.HostStepFailed, match=sentence):
+        ask(**changes)
+
+    assert driver.calls.empty()
+
+
+@pytest.mark.parametrize("wire", [{}, {"action": "prepare"}])
+def test_what_is_no_step_is_refused(agent, wire):
+    with pytest.raises(rpc.HostStepFailed, match="This is no host step"):
+        agent.host_step({}, wire, 0)
+
+
+def test_runs_that_are_over_are_forgotten(ask, agent):
+    for number in range(20):
+        ask(attach_handle_uuid=str(number))
+
+    wait_until_idle(agent)

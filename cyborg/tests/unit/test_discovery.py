@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One bad driver never hinders the others, and no driver takes what another owns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import base
+
+PATIENCE = 60
+
+
+def device(path: str, *names: str) -> base.Device:
+    return base.Device(
+        type="PCI",
+        vendor="10de",
+        model="20f1",
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info={"bus": path}),
+        deployables=tuple(
+            base.Deployable(
+                name=name, resource_class="CUSTOM_PCI", num_accelerators=1, attach_handles=()
+            )
+            for name in names
+        ),
+    )
+
+
+class Driver:
+    """Finds ``devices``; raises ``fault``; waits for ``gate``; keeps the hosts it was shown."""
+
+    def __init__(self, *devices: object) -> None:
+        self.devices = devices
+        self.fault: BaseException | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.hosts: list[base.Host] = []
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        self.hosts.append(host)
+        self.gate.wait(PATIENCE)
+        yield from self.devices  # type: ignore[misc]
+        if self.fault is not None:
+            raise self.fault
+
+
+class PciReader:
+    """Keeps the walk that it was shown."""
+
+    def __init__(self) -> None:
+        self.walks: list[object] = []
+
+    def discover(self, host: base.Host) -> list[base.Device]:
+        self.walks.append(host.pci)
+        return []
+
+
+def passes(timeout: float = PATIENCE, **drivers: base.Driver) -> discovery.Discovery:
+    return discovery.Discovery("host-1", drivers, timeout=timeout)
+
+
+GPU, NIC = device("01", "gpu"), device("02", "nic")
+
+
+def test_each_driver_reports_its_devices():
+    found = passes(a=Driver(GPU), b=Driver(NIC), c=Driver()).run()
+
+    assert found.devices == {"a": (GPU,), "b": (NIC,), "c": ()}
+    assert found.errors == {}
+
+
+def test_a_driver_that_fails_is_named_and_reports_nothing():
+    bad = Driver(GPU)
+    bad.fault = OSError("the bus is on fire")
+
+    found = passes(bad=bad, good=Driver(NIC)).run()
+
+    assert found.devices == {"good": (NIC,)}
+    assert found.errors == {"bad": "OSError: the bus is on fire"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_driver_that_ends_its_thread_is_named():
+    bad = Driver(GPU)
+    bad.fault = SystemExit()
+
+    found = passes(bad=bad).run()
+
+    assert found.errors == {"bad": "The driver ended without an answer"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "fault"),
+    [
+        (["gpu"], "discover() returned a str, not a Device"),
+        ([GPU, device("01", "other")], 'discover() returned PCI {"bus": "01"} twice'),
+        ([GPU, device("03", "gpu")], "discover() returned deployable gpu twice"),
+    ],
+)
+def test_a_driver_that_returns_nonsense_is_named(devices, fault):
+    found = passes(bad=Driver(*devices)).run()
+
+    assert found.devices == {}
+    assert fault in found.errors["bad"]
+
+
+def test_a_driver_that_hangs_is_left_alone_until_it_returns():
+    slow = Driver(GPU)
+    slow.gate.clear()
+    agent = passes(slow=slow, good=Driver(NIC), timeout=0.1)
+
+    first, second = agent.run(), agent.run()
+
+    assert first == second
+    assert first.devices == {"good": (NIC,)}
+    assert first.errors == {"slow": "Discovery does not end within 0.1 seconds"}
+    assert len(slow.hosts) == 1
+
+    slow.gate.set()
+    while (found := agent.run()).errors:
+        pass
+    assert found.devices == {"slow": (GPU,), "good": (NIC,)}
+
+
+def test_a_device_of_two_drivers_is_the_first_ones():
+    found = passes(first=Driver(GPU), second=Driver(NIC, GPU)).run()
+
+    assert found.devices == {"first": (GPU,)}
+    assert found.errors == {
+        "second": 'The driver reports PCI {"bus": "01"}, which is driver first\'s'
+    }
+
+
+def test_a_name_of_two_drivers_is_the_first_ones():
+    found = passes(first=Driver(GPU), second=Driver(device("02", "gpu"))).run()
+
+    assert found.devices == {"first": (GPU,)}
+    assert "deployable gpu" in found.errors["second"]
+
+
+def test_a_device_stays_with_the_driver_that_reported_it_before():
+    newcomer, owner = Driver(), Driver(GPU)
+    agent = passes(newcomer=newcomer, owner=owner)
+    agent.run()
+
+    newcomer.devices = (GPU,)
+
+    assert agent.run().devices == {"owner": (GPU,)}
+
+
+def test_a_device_stays_with_its_driver_while_that_fails():
+    owner, other = Driver(GPU), Driver()
+    agent = passes(owner=owner, other=other)
+    agent.run()
+
+    owner.fault = OSError()
+    other.devices = (GPU,)
+
+    found = agent.run()
+    assert found.devices == {}
+    assert "owner" in found.errors["other"]
+
+
+def test_a_device_that_its_driver_no_longer_reports_is_free_for_another():
+    old, new = Driver(GPU), Driver()
+    agent = passes(old=old, new=new)
+    agent.run()
+
+    old.devices, new.devices = (), (GPU,)
+
+    found = agent.run()
+    assert found.devices == {"old": (), "new": (GPU,)}
+    assert found.errors == {}
+
+
+def test_drivers_share_one_walk_a_pass():
+    first, second = PciReader(), PciReader()
+    agent = passes(first=first, second=second)
+
+    assert agent.run().errors == agent.run().errors == {}
+
+    assert first.walks[0] is second.walks[0]
+    assert first.walks[1] is second.walks[1]
+    assert first.walks[0] is not first.walks[1]

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a driver may not report, since some database would refuse it with the whole host."""
+
+from __future__ import annotations
+
+import pytest
+
+from cyborg.tests import hosts
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attributes": {"k" * 256: "v"}},
+        {"attributes": {"key": "a\0b"}},
+        {"attributes": {"key": "\udcff"}},
+        {"attributes": {"key": 5}},
+        {"num_accelerators": 2**31},
+        {"name": "host-1_\0"},
+    ],
+)
+def test_a_deployable_that_cannot_be_stored_is_refused(changes: dict[str, object]) -> None:
+    fields = {"name": "host-1_a"} | changes
+    with pytest.raises((ValueError, TypeError)):
+        hosts.deployable(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"std_board_info": "a\0"}, {"vendor_board_info": "\udcff"}, {"vendor": "\udcff"}]
+)
+def test_a_device_that_cannot_be_stored_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="holds what is no text"):
+        hosts.device("a", **changes)

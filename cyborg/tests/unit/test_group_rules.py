@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device profile may say, and which accelerator requests it yields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cyborg import errors, profiles
+from cyborg.api import validation
+from cyborg.api.schemas import device_profiles as schemas
+
+
+def check_profile(**changes: Any) -> None:
+    """Hold a profile with those ``changes`` against its schema."""
+    validation.check(schemas.REPLACE, {"name": "n", "groups": [{}], **changes})
+
+
+def check_groups(groups: Any) -> list[dict[str, str]]:
+    """What the API does with groups: their schema goes before what the schema cannot say."""
+    check_profile(groups=groups)
+    return profiles.read_groups(groups)
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ({"resources:FPGA": "1"}, {"resources:FPGA": "1"}),
+        ({"resources:FPGA": 1}, {"resources:FPGA": "1"}),
+        ({"resources:FPGA": " 07 "}, {"resources:FPGA": "7"}),
+        ({"resources: GPU ": "1"}, {"resources:GPU": "1"}),
+        ({"resources:CUSTOM_QAT": "1"}, {"resources:CUSTOM_QAT": "1"}),
+        ({"trait:CUSTOM_A": " forbidden "}, {"trait:CUSTOM_A": "forbidden"}),
+        ({"accel:function_id": "x", "accel:n": 5}, {"accel:function_id": "x", "accel:n": "5"}),
+        ({"accel:": ""}, {"accel:": ""}),
+        ({}, {}),
+    ],
+)
+def test_groups_are_stored_trimmed_and_as_texts(
+    written: dict[str, Any], stored: dict[str, str]
+) -> None:
+    assert check_groups([written]) == [stored]
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ({"resources:FPGA": "-1"}, "Resources number -1 is invalid"),
+        ({"resources:FPGA": "0"}, "Resources number 0 is invalid"),
+        ({"resources:FPGA": "1.5"}, "Resources number 1.5 is invalid"),
+        ({"resources:FPGA": "1001"}, "from 1 to 1000"),
+        ({"resources:FPGA": "9" * 30}, "is invalid"),
+        ({"resources:FPGA": "１"}, "is invalid"),  # a digit, but of another script
+        ({"resources:FPGA": ""}, "Resources number  is invalid"),
+        ({"resources:FPGA": True}, "is invalid"),
+        ({"resources:FPGA": 1.5}, "is invalid"),
+        ({"resources:FPGA": None}, "is invalid"),
+        ({"resources:FPGA": [1]}, "is invalid"),
+        ({"resources:fpga": "1"}, "Unsupported resource class fpga"),
+        ({"resources:": "1"}, "Unsupported resource class"),
+        ({"resources:FPGA": "1", "resources: FPGA": "1"}, "more than once"),
+        ({"trait:HW_X": "required"}, "should start with CUSTOM_"),
+        ({"trait:CUSTOM_X": "Required"}, "Unsupported trait value Required"),
+        ({"accel:x": None}, "must be a text"),
+        ({"accel:x": {"a": 1}}, "must be a text"),
+        ({"accel:x": "v" * 256}, "accel:x must have 0 to 255 characters"),
+        ({"accel:" + "k" * 256: "v"}, "at most 255 characters"),
+        ({"foo": "bar"}, "must be of the form"),
+        ({" resources:FPGA": "1"}, "must be of the form"),
+        ("x", "must be an object"),
+        (None, "must be an object"),
+        ([], "must be an object"),
+    ],
+)
+def test_a_group_that_breaks_a_rule_is_refused(group: Any, sentence: str) -> None:
+    with pytest.raises(errors.Invalid, match=sentence):
+        check_groups([{"resources:GPU": "1"}, group])
+
+
+@pytest.mark.parametrize("groups", [[], None, "x", {"resources:FPGA": "1"}, [{}] * 1001])
+def test_groups_are_a_list_of_some(groups: Any) -> None:
+    with pytest.raises(errors.Invalid, match="groups must be a list"):
+        check_groups(groups)
+
+
+def test_a_profile_has_a_bound_in_all() -> None:
+    assert check_groups([{"resources:FPGA": "500"}] * 2)
+    with pytest.raises(errors.Invalid, match="1500 accelerators in all"):
+        check_groups([{"resources:FPGA": "500"}] * 3)
+
+
+@pytest.mark.parametrize("name", ["a", "A_b-9", "x" * 255])
+def test_names_that_are_names(name: str) -> None:
+    check_profile(name=name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "abc\n", "x" * 256, 5, True, ["x"], None])
+def test_names_that_are_none(name: Any) -> None:
+    with pytest.raises(errors.Invalid, match="Device profile name must"):
+        check_profile(name=name)
+
+
+@pytest.mark.parametrize("description", [None, "", 5, "d" * 65535])
+def test_descriptions(description: Any) -> None:
+    check_profile(description=description)
+
+
+@pytest.mark.parametrize("description", [["a"], True, 1.5, "d" * 65536])
+def test_what_is_no_description(description: Any) -> None:
+    with pytest.raises(errors.Invalid, match="description must"):
+        check_profile(description=description)
+
+
+def test_each_unit_of_each_class_is_a_request_in_the_order_of_the_groups() -> None:
+    groups = [
+        {"resources:FPGA": "2", "resources:GPU": "1"},
+        {"trait:CUSTOM_A": "required"},
+        {"resources:CUSTOM_NIC": "1"},
+    ]
+    expected = [(0, groups[0])] * 3 + [(2, groups[2])]
+    assert profiles.count_requests(groups) == expected
+
+
+@pytest.mark.parametrize(("value", "count"), [("required", 5), ("forbidden", 3)])
+def test_a_xilinx_card_is_two_requests(value: str, count: int) -> None:
+    group = {
+        "resources:FPGA": "2",
+        "resources:GPU": "1",
+        "trait:CUSTOM_FPGA_XILINX": value,
+    }
+    assert len(profiles.count_requests([group])) == count

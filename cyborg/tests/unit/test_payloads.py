@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the wire is what the golden files say, and readers bear newer senders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from cyborg import rpc
+from cyborg.drivers import base
+
+DATA = pathlib.Path(__file__).parent.parent / "data"
+
+
+def report() -> rpc.HostReport:
+    handle = base.AttachHandle(
+        attach_type="PCI",
+        attach_info={"domain": "0000", "bus": "0c", "device": "00", "function": "1"},
+    )
+    deployable = base.Deployable(
+        name="host-1_0000:0c:00.1",
+        resource_class="CUSTOM_PCI",
+        num_accelerators=1,
+        attach_handles=(handle,),
+        traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA"),
+        attributes={"numa_node": "0"},
+        cleans=True,
+    )
+    device = base.Device(
+        type="PCI",
+        vendor="10de",
+        model="20f1",
+        control_path=base.ControlPath(
+            cpid_type="PCI",
+            cpid_info={"domain": "0000", "bus": "0c", "device": "00", "function": "1"},
+        ),
+        deployables=(deployable,),
+        std_board_info='{"class": "030200"}',
+    )
+    return rpc.HostReport(
+        host="host-1",
+        node="host-1.example",
+        started=1_800_000_000_000,
+        counter=7,
+        errors={"slow_driver": "does not answer"},
+        devices={"pci_driver": (device,)},
+    )
+
+
+def step() -> rpc.HostStep:
+    return rpc.HostStep(
+        action="prepare",
+        driver="fake_driver",
+        attach_handle_uuid="313f7a53-cebb-4685-9640-5b054d4b82c5",
+        attach_type="TEST_PCI",
+        attach_info={"domain": "0000", "bus": "0c", "device": "0", "function": "1"},
+        asked_ms=1_800_000_000_000,
+    )
+
+
+PAYLOADS: dict[str, rpc.HostReport | rpc.HostStep] = {"host_report": report(), "host_step": step()}
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_payload_is_on_the_wire_as_its_golden_file_says(name):
+    golden = json.loads((DATA / f"{name}.json").read_text())
+
+    assert json.loads(json.dumps(PAYLOADS[name].to_wire())) == golden
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_the_golden_file_is_read_as_the_payload(name):
+    golden = json.loads((DATA / f"{name}.json").read_text())
+
+    assert type(PAYLOADS[name]).from_wire(golden) == PAYLOADS[name]
+
+
+def test_unknown_keys_of_a_newer_sender_are_ignored():
+    wire = report().to_wire()
+    wire["health"] = "good"
+    wire["devices"]["pci_driver"][0]["serial"] = "1"
+    wire["devices"]["pci_driver"][0]["deployables"][0]["colour"] = "red"
+
+    assert rpc.HostReport.from_wire(wire) == report()
+    assert rpc.HostStep.from_wire({**step().to_wire(), "deadline": 1}) == step()
+
+
+def test_keys_that_an_older_sender_leaves_out_have_defaults():
+    wire = report().to_wire()
+    del wire["errors"]
+    for key in ("traits", "attributes", "prepares", "cleans"):
+        del wire["devices"]["pci_driver"][0]["deployables"][0][key]
+
+    read = rpc.HostReport.from_wire(wire)
+
+    (deployable,) = read.devices["pci_driver"][0].deployables
+    assert (read.errors, deployable.traits, deployable.attributes) == ({}, (), {})
+    assert not deployable.prepares
+    assert not deployable.cleans
+
+
+def test_the_digest_is_of_what_is_said_not_of_when():
+    later = dataclasses.replace(report(), started=report().started + 1, counter=8)
+
+    assert later.digest() == report().digest()
+
+
+@pytest.mark.parametrize(
+    "change", [{"errors": {}}, {"node": "other"}, {"host": "other"}, {"devices": {}}]
+)
+def test_the_digest_changes_with_what_is_said(change):
+    assert dataclasses.replace(report(), **change).digest() != report().digest()
+
+
+@pytest.mark.parametrize("missing", ["host", "node", "started", "counter", "devices"])
+def test_data_that_is_no_report_is_refused(missing):
+    wire = report().to_wire()
+    del wire[missing]
+
+    with pytest.raises(KeyError):
+        rpc.HostReport.from_wire(wire)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work table: what is still to be done outside SQL, and who is doing it.
+
+Whoever changes the database calls :func:`want` in the same transaction, so the intent commits with
+the change. A conductor claims one row at a time for the length of a lease, reads the *current*
+state, acts, and removes the row only if nobody wanted it again meanwhile. Handlers run at least
+once, so each must be idempotent. All times are the database's clock.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, errors
+from cyborg.db import models
+
+BIND = "bind"
+NOVA_EVENT = "nova-event"
+PLACEMENT = "placement"
+HOST_STEP = "host-step"
+
+#: Seconds of the first back-off and of the longest. Lease, poll and the first back-offs together
+#: stay under a minute, so that a conductor's death is made good within one.
+FIRST_BACK_OFF = 0.5
+LONGEST_BACK_OFF = 30.0
+
+#: How many due rows a claim chooses among, so that several conductors rarely want the same one.
+_CANDIDATES = 8
+
+
+class TryLater(errors.ServiceUnavailable):
+    """Raised by a handler that cannot act yet; the sentence is kept as the row's last error."""
+
+
+class LeaseLost(Exception):
+    """Another conductor may own the row by now: stop without touching anything."""
+
+
+@dataclass(kw_only=True)
+class Claim:
+    """One row of work that this process owns until its lease ends."""
+
+    id: int
+    kind: str
+    key: str
+    wanted: int
+    wanted_ms: int
+    #: The database's clock when the row was claimed.
+    claimed_ms: int
+    attempts: int
+    owner: str
+    lease_seconds: float
+    _held_until: float = 0.0
+    _lost: threading.Event = field(default_factory=threading.Event)
+
+    def checkpoint(self) -> None:
+        """Raise :class:`LeaseLost` unless the row is still ours; handlers call it before acting."""
+        if self._lost.is_set() or time.monotonic() > self._held_until:
+            raise LeaseLost(f"{self.kind}/{self.key}")
+
+    def extended(self, started: float) -> None:
+        """Note that the lease was renewed by a statement sent at monotonic time ``started``."""
+        self._held_until = started + self.lease_seconds
+
+    def lose(self) -> None:
+        """Note that somebody else has the row."""
+        self._lost.set()
+
+
+def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
+    """Record in the caller's transaction that work of ``kind`` is to be done for ``keys``.
+
+    The rows stay locked until the transaction ends, in an order that is the same for everyone.
+    """
+    rows = [
+        {
+            "kind": kind,
+            "key": key,
+            "wanted": 1,
+            "wanted_ms": db.now_ms(),
+            "due_ms": db.now_ms(),
+            "attempts": 0,
+            "created_at": models.utcnow(),
+        }
+        for key in sorted(set(keys))
+    ]
+    if rows:
+        again = {
+            "wanted": models.Work.wanted + 1,
+            "wanted_ms": db.now_ms(),
+            "due_ms": db.now_ms(),
+        }
+        db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
+
+
+def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | None:
+    """Take one due row of ``kinds`` that nobody holds, or None where there is none.
+
+    ``owner`` must be new for each claim: it tells a stale holder from the present one.
+    """
+    candidates = _due(kinds)
+    random.shuffle(candidates)
+    for candidate in candidates:
+        started = time.monotonic()
+        if _take(candidate.id, owner, lease_seconds):
+            taken = Claim(
+                id=candidate.id,
+                kind=candidate.kind,
+                key=candidate.key,
+                wanted=candidate.wanted,
+                wanted_ms=candidate.wanted_ms,
+                claimed_ms=candidate.claimed_ms,
+                attempts=candidate.attempts + 1,
+                owner=owner,
+                lease_seconds=lease_seconds,
+            )
+            taken.extended(started)
+            return taken
+    return None
+
+
+def _free() -> sa.ColumnElement[bool]:
+    return sa.or_(models.Work.owner.is_(None), models.Work.lease_ms < db.now_ms())
+
+
+@db.retry
+def _due(kinds: Collection[str]) -> list[sa.Row[tuple[int, str, str, int, int, int, int]]]:
+    row = models.Work
+    columns = (row.id, row.kind, row.key, row.wanted, row.wanted_ms, row.attempts)
+    query = (
+        sa.select(*columns, db.now_ms().label("claimed_ms"))
+        .where(row.kind.in_(kinds), row.due_ms <= db.now_ms(), _free())
+        .order_by(row.due_ms)
+        .limit(_CANDIDATES)
+    )
+    with db.reader() as session:
+        return list(session.execute(query))
+
+
+@db.retry
+def _take(row_id: int, owner: str, lease_seconds: float) -> bool:
+    row = models.Work
+    guard = (row.id == row_id, row.due_ms <= db.now_ms(), _free())
+    lease_ms = db.now_ms() + round(lease_seconds * 1000)
+    with db.writer() as session:
+        taken = db.update(
+            session, row, *guard, owner=owner, lease_ms=lease_ms, attempts=row.attempts + 1
+        )
+        return taken == 1
+
+
+def hold(session: orm.Session, claimed: Claim) -> None:
+    """Keep the row ours until the caller's transaction ends.
+
+    :raises LeaseLost: it is not ours any more
+    """
+    claimed.checkpoint()
+    row = models.Work
+    mine = sa.select(row.id).where(row.id == claimed.id, row.owner == claimed.owner)
+    if session.scalar(mine.with_for_update()) is None:
+        raise LeaseLost(f"{claimed.kind}/{claimed.key}")
+
+
+@db.retry
+def finish(claimed: Claim) -> bool:
+    """Remove the row, or give it back at once where it was wanted again meanwhile.
+
+    True when the row is gone or not ours any more, False when it waits to be claimed again.
+    """
+    row = models.Work
+    with db.writer() as session:
+        mine = (row.id == claimed.id, row.owner == claimed.owner)
+        if db.delete(session, row, *mine, row.wanted == claimed.wanted):
+            return True
+        again = db.update(session, row, *mine, **_UNOWNED, attempts=0, last_error=None)
+        return again == 0
+
+
+_UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
+
+
+@db.retry
+def back_off(claimed: Claim, error: str) -> None:
+    """Give the row back, to be tried later; at once where it was wanted again meanwhile."""
+    row = models.Work
+    delay_ms = round(_delay(claimed.attempts) * 1000)
+    due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
+    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    with db.writer() as session:
+        db.update(session, row, *mine, **_UNOWNED, due_ms=due, last_error=error)
+
+
+@db.retry
+def hand_back(owners: Collection[str]) -> None:
+    """Give rows back untouched: their holder stops, or was stopped before it began."""
+    row = models.Work
+    with db.writer() as session:
+        db.update(session, row, row.owner.in_(owners), **_UNOWNED, due_ms=db.now_ms())
+
+
+@db.retry
+def hand_back_all() -> None:
+    """Give every row back, for a process that knows that whoever held one is dead."""
+    row = models.Work
+    with db.writer() as session:
+        db.update(session, row, row.owner.is_not(None), **_UNOWNED, due_ms=db.now_ms())
+
+
+def renew(claims: Collection[Claim], lease_seconds: float) -> None:
+    """Extend the leases of ``claims``; tell those that are no longer ours that they are lost."""
+    if not claims:
+        return
+    started = time.monotonic()
+    kept = _renew([claimed.owner for claimed in claims], lease_seconds)
+    for claimed in claims:
+        if claimed.owner in kept:
+            claimed.extended(started)
+        else:
+            claimed.lose()
+
+
+@db.retry
+def _renew(owners: list[str], lease_seconds: float) -> set[str]:
+    row = models.Work
+    held = row.owner.in_(owners)
+    with db.writer() as session:
+        db.update(session, row, held, lease_ms=db.now_ms() + round(lease_seconds * 1000))
+        return {owner for owner in session.scalars(sa.select(row.owner).where(held)) if owner}
+
+
+def _delay(attempts: int) -> float:
+    """Seconds of the back-off after that many attempts, with jitter."""
+    full = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(attempts - 1, 16))
+    return full * random.uniform(0.5, 1.0)

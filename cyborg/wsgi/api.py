@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg.wsgi.api:application`` for uWSGI, gunicorn, mod_wsgi and the like.
+
+The configuration is what ``--config-file`` and ``--config-dir`` among the arguments of the process
+name, or ``OS_CYBORG_CONFIG_FILES`` (separated by ``;``, in or below ``OS_CYBORG_CONFIG_DIR``), or
+``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR`` or in the usual places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from wsgiref.types import WSGIApplication
+
+from oslo_config import cfg
+from oslo_log import log
+
+from cyborg import conf as cyborg_conf
+from cyborg import db, rpc, version
+from cyborg.api import app
+
+
+def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """The command-line arguments that name the configuration; none for the usual places."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-file", action="append", default=[])
+    parser.add_argument("--config-dir", action="append", default=[])
+    named, _ = parser.parse_known_args(list(argv))
+    if named.config_file or named.config_dir:
+        files, folders = named.config_file, named.config_dir
+    else:
+        files, folders = _files_of_environ(environ), []
+    arguments = [("--config-file", file) for file in files]
+    arguments += [("--config-dir", folder) for folder in folders]
+    return [part for argument in arguments for part in argument]
+
+
+def _files_of_environ(environ: Mapping[str, str]) -> list[str]:
+    folder = environ.get("OS_CYBORG_CONFIG_DIR", "").strip()
+    names = environ.get("OS_CYBORG_CONFIG_FILES", "")
+    files = [name.strip() for name in names.split(";") if name.strip()]
+    if folder and not files:
+        files = ["cyborg.conf"]
+    return [str(pathlib.Path(folder, file)) for file in files]
+
+
+def make_application(arguments: Sequence[str]) -> WSGIApplication:
+    """The application of this process, with database and messaging configured."""
+    conf = cfg.CONF
+    cyborg_conf.register(conf)
+    log.register_options(conf)
+    conf(list(arguments), project="cyborg", version=version.VERSION)
+    log.setup(conf, "cyborg")
+    db.configure(conf)
+    rpc.configure(conf)
+    return app.load(conf)
+
+
+application = make_application(config_arguments(sys.argv[1:], os.environ))
