@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of one accelerator, told step by step; tools/quickstart.sh installs and calls this.
+
+Cyborg and its Placement run in one process, ``cyborg-standalone``. This program does by hand what
+Nova would do: with the ``openstack`` client, and with Placement's REST API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+BIN = pathlib.Path(sys.executable).parent
+HOST = "demo-host"
+PROFILE = "demo"
+#: One group: one FPGA, of the kind that the fake driver shows.
+GROUPS = [{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}]
+#: Seconds for anything to happen; it takes one or two.
+PATIENCE = 60.0
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """What went wrong, as a sentence."""
+
+
+def say(number: int, text: str) -> None:
+    """Begin a step."""
+    print(f"\n{number}. {text}", flush=True)
+
+
+def until(what: str, find: Callable[[], T | None]) -> T:
+    """Ask again until there is an answer."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := find()) is None:
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: nothing of it in {PATIENCE:.0f} seconds")
+        time.sleep(0.1)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Our environment without what it says of another cloud, or of proxies for this machine."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
+
+
+class Service:
+    """The running ``cyborg-standalone``."""
+
+    def __init__(self, state_dir: pathlib.Path) -> None:
+        self._log = state_dir / "log"
+        command = [BIN / "cyborg-standalone", "--port", "0", "--host", HOST]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, "--state-dir", state_dir],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(),
+                # Ctrl-C is for this program, which then stops the service.
+                process_group=0,
+            )
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        if not ready:
+            raise Failed(f"cyborg-standalone did not start: {self._last_line()}")
+        self.url = ready.split()[3].removesuffix("/v2")
+
+    def wait(self) -> int:
+        """Return when it ends."""
+        return self._process.wait()
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(PATIENCE)
+
+    def logged(self, *words: str) -> str | None:
+        """The message of a line of the log that has all these words."""
+        for line in self._log.read_text().splitlines():
+            if all(word in line for word in words):
+                return line[line.index(words[0]) :]
+        return None
+
+    def _last_line(self) -> str:
+        self._process.wait(PATIENCE)
+        return (self._log.read_text().strip().splitlines() or ["it says nothing"])[-1]
+
+    def openstack(self, *arguments: str) -> dict[str, str]:
+        """Run ``openstack accelerator …``; show what it says; the rows of a table of fields."""
+        print(f"   $ openstack accelerator {shlex.join(arguments)}", flush=True)
+        access = ["--os-auth-type", "none", "--os-endpoint", f"{self.url}/v2"]
+        done = subprocess.run(
+            [BIN / "openstack", *access, "accelerator", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+        for line in done.stdout.splitlines():
+            print(f"   {line}", flush=True)
+        if done.returncode != 0:
+            raise Failed(f"openstack accelerator {arguments[0]} failed: {done.stderr.strip()}")
+        cells = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]
+        return {row[1].strip(): row[2].strip() for row in cells if len(row) == 4}
+
+    def rest(self, method: str, path: str, body: object = None, *, show: bool = True) -> Any:
+        """Send a request to Cyborg or Placement; the decoded answer."""
+        if show:
+            print(f"   $ {method} {path}", flush=True)
+        request = urllib.request.Request(self.url + path, method=method)
+        if path.startswith("/placement"):
+            request.add_header("X-Auth-Token", "admin")
+            request.add_header("OpenStack-API-Version", "placement 1.36")
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=PATIENCE) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as exc:
+            raise Failed(f"{method} {path}: {exc.code} {exc.read().decode()}") from exc
+        return json.loads(text) if text else None
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Service]:
+    """A service with a new state directory, both gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="cyborg-quickstart-") as folder:
+        service = Service(pathlib.Path(folder))
+        try:
+            yield service
+        finally:
+            status = service.stop()
+        if status != 0:
+            raise Failed(f"cyborg-standalone ended with status {status}")
+
+
+def candidates_query(groups: list[dict[str, str]]) -> str:
+    """The profile's groups as Placement is asked for them: one numbered group each."""
+    parts = ["group_policy=none"]
+    for number, group in enumerate(groups):
+        suffix = f"_device_profile_{number}"
+        resources = {k.split(":")[1]: v for k, v in group.items() if k.startswith("resources:")}
+        traits = [
+            "!" * (value == "forbidden") + key.split(":")[1]
+            for key, value in group.items()
+            if key.startswith("trait:")
+        ]
+        parts.append(f"resources{suffix}=" + ",".join(f"{k}:{v}" for k, v in resources.items()))
+        parts.append(f"required{suffix}=" + ",".join(traits))
+    return "&".join(parts)
+
+
+def find_candidate(service: Service, query: str) -> dict[str, Any] | None:
+    """The first way in which Placement can serve the query, if it can yet."""
+    path = f"/placement/allocation_candidates?{query}"
+    found = service.rest("GET", path, show=False)["allocation_requests"]
+    return found[0] if found else None
+
+
+def offered(service: Service, provider: str) -> str:
+    """How much of the provider is on offer and in use."""
+    path = f"/placement/resource_providers/{provider}"
+    inventory = service.rest("GET", f"{path}/inventories", show=False)["inventories"]["FPGA"]
+    used = service.rest("GET", f"{path}/usages", show=False)["usages"]["FPGA"]
+    state = f"{used} of {inventory['total']} FPGAs in use, {inventory['reserved']} reserved"
+    return f"provider {provider}: {state}"
+
+
+def provider_of(candidate: dict[str, Any]) -> str:
+    """The provider that serves the profile's only group."""
+    (provider,) = candidate["mappings"]["_device_profile_0"]
+    return str(provider)
+
+
+def columns(*names: str) -> list[str]:
+    """The client's option for showing only these."""
+    return [part for name in names for part in ("-c", name)]
+
+
+def expect(what: str, *, seen: object, wanted: object) -> None:
+    """Complain unless the two are equal."""
+    if seen != wanted:
+        raise Failed(f"{what}: {wanted!r} was expected, not {seen!r}")
+
+
+def discover(service: Service) -> None:
+    """Steps 1 and 2: there is a device, and a profile to ask for it."""
+    say(1, "The agent has found a device on this host: the fake driver's, an FPGA with 16 handles.")
+    # Until the agent has reported, which it does at once, there is nothing to be seen.
+    until("no device", lambda: service.rest("GET", "/v2/devices", show=False)["devices"] or None)
+    service.openstack("device", "list", *columns("uuid", "type", "vendor", "hostname"))
+    say(2, "An operator offers a device profile: what users may ask for, by name.")
+    service.openstack("device", "profile", "create", PROFILE, json.dumps(GROUPS))
+
+
+def request(service: Service) -> tuple[dict[str, Any], str]:
+    """Steps 3 and 4: what Placement can give, and an accelerator request."""
+    say(3, "Placement knows the device as a resource provider, and says where the profile fits.")
+    query = candidates_query(GROUPS)
+    print(f"   $ GET /placement/allocation_candidates?{query}", flush=True)
+    candidate = until("no allocation candidate", lambda: find_candidate(service, query))
+    print(f"   {offered(service, provider_of(candidate))}")
+    say(4, "A user's instance needs it: an accelerator request (ARQ) is made from the profile.")
+    arq = service.openstack("arq", "create", PROFILE, *columns("uuid", "state", "hostname"))
+    return candidate, arq["uuid"]
+
+
+def bind(service: Service, candidate: dict[str, Any], arq: str, instance: str) -> None:
+    """Steps 5 to 7: claim, bind, and see what the guest is given and what Nova is told."""
+    provider = provider_of(candidate)
+    say(5, "The instance claims the FPGA in Placement, so that nobody else counts on it.")
+    who = {"project_id": "demo", "user_id": "demo", "consumer_generation": None}
+    service.rest("PUT", f"/placement/allocations/{instance}", candidate | who)
+    print(f"   {offered(service, provider)}")
+    say(6, "Cyborg is asked to bind the request. It notes the wish; the conductor makes it so.")
+    shown = columns("uuid", "state", "hostname", "instance_uuid")
+    service.openstack("arq", "bind", arq, HOST, instance, provider, *shown)
+    path = f"/v2/accelerator_requests/{arq}"
+    until(
+        "the request does not become Bound",
+        lambda: service.rest("GET", path, show=False)["state"] == "Bound" or None,
+    )
+    say(7, "It is Bound. The attach handle is what the guest is given, and nobody else.")
+    shown = columns("state", "instance_uuid", "attach_handle_type", "attach_handle_info")
+    fields = service.openstack("arq", "show", arq, *shown)
+    expect("the state", seen=fields.get("state"), wanted="Bound")
+    expect("the attach handle's type", seen=fields.get("attach_handle_type"), wanted="TEST_PCI")
+    event = until("no event", lambda: service.logged("Event", instance, arq))
+    print(f"   Nova would be told now. Without a Nova it is logged:\n   {event}")
+
+
+def release(service: Service, provider: str, instance: str) -> None:
+    """Step 8: the instance goes, and everything is free again."""
+    say(8, "The instance is deleted: its requests go with it, and Placement forgets the claim.")
+    service.rest("DELETE", f"/v2/accelerator_requests?instance={instance}")
+    service.rest("DELETE", f"/placement/allocations/{instance}")
+    service.openstack("arq", "list")
+    left = service.rest("GET", "/v2/accelerator_requests", show=False)["arqs"]
+    expect("the accelerator requests", seen=left, wanted=[])
+    text = offered(service, provider)
+    expect("Placement", seen=text.split(": ")[1], wanted="0 of 16 FPGAs in use, 0 reserved")
+    print(f"   {text}")
+
+
+def live(service: Service) -> None:
+    """All of it, once."""
+    instance = str(uuid.uuid4())
+    discover(service)
+    candidate, arq = request(service)
+    bind(service, candidate, arq, instance)
+    release(service, provider_of(candidate), instance)
+
+
+def stay(service: Service) -> None:
+    """Keep the service running, and say how to talk to it."""
+    print(
+        f"\nThe service keeps running until Ctrl-C. Talk to it:\n"
+        f"   {BIN}/openstack --os-auth-type none --os-endpoint {service.url}/v2 \\\n"
+        f"       accelerator device list\n"
+        f"   REST: {service.url}/v2, and Placement at {service.url}/placement with the header\n"
+        f"       X-Auth-Token: admin\n"
+        f"   Its data go when it ends. For data that stay: {BIN}/cyborg-standalone --state-dir DIR",
+        flush=True,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        status = service.wait()
+        raise Failed(f"cyborg-standalone ended by itself, with status {status}")
+
+
+def main() -> int:
+    """Return the exit status."""
+    once = sys.argv[1:] == ["--once"]
+    # Whoever ends us wants the service ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with running() as service:
+            live(service)
+            if not once:
+                stay(service)
+    except KeyboardInterrupt:
+        return 130
+    except Failed as exc:
+        print(f"quickstart: {exc}", file=sys.stderr)
+        return 1
+    except Exception as exc:  # noqa: BLE001 - the promise is a sentence
+        print(f"quickstart: this program met a fault: {exc!r}", file=sys.stderr)
+        return 1
+    if once:
+        print("\nThat was one whole life cycle.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,389 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Private RabbitMQ, MariaDB and PostgreSQL for the tests, without an init system.
+#
+#   tools/services.sh start [rabbitmq] [mariadb] [postgresql]    default: all three
+#   tools/services.sh stop|status [...]
+#   eval "$(tools/services.sh env)"                 the URLs that the tests look for
+#
+# They listen on loopback only, on free ports, with throw-away data under /tmp (the servers' own
+# users cannot always enter a checkout) and random passwords. What was started is recorded by pid
+# and start time in $CYBORG_SERVICES_DIR (default: .services beside tools/), and nothing else is
+# ever stopped. Missing Debian packages are installed when this runs as root.
+
+set -o errexit -o nounset -o pipefail
+
+readonly ALL=(rabbitmq mariadb postgresql)
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+STATE=$(realpath --canonicalize-missing "${CYBORG_SERVICES_DIR:-$REPOSITORY/.services}")
+readonly REPOSITORY STATE
+readonly READY_SECONDS=120 STOP_SECONDS=30
+
+declare -A PACKAGE=([rabbitmq]=rabbitmq-server [mariadb]=mariadb-server [postgresql]=postgresql)
+declare -A SYSTEM_USER=([rabbitmq]=rabbitmq [mariadb]=mysql [postgresql]=postgres)
+declare -A VARIABLE=([rabbitmq]=CYBORG_TEST_RABBITMQ_URL [mariadb]=CYBORG_TEST_MYSQL_URL
+    [postgresql]=CYBORG_TEST_POSTGRESQL_URL)
+
+function say {
+    echo "services: $*" >&2
+}
+
+function die {
+    say "$*"
+    exit 1
+}
+
+# --- packages -------------------------------------------------------------------------------
+
+function postgresql_bin {
+    local bins=(/usr/lib/postgresql/*/bin)
+    printf '%s\n' "${bins[@]}" | sort --version-sort | tail -n 1
+}
+
+function installed {
+    case $1 in
+        rabbitmq) [[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]] ;;
+        mariadb) [[ -x /usr/sbin/mariadbd ]] ;;
+        postgresql) [[ -x $(postgresql_bin)/postgres ]] ;;
+    esac
+}
+
+function install_packages {
+    local service missing=() policy=/usr/sbin/policy-rc.d
+    for service in "$@"; do
+        installed "$service" || missing+=("${PACKAGE[$service]}")
+    done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    [[ $EUID -eq 0 ]] || die "not installed, and only root can do that: ${missing[*]}"
+    command -v apt-get >/dev/null || die "not installed, and there is no apt-get: ${missing[*]}"
+    say "installing ${missing[*]}"
+    # The packages would otherwise start instances of their own on the default ports.
+    if [[ ! -e $policy ]]; then
+        # shellcheck disable=SC2064
+        trap "rm -f $policy" EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod +x "$policy"
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update --quiet --quiet >/dev/null
+    apt-get install --quiet --quiet --yes --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 "${missing[@]}" </dev/null >/dev/null
+}
+
+# --- processes ------------------------------------------------------------------------------
+
+# The start time tells a process from a later one that was given the same pid. A zombie is gone:
+# in a container nobody may ever collect it.
+function start_time {
+    local fields
+    fields=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) || return 1
+    [[ $fields != Z* ]] || return 1
+    cut --delimiter=' ' --fields=20 <<<"$fields"
+}
+
+function alive {
+    local pid=$1 started=$2 now
+    now=$(start_time "$pid") && [[ $now == "$started" ]]
+}
+
+# All processes of a service that were recorded still run.
+function running {
+    local pid started
+    [[ -s $STATE/$1/url && -s $STATE/$1/processes ]] || return 1
+    while read -r pid started; do
+        alive "$pid" "$started" || return 1
+    done <"$STATE/$1/processes"
+}
+
+function as_user {
+    local user=$1
+    shift
+    if [[ $EUID -eq 0 ]]; then
+        set -- setpriv --reuid="$user" --regid="$user" --init-groups -- "$@"
+    fi
+    "$@"
+}
+
+# Both setsid and setpriv replace themselves, so $! is the server; the lock (9) stays with us.
+function launch {
+    local service=$1 command
+    shift
+    command=(setsid "$@")
+    if [[ $EUID -eq 0 ]]; then
+        local user=${SYSTEM_USER[$service]}
+        command=(setsid setpriv --reuid="$user" --regid="$user" --init-groups -- "$@")
+    fi
+    "${command[@]}" </dev/null >>"$STATE/$service/log" 2>&1 9>&- &
+    echo "$! $(start_time $!)" >>"$STATE/$service/processes"
+    disown
+}
+
+# Below the range that the kernel hands out to outgoing connections.
+function free_ports {
+    python3 - "$1" <<'PYTHON'
+import random
+import socket
+import sys
+
+held = []
+while len(held) < int(sys.argv[1]):
+    held.append(socket.socket())
+    try:
+        held[-1].bind(("127.0.0.1", random.randint(20000, 32000)))
+    except OSError:
+        held.pop()
+print(*(s.getsockname()[1] for s in held))
+PYTHON
+}
+
+function password {
+    od --address-radix=n --format=x8 --read-bytes=16 /dev/urandom | tr --delete ' \n'
+}
+
+# Make the record and the data directory of a service; prints the latter.
+function prepare {
+    local service=$1 data
+    mkdir --parents "$STATE/$service"
+    data=$(mktemp --directory "/tmp/cyborg-$service.XXXXXX")
+    echo "$data" >"$STATE/$service/data"
+    [[ $EUID -ne 0 ]] || chown "${SYSTEM_USER[$service]}:" "$data"
+    echo "$data"
+}
+
+# --- RabbitMQ -------------------------------------------------------------------------------
+
+function launch_rabbitmq {
+    local data port distribution epmd secret environment
+    data=$(prepare rabbitmq)
+    read -r port distribution epmd <<<"$(free_ports 3)"
+    secret=$(password)
+    cat >"$data/rabbitmq.conf" <<CONF
+listeners.tcp.1 = 127.0.0.1:$port
+default_user = cyborg
+default_pass = $secret
+default_vhost = cyborg
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.absolute = 512MB
+CONF
+    echo "[]." >"$data/enabled_plugins"
+    : >"$data/env.conf"
+    environment=(
+        env "HOME=$data" ERL_EPMD_ADDRESS=127.0.0.1 "ERL_EPMD_PORT=$epmd"
+        "RABBITMQ_NODENAME=cyborg$port@localhost" "RABBITMQ_DIST_PORT=$distribution"
+        "RABBITMQ_CONF_ENV_FILE=$data/env.conf" "RABBITMQ_CONFIG_FILE=$data/rabbitmq.conf"
+        "RABBITMQ_ADVANCED_CONFIG_FILE=$data/advanced.config"
+        "RABBITMQ_ENABLED_PLUGINS_FILE=$data/enabled_plugins"
+        "RABBITMQ_MNESIA_BASE=$data/mnesia" "RABBITMQ_PID_FILE=$data/pid"
+        RABBITMQ_LOGS=- "RABBITMQ_LOG_BASE=$data/log"
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}"
+        # The script then becomes the server instead of waiting for it as its parent.
+        RUNNING_UNDER_SYSTEMD=1
+    )
+    # Started here because the one that RabbitMQ starts would outlive it.
+    launch rabbitmq "${environment[@]}" epmd
+    launch rabbitmq "${environment[@]}" /usr/lib/rabbitmq/bin/rabbitmq-server
+    echo "rabbit://cyborg:$secret@127.0.0.1:$port/cyborg" >"$STATE/rabbitmq/url.new"
+}
+
+# The listener opens last; a broker that is up answers the protocol header with a frame.
+function ready_rabbitmq {
+    local port answer
+    port=$(url_port rabbitmq)
+    (
+        exec 3<>"/dev/tcp/127.0.0.1/$port"
+        printf 'AMQP\0\0\11\1' >&3
+        read -r -N 1 -t 5 answer <&3
+        [[ $answer == $'\1' ]]
+    ) 2>/dev/null
+}
+
+# --- MariaDB --------------------------------------------------------------------------------
+
+function launch_mariadb {
+    local data port secret
+    data=$(prepare mariadb)
+    read -r port <<<"$(free_ports 1)"
+    secret=$(password)
+    cat >"$data/init.sql" <<SQL
+CREATE USER cyborg@127.0.0.1 IDENTIFIED BY '$secret';
+GRANT ALL ON *.* TO cyborg@127.0.0.1;
+CREATE DATABASE cyborg CHARACTER SET utf8mb4;
+SQL
+    as_user mysql mariadb-install-db --no-defaults --datadir="$data/data" --skip-test-db \
+        --auth-root-authentication-method=socket >"$STATE/mariadb/log" 2>&1 || return 1
+    launch mariadb /usr/sbin/mariadbd --no-defaults --datadir="$data/data" \
+        --init-file="$data/init.sql" --bind-address=127.0.0.1 --port="$port" \
+        --socket="$data/socket" --pid-file="$data/pid" --tmpdir="$data" --skip-name-resolve \
+        --character-set-server=utf8mb4 --max-connections=300 --skip-log-bin \
+        --performance-schema=OFF --innodb-buffer-pool-size=64M --innodb-log-file-size=32M \
+        --innodb-flush-method=nosync --innodb-flush-log-at-trx-commit=0 \
+        --skip-innodb-doublewrite --skip-innodb-use-native-aio
+    echo "mysql+pymysql://cyborg:$secret@127.0.0.1:$port/cyborg" >"$STATE/mariadb/url.new"
+}
+
+function ready_mariadb {
+    local port secret
+    port=$(url_port mariadb)
+    secret=$(sed 's|.*cyborg:\(.*\)@.*|\1|' "$STATE/mariadb/url.new")
+    MYSQL_PWD=$secret mariadb-admin --no-defaults --protocol=tcp --host=127.0.0.1 \
+        --port="$port" --user=cyborg ping >/dev/null 2>&1
+}
+
+# --- PostgreSQL -----------------------------------------------------------------------------
+
+# A test database is dropped with FORCE, which fails for a role that may not signal an autovacuum
+# worker that happens to be in it: hence both the grant and no autovacuum.
+function launch_postgresql {
+    local data port secret bin
+    data=$(prepare postgresql)
+    read -r port <<<"$(free_ports 1)"
+    secret=$(password)
+    bin=$(postgresql_bin)
+    {
+        as_user postgres "$bin/initdb" --pgdata="$data/data" --username=postgres --no-sync \
+            --encoding=UTF8 --locale=C.UTF-8 --auth-local=peer --auth-host=scram-sha-256 &&
+            as_user postgres "$bin/postgres" --single -F -D "$data/data" postgres <<SQL
+CREATE ROLE cyborg LOGIN CREATEDB PASSWORD '$secret';
+GRANT pg_signal_backend TO cyborg;
+CREATE DATABASE cyborg OWNER cyborg;
+SQL
+    } >"$STATE/postgresql/log" 2>&1 || return 1
+    launch postgresql "$bin/postgres" -D "$data/data" -p "$port" -F \
+        -c listen_addresses=127.0.0.1 -c unix_socket_directories="$data" \
+        -c synchronous_commit=off -c full_page_writes=off -c wal_level=minimal \
+        -c max_wal_senders=0 -c autovacuum=off -c shared_buffers=64MB -c max_connections=300
+    echo "postgresql+psycopg2://cyborg:$secret@127.0.0.1:$port/cyborg" \
+        >"$STATE/postgresql/url.new"
+}
+
+function ready_postgresql {
+    local port
+    port=$(url_port postgresql)
+    "$(postgresql_bin)/pg_isready" --quiet --host=127.0.0.1 --port="$port"
+}
+
+# --- commands -------------------------------------------------------------------------------
+
+function url_port {
+    sed 's|.*:\([0-9]*\)/.*|\1|' "$STATE/$1/url.new"
+}
+
+# The URL gets its final name when the service answers: until then it does not count as running.
+function await {
+    local service=$1 pid started deadline=$((SECONDS + READY_SECONDS))
+    until "ready_$service"; do
+        while read -r pid started; do
+            alive "$pid" "$started" || give_up "$service" "ended while starting"
+        done <"$STATE/$service/processes"
+        [[ $SECONDS -lt $deadline ]] || give_up "$service" "not ready in $READY_SECONDS s"
+        sleep 0.2
+    done
+    mv "$STATE/$service/url.new" "$STATE/$service/url"
+    say "$service is ready"
+}
+
+function give_up {
+    tail -n 20 "$STATE/$1/log" >&2
+    stop_service "$1"
+    die "$1: $2"
+}
+
+function stop_process {
+    local pid=$1 started=$2 signal=$3 deadline=$((SECONDS + STOP_SECONDS))
+    while alive "$pid" "$started"; do
+        kill "-$signal" "$pid" 2>/dev/null || true
+        signal=0
+        [[ $SECONDS -lt $deadline ]] || signal=KILL
+        sleep 0.1
+    done
+}
+
+function stop_service {
+    # Data that are thrown away need no clean end; PostgreSQL must be let free its shared memory.
+    local service=$1 pid started data signal=KILL
+    [[ -d $STATE/$service ]] || return 0
+    [[ $service != postgresql ]] || signal=QUIT
+    if [[ -s $STATE/$service/processes ]]; then
+        tac "$STATE/$service/processes" | while read -r pid started; do
+            stop_process "$pid" "$started" "$signal"
+        done
+        say "$service is stopped"
+    fi
+    data=$(cat "$STATE/$service/data" 2>/dev/null || true)
+    [[ $data != /tmp/cyborg-"$service".* ]] || rm --recursive --force "$data"
+    rm --recursive --force "${STATE:?}/$service"
+}
+
+function start {
+    local service wanted=()
+    for service in "$@"; do
+        if running "$service"; then
+            say "$service already runs"
+        else
+            stop_service "$service"
+            wanted+=("$service")
+        fi
+    done
+    [[ ${#wanted[@]} -gt 0 ]] || return 0
+    install_packages "${wanted[@]}"
+    # An Erlang or MariaDB process sizes its tables by this limit; in containers it can be huge.
+    [[ $(ulimit -n) != unlimited && $(ulimit -n) -le 65536 ]] || ulimit -n 65536
+    for service in "${wanted[@]}"; do
+        "launch_$service" || give_up "$service" "cannot be started"
+    done
+    for service in "${wanted[@]}"; do
+        await "$service"
+    done
+}
+
+function stop {
+    local service
+    for service in "$@"; do
+        stop_service "$service"
+    done
+    rmdir "$STATE" 2>/dev/null || true
+}
+
+function status {
+    local service result=0
+    for service in "$@"; do
+        if running "$service"; then
+            echo "$service runs, pid $(tail -n 1 "$STATE/$service/processes" | cut -d ' ' -f 1)"
+        else
+            echo "$service does not run"
+            result=3
+        fi
+    done
+    return "$result"
+}
+
+function print_environment {
+    local service
+    for service in "$@"; do
+        ! running "$service" || echo "export ${VARIABLE[$service]}=$(cat "$STATE/$service/url")"
+    done
+}
+
+function main {
+    local action=${1:-} service
+    shift || true
+    for service in "$@"; do
+        [[ -n ${PACKAGE[$service]:-} ]] || die "no such service: $service (${ALL[*]})"
+    done
+    [[ $# -gt 0 ]] || set -- "${ALL[@]}"
+    case $action in
+        start | stop)
+            mkdir --parents "$STATE"
+            chmod 700 "$STATE"
+            exec 9<"$STATE"
+            flock 9
+            "$action" "$@"
+            ;;
+        status) status "$@" ;;
+        env) print_environment "$@" ;;
+        *) die "usage: $0 start|stop|status|env [${ALL[*]}]" ;;
+    esac
+}
+
+main "$@"
