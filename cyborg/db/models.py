@@ -130,6 +130,20 @@ class Host(Base):
     last_seen: orm.Mapped[datetime.datetime | None] = orm.mapped_column(Timestamp, default=None)
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
+    #: Its reports are overdue. Its devices are kept.
+    down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+
+
+class Conductor(Base):
+    """A conductor process, so that operators see which ones live."""
+
+    __tablename__ = "conductors"
+
+    #: The name under which it claims work, new at each start.
+    name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
+    host: orm.Mapped[str] = orm.mapped_column(string(255))
+    #: Milliseconds since the epoch by the database's clock.
+    last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
 
 
 class Device(Base):
@@ -148,6 +162,8 @@ class Device(Base):
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     #: ``enabled`` or ``maintaining``.
     status: orm.Mapped[str] = orm.mapped_column(string(30), default="enabled")
+    #: Why nobody may be given the device, as its driver says; null where nothing is known to ail.
+    unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
 

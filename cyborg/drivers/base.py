@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "TEST_PCI"})
 
+#: Facts that every driver states in the same words, as attributes of a deployable: the key and the
+#: type of its value. ``memory_mib`` is mebibytes; ``pci_address`` is ``0000:3b:00.0``; ``link`` is
+#: the present PCI link, such as ``16.0 GT/s x16``.
+FACTS: Mapping[str, type[str] | type[int]] = {
+    "driver_version": str,
+    "firmware": str,
+    "link": str,
+    "memory_mib": int,
+    "numa_node": int,
+    "pci_address": str,
+    "product": str,
+}
+
 _NAME_MAX = 255
 #: The most of anything that every database can count.
 _COUNT_MAX = 2**31 - 1
@@ -70,7 +83,7 @@ class Deployable:
     num_accelerators: int
     attach_handles: tuple[AttachHandle, ...]
     traits: tuple[str, ...] = ()
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
     prepares: bool = False
     cleans: bool = False
 
@@ -89,7 +102,7 @@ class Deployable:
             )
         for key, value in self.attributes.items():
             _check_text("attribute key", key, _NAME_MAX)
-            _check_storable(f"attribute {key}", value)
+            _check_fact(key, value)
             if key == "rc" or key.startswith("trait"):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
         infos = [canonical_json(dict(handle.attach_info)) for handle in self.attach_handles]
@@ -99,7 +112,11 @@ class Deployable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A physical card or function, identified on its host by its control path."""
+    """A physical card or function, identified on its host by its control path.
+
+    ``unhealthy`` says in a sentence why nobody should be given the device; None where all is well
+    or nothing is known.
+    """
 
     type: str
     vendor: str
@@ -108,13 +125,14 @@ class Device:
     deployables: tuple[Deployable, ...]
     std_board_info: str | None = None
     vendor_board_info: str | None = None
+    unhealthy: str | None = None
 
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
             raise ValueError(f"device type {self.type!r} is none of {sorted(DEVICE_TYPES)}")
         _check_text("vendor", self.vendor, _NAME_MAX)
         _check_text("model", self.model, _NAME_MAX)
-        for name in ("std_board_info", "vendor_board_info"):
+        for name in ("std_board_info", "vendor_board_info", "unhealthy"):
             if getattr(self, name) is not None:
                 _check_storable(name, getattr(self, name))
         names = [deployable.name for deployable in self.deployables]
@@ -158,7 +176,15 @@ class Device:
             deployables=deployables,
             std_board_info=data.get("std_board_info"),
             vendor_board_info=data.get("vendor_board_info"),
+            unhealthy=data.get("unhealthy"),
         )
+
+
+def _check_fact(key: str, value: object) -> None:
+    if FACTS.get(key) is not int:
+        _check_storable(f"attribute {key}", value)
+    elif type(value) is not int or not 0 <= value <= _COUNT_MAX:
+        raise ValueError(f"attribute {key} must be a number from 0 to {_COUNT_MAX}, not {value!r}")
 
 
 def _check_text(field_name: str, value: object, limit: int) -> None:

@@ -105,7 +105,7 @@ def _attributes(function: pci.Function) -> dict[str, str]:
     elif function.sriov_totalvfs:
         attributes = {"dev_type": "type-PF"}
     if function.numa_node is not None:
-        attributes["numa_node"] = str(function.numa_node)
+        attributes["numa_node"] = function.numa_node
     if function.driver is not None:
         attributes["driver"] = function.driver
     return attributes

@@ -189,6 +189,7 @@ def _update_device(kept: KeptDevice) -> None:
     row.model = device.model
     row.std_board_info = device.std_board_info
     row.vendor_board_info = device.vendor_board_info
+    row.unhealthy = device.unhealthy
     row.missing = False
     row.control_path.cpid_type, row.control_path.cpid_info = _key(device.control_path)
 
@@ -257,7 +258,8 @@ def attributes(
     numbers = (f"traits{number}" for number in range(1, len(taken) + len(new) + 1))
     free = (key for key in numbers if key not in taken)
     wanted |= {next(free): trait for trait in new}
-    return wanted | {"rc": deployable.resource_class} | dict(deployable.attributes)
+    own = {key: str(value) for key, value in deployable.attributes.items()}
+    return wanted | {"rc": deployable.resource_class} | own
 
 
 def _device(host_id: int, new: NewDevice) -> Iterator[models.Base]:
@@ -270,6 +272,7 @@ def _device(host_id: int, new: NewDevice) -> Iterator[models.Base]:
         model=device.model,
         std_board_info=device.std_board_info,
         vendor_board_info=device.vendor_board_info,
+        unhealthy=device.unhealthy,
     )
     cpid_type, cpid_info = _key(device.control_path)
     yield row

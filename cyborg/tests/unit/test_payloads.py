@@ -26,7 +26,7 @@ def report() -> rpc.HostReport:
         num_accelerators=1,
         attach_handles=(handle,),
         traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA"),
-        attributes={"numa_node": "0"},
+        attributes={"numa_node": 0},
         cleans=True,
     )
     device = base.Device(

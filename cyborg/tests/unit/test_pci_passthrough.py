@@ -110,7 +110,7 @@ def test_a_whole_device(conf):
         num_accelerators=1,
         attach_handles=(base.AttachHandle(attach_type="PCI", attach_info=place),),
         traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA", "CUSTOM_PCI_PRODUCT_ID_1EB8"),
-        attributes={"dev_type": "type-PCI", "numa_node": "1", "driver": "vfio-pci"},
+        attributes={"dev_type": "type-PCI", "numa_node": 1, "driver": "vfio-pci"},
     )
 
 
