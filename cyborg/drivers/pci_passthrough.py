@@ -97,9 +97,9 @@ def _device(host: str, function: pci.Function, spec: device_spec.Spec) -> base.D
     )
 
 
-def _attributes(function: pci.Function) -> dict[str, str]:
+def _attributes(function: pci.Function) -> dict[str, str | int]:
     """Facts beside the traits, under Nova's names where Nova has one."""
-    attributes = {"dev_type": "type-PCI"}
+    attributes: dict[str, str | int] = {"dev_type": "type-PCI"}
     if function.pf is not None:
         attributes = {"dev_type": "type-VF", "parent_addr": function.pf}
     elif function.sriov_totalvfs:
