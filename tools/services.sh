@@ -4,7 +4,8 @@
 # Private RabbitMQ, MariaDB and PostgreSQL for the tests, without an init system.
 #
 #   tools/services.sh start [rabbitmq] [mariadb] [postgresql]    default: all three
-#   tools/services.sh stop|status [...]
+#   tools/services.sh stop|status|restart [...]                  restart keeps data, port, password
+#   tools/services.sh rabbitmqctl ARGUMENT...
 #   eval "$(tools/services.sh env)"                 the URLs that the tests look for
 #
 # They listen on loopback only, on free ports, with throw-away data under /tmp (the servers' own
@@ -22,6 +23,8 @@ readonly READY_SECONDS=120 STOP_SECONDS=30
 
 declare -A PACKAGE=([rabbitmq]=rabbitmq-server [mariadb]=mariadb-server [postgresql]=postgresql)
 declare -A SYSTEM_USER=([rabbitmq]=rabbitmq [mariadb]=mysql [postgresql]=postgres)
+# RabbitMQ crashes; the databases, which are told not to sync what they write, must end well.
+declare -A RESTART_SIGNAL=([rabbitmq]=KILL [mariadb]=TERM [postgresql]=INT)
 declare -A VARIABLE=([rabbitmq]=CYBORG_TEST_RABBITMQ_URL [mariadb]=CYBORG_TEST_MYSQL_URL
     [postgresql]=CYBORG_TEST_POSTGRESQL_URL)
 
@@ -151,117 +154,15 @@ function prepare {
     echo "$data"
 }
 
-# --- RabbitMQ -------------------------------------------------------------------------------
+# --- the servers ----------------------------------------------------------------------------
 
-function launch_rabbitmq {
-    local data port distribution epmd secret environment
-    data=$(prepare rabbitmq)
-    read -r port distribution epmd <<<"$(free_ports 3)"
-    secret=$(password)
-    cat >"$data/rabbitmq.conf" <<CONF
-listeners.tcp.1 = 127.0.0.1:$port
-default_user = cyborg
-default_pass = $secret
-default_vhost = cyborg
-disk_free_limit.absolute = 50MB
-vm_memory_high_watermark.absolute = 512MB
-CONF
-    echo "[]." >"$data/enabled_plugins"
-    : >"$data/env.conf"
-    environment=(
-        env "HOME=$data" ERL_EPMD_ADDRESS=127.0.0.1 "ERL_EPMD_PORT=$epmd"
-        "RABBITMQ_NODENAME=cyborg$port@localhost" "RABBITMQ_DIST_PORT=$distribution"
-        "RABBITMQ_CONF_ENV_FILE=$data/env.conf" "RABBITMQ_CONFIG_FILE=$data/rabbitmq.conf"
-        "RABBITMQ_ADVANCED_CONFIG_FILE=$data/advanced.config"
-        "RABBITMQ_ENABLED_PLUGINS_FILE=$data/enabled_plugins"
-        "RABBITMQ_MNESIA_BASE=$data/mnesia" "RABBITMQ_PID_FILE=$data/pid"
-        RABBITMQ_LOGS=- "RABBITMQ_LOG_BASE=$data/log"
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}"
-        # The script then becomes the server instead of waiting for it as its parent.
-        RUNNING_UNDER_SYSTEMD=1
-    )
-    # Started here because the one that RabbitMQ starts would outlive it.
-    launch rabbitmq "${environment[@]}" epmd
-    launch rabbitmq "${environment[@]}" /usr/lib/rabbitmq/bin/rabbitmq-server
-    echo "rabbit://cyborg:$secret@127.0.0.1:$port/cyborg" >"$STATE/rabbitmq/url.new"
-}
-
-# The listener opens last; a broker that is up answers the protocol header with a frame.
-function ready_rabbitmq {
-    local port answer
-    port=$(url_port rabbitmq)
-    (
-        exec 3<>"/dev/tcp/127.0.0.1/$port"
-        printf 'AMQP\0\0\11\1' >&3
-        read -r -N 1 -t 5 answer <&3
-        [[ $answer == $'\1' ]]
-    ) 2>/dev/null
-}
-
-# --- MariaDB --------------------------------------------------------------------------------
-
-function launch_mariadb {
-    local data port secret
-    data=$(prepare mariadb)
-    read -r port <<<"$(free_ports 1)"
-    secret=$(password)
-    cat >"$data/init.sql" <<SQL
-CREATE USER cyborg@127.0.0.1 IDENTIFIED BY '$secret';
-GRANT ALL ON *.* TO cyborg@127.0.0.1;
-CREATE DATABASE cyborg CHARACTER SET utf8mb4;
-SQL
-    as_user mysql mariadb-install-db --no-defaults --datadir="$data/data" --skip-test-db \
-        --auth-root-authentication-method=socket >"$STATE/mariadb/log" 2>&1 || return 1
-    launch mariadb /usr/sbin/mariadbd --no-defaults --datadir="$data/data" \
-        --init-file="$data/init.sql" --bind-address=127.0.0.1 --port="$port" \
-        --socket="$data/socket" --pid-file="$data/pid" --tmpdir="$data" --skip-name-resolve \
-        --character-set-server=utf8mb4 --max-connections=300 --skip-log-bin \
-        --performance-schema=OFF --innodb-buffer-pool-size=64M --innodb-log-file-size=32M \
-        --innodb-flush-method=nosync --innodb-flush-log-at-trx-commit=0 \
-        --skip-innodb-doublewrite --skip-innodb-use-native-aio
-    echo "mysql+pymysql://cyborg:$secret@127.0.0.1:$port/cyborg" >"$STATE/mariadb/url.new"
-}
-
-function ready_mariadb {
-    local port secret
-    port=$(url_port mariadb)
-    secret=$(sed 's|.*cyborg:\(.*\)@.*|\1|' "$STATE/mariadb/url.new")
-    MYSQL_PWD=$secret mariadb-admin --no-defaults --protocol=tcp --host=127.0.0.1 \
-        --port="$port" --user=cyborg ping >/dev/null 2>&1
-}
-
-# --- PostgreSQL -----------------------------------------------------------------------------
-
-# A test database is dropped with FORCE, which fails for a role that may not signal an autovacuum
-# worker that happens to be in it: hence both the grant and no autovacuum.
-function launch_postgresql {
-    local data port secret bin
-    data=$(prepare postgresql)
-    read -r port <<<"$(free_ports 1)"
-    secret=$(password)
-    bin=$(postgresql_bin)
-    {
-        as_user postgres "$bin/initdb" --pgdata="$data/data" --username=postgres --no-sync \
-            --encoding=UTF8 --locale=C.UTF-8 --auth-local=peer --auth-host=scram-sha-256 &&
-            as_user postgres "$bin/postgres" --single -F -D "$data/data" postgres <<SQL
-CREATE ROLE cyborg LOGIN CREATEDB PASSWORD '$secret';
-GRANT pg_signal_backend TO cyborg;
-CREATE DATABASE cyborg OWNER cyborg;
-SQL
-    } >"$STATE/postgresql/log" 2>&1 || return 1
-    launch postgresql "$bin/postgres" -D "$data/data" -p "$port" -F \
-        -c listen_addresses=127.0.0.1 -c unix_socket_directories="$data" \
-        -c synchronous_commit=off -c full_page_writes=off -c wal_level=minimal \
-        -c max_wal_senders=0 -c autovacuum=off -c shared_buffers=64MB -c max_connections=300
-    echo "postgresql+psycopg2://cyborg:$secret@127.0.0.1:$port/cyborg" \
-        >"$STATE/postgresql/url.new"
-}
-
-function ready_postgresql {
-    local port
-    port=$(url_port postgresql)
-    "$(postgresql_bin)/pg_isready" --quiet --host=127.0.0.1 --port="$port"
-}
+# Each file has for its server: create_, run_ and ready_.
+# shellcheck source=tools/services/rabbitmq.sh
+source "$REPOSITORY/tools/services/rabbitmq.sh"
+# shellcheck source=tools/services/mariadb.sh
+source "$REPOSITORY/tools/services/mariadb.sh"
+# shellcheck source=tools/services/postgresql.sh
+source "$REPOSITORY/tools/services/postgresql.sh"
 
 # --- commands -------------------------------------------------------------------------------
 
@@ -330,7 +231,7 @@ function start {
     # An Erlang or MariaDB process sizes its tables by this limit; in containers it can be huge.
     [[ $(ulimit -n) != unlimited && $(ulimit -n) -le 65536 ]] || ulimit -n 65536
     for service in "${wanted[@]}"; do
-        "launch_$service" || give_up "$service" "cannot be started"
+        { "create_$service" && "run_$service"; } || give_up "$service" "cannot be started"
     done
     for service in "${wanted[@]}"; do
         await "$service"
@@ -343,6 +244,20 @@ function stop {
         stop_service "$service"
     done
     rmdir "$STATE" 2>/dev/null || true
+}
+
+# The server is the last of its service's processes.
+function restart {
+    local service pid started
+    for service in "$@"; do
+        [[ -s $STATE/$service/processes ]] || die "$service was not started"
+        read -r pid started <<<"$(tail -n 1 "$STATE/$service/processes")"
+        [[ ! -e $STATE/$service/url ]] || mv "$STATE/$service/url" "$STATE/$service/url.new"
+        sed --in-place '$d' "$STATE/$service/processes"
+        stop_process "$pid" "$started" "${RESTART_SIGNAL[$service]}"
+        "run_$service"
+        await "$service"
+    done
 }
 
 function status {
@@ -368,12 +283,16 @@ function print_environment {
 function main {
     local action=${1:-} service
     shift || true
+    if [[ $action == rabbitmqctl ]]; then
+        rabbitmqctl "$@"
+        return
+    fi
     for service in "$@"; do
         [[ -n ${PACKAGE[$service]:-} ]] || die "no such service: $service (${ALL[*]})"
     done
     [[ $# -gt 0 ]] || set -- "${ALL[@]}"
     case $action in
-        start | stop)
+        start | stop | restart)
             mkdir --parents "$STATE"
             chmod 700 "$STATE"
             exec 9<"$STATE"
@@ -382,7 +301,7 @@ function main {
             ;;
         status) status "$@" ;;
         env) print_environment "$@" ;;
-        *) die "usage: $0 start|stop|status|env [${ALL[*]}]" ;;
+        *) die "usage: $0 start|stop|restart|status|env [${ALL[*]}]" ;;
     esac
 }
 
