@@ -38,7 +38,7 @@ class Endpoint:
         del context
         try:
             asked = rpc.HostStep.from_wire(step)
-            handle = base.AttachHandle(attach_type=asked.attach_type, attach_info=asked.attach_info)
+            handle = asked.handle()
         except (KeyError, TypeError, ValueError) as exc:
             raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
         method = self._ability(asked)
@@ -50,7 +50,7 @@ class Endpoint:
         if run.failure is not None:
             raise rpc.HostStepFailed(run.failure)
 
-    def _ability(self, step: rpc.HostStep) -> Callable[[base.AttachHandle], None]:
+    def _ability(self, step: rpc.HostStep) -> Callable[[base.HeldHandle], None]:
         driver = self._drivers.get(step.driver)
         if driver is None:
             raise rpc.HostStepFailed(f"Driver {step.driver} is not loaded on this host")

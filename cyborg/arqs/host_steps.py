@@ -51,10 +51,13 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 def _situation(handle_uuid: str) -> _Situation | None:
     arq, handle = models.Arq, models.AttachHandle
     query = (
-        sa.select(arq, handle, models.Deployable, models.Host.name, db.now_ms())
+        sa.select(
+            arq, handle, models.Deployable, models.ControlPath, models.Host.name, db.now_ms()
+        )
         .join(handle, handle.id == arq.attach_handle_id)
         .join(models.Deployable, models.Deployable.id == handle.deployable_id)
         .join(models.Device, models.Device.id == models.Deployable.device_id)
+        .join(models.ControlPath, models.ControlPath.device_id == models.Device.id)
         .join(models.Host, models.Host.id == models.Device.host_id)
         .where(handle.uuid == handle_uuid)
     )
@@ -62,7 +65,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, host, now_ms = row
+    holder, held, deployable, path, host, now_ms = row
     action = "prepare" if holder.state == states.BIND_STARTED else "clean"
     return _Situation(
         arq_uuid=holder.uuid,
@@ -78,6 +81,8 @@ def _situation(handle_uuid: str) -> _Situation | None:
             attach_handle_uuid=held.uuid,
             attach_type=held.attach_type,
             attach_info=json.loads(held.attach_info),
+            cpid_type=path.cpid_type,
+            cpid_info=json.loads(path.cpid_info),
             asked_ms=now_ms,
         ),
     )

@@ -72,12 +72,25 @@ class AttachHandle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldHandle(AttachHandle):
+    """An attach handle that an ARQ holds, as a host step gets it.
+
+    ``uuid`` is the handle's own, the same for every step of it; ``control_path`` is its device's.
+    """
+
+    uuid: str
+    control_path: ControlPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployable:
     """A part of a device from which handles are given out: one resource provider.
 
     ``name`` names the provider and must be unique in the cloud, so it begins with the host's name.
     ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
-    abilities must run on each handle before and after use.
+    abilities must run on each handle before and after use. ``prepared`` holds the uuids of the
+    handles that are ready on the host now, where the driver can tell: one that a guest has and
+    that is not among them, as after a reboot of the host, is prepared again.
     """
 
     name: str
@@ -88,6 +101,7 @@ class Deployable:
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     prepares: bool = False
     cleans: bool = False
+    prepared: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_text("name", self.name, _NAME_MAX)
@@ -166,6 +180,7 @@ class Device:
                 attributes=item.get("attributes", {}),
                 prepares=item.get("prepares", False),
                 cleans=item.get("cleans", False),
+                prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
             )
             for item in data["deployables"]
         )
@@ -237,9 +252,12 @@ class Driver(Protocol):
 
 @runtime_checkable
 class Preparable(Protocol):
-    """The handle needs a step on the host before a guest may use it. May be run twice."""
+    """The handle needs a step on the host before a guest may use it.
 
-    def prepare(self, handle: AttachHandle) -> None:
+    May be run twice, and while a guest has the handle: what is ready must stay as it is.
+    """
+
+    def prepare(self, handle: HeldHandle) -> None:
         """Make the handle ready; return when it is, raise when it cannot be."""
 
 
@@ -247,5 +265,5 @@ class Preparable(Protocol):
 class Cleanable(Protocol):
     """The handle needs a step on the host after use. May be run twice."""
 
-    def clean(self, handle: AttachHandle) -> None:
+    def clean(self, handle: HeldHandle) -> None:
         """Remove every trace of the last use; return when done, raise when it cannot be."""

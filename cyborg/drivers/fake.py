@@ -34,11 +34,11 @@ class FakeDriver:
         for number in range(self._options.devices):
             yield self._device(host.name, number)
 
-    def prepare(self, handle: base.AttachHandle) -> None:
+    def prepare(self, handle: base.HeldHandle) -> None:
         """Pretend to make the handle ready."""
         self._step("prepare", handle)
 
-    def clean(self, handle: base.AttachHandle) -> None:
+    def clean(self, handle: base.HeldHandle) -> None:
         """Pretend to remove every trace of the last use."""
         self._step("clean", handle)
 
@@ -75,7 +75,7 @@ class FakeDriver:
             deployables=(deployable,),
         )
 
-    def _step(self, action: str, handle: base.AttachHandle) -> None:
+    def _step(self, action: str, handle: base.HeldHandle) -> None:
         LOG.info("Fake %s of %s", action, base.canonical_json(dict(handle.attach_info)))
         wanted = self._wanted(action)
         time.sleep(wanted.get("seconds", 0))

@@ -72,6 +72,7 @@ _SAID = frozenset({"host", "node", "errors", "devices"})
 class HostStep:
     """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
 
+    ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
     ``asked_ms`` is when it was asked for by the database's clock. It tells a message that was
     held up from what has been asked for since.
     """
@@ -81,7 +82,21 @@ class HostStep:
     attach_handle_uuid: str
     attach_type: str
     attach_info: Mapping[str, str]
+    cpid_type: str
+    cpid_info: Mapping[str, str]
     asked_ms: int
+
+    def handle(self) -> base.HeldHandle:
+        """What a driver is given.
+
+        :raises TypeError, ValueError: no driver reports such a handle
+        """
+        return base.HeldHandle(
+            attach_type=self.attach_type,
+            attach_info=self.attach_info,
+            uuid=self.attach_handle_uuid,
+            control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """The step as plain data."""
@@ -99,5 +114,7 @@ class HostStep:
             attach_handle_uuid=data["attach_handle_uuid"],
             attach_type=data["attach_type"],
             attach_info=data["attach_info"],
+            cpid_type=data["cpid_type"],
+            cpid_info=data["cpid_info"],
             asked_ms=data["asked_ms"],
         )

@@ -123,7 +123,13 @@ class DriverContract:
         driver = make()
         for device in devices:
             for deployable in device.deployables:
-                for handle in deployable.attach_handles[:1]:
+                for reported in deployable.attach_handles[:1]:
+                    handle = base.HeldHandle(
+                        attach_type=reported.attach_type,
+                        attach_info=reported.attach_info,
+                        uuid="313f7a53-cebb-4685-9640-5b054d4b82c5",
+                        control_path=device.control_path,
+                    )
                     for _ in range(2):
                         if deployable.prepares:
                             driver.prepare(handle)

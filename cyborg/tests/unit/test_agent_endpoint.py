@@ -24,7 +24,7 @@ class Driver:
     """Notes each call and takes until ``gate`` opens."""
 
     def __init__(self) -> None:
-        self.calls: queue.Queue[tuple[str, base.AttachHandle]] = queue.Queue()
+        self.calls: queue.Queue[tuple[str, base.HeldHandle]] = queue.Queue()
         self.gate = threading.Event()
         self.gate.set()
         self.fault: BaseException | None = None
@@ -32,13 +32,13 @@ class Driver:
     def discover(self, host: base.Host) -> list[base.Device]:
         return []
 
-    def prepare(self, handle: base.AttachHandle) -> None:
+    def prepare(self, handle: base.HeldHandle) -> None:
         self._call("prepare", handle)
 
-    def clean(self, handle: base.AttachHandle) -> None:
+    def clean(self, handle: base.HeldHandle) -> None:
         self._call("clean", handle)
 
-    def _call(self, action: str, handle: base.AttachHandle) -> None:
+    def _call(self, action: str, handle: base.HeldHandle) -> None:
         self.calls.put((action, handle))
         self.gate.wait(PATIENCE)
         if self.fault is not None:
@@ -88,8 +88,11 @@ def test_the_driver_gets_the_handle(ask, driver):
 
     action, handle = driver.calls.get_nowait()
     assert action == "prepare"
-    assert handle == base.AttachHandle(
-        attach_type=step().attach_type, attach_info=step().attach_info
+    assert handle == base.HeldHandle(
+        attach_type=step().attach_type,
+        attach_info=step().attach_info,
+        uuid=step().attach_handle_uuid,
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=step().cpid_info),
     )
 
 

@@ -28,6 +28,7 @@ def report() -> rpc.HostReport:
         traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA"),
         attributes={"numa_node": 0},
         cleans=True,
+        prepared=("6b1a7f6e-0d35-4e0e-9f0f-3a5b0c7d9e21",),
     )
     device = base.Device(
         type="PCI",
@@ -57,6 +58,8 @@ def step() -> rpc.HostStep:
         attach_handle_uuid="313f7a53-cebb-4685-9640-5b054d4b82c5",
         attach_type="TEST_PCI",
         attach_info={"domain": "0000", "bus": "0c", "device": "0", "function": "1"},
+        cpid_type="PCI",
+        cpid_info={"domain": "0000", "bus": "0c", "device": "00", "function": "0"},
         asked_ms=1_800_000_000_000,
     )
 
