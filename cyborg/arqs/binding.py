@@ -52,7 +52,8 @@ def request_changes(
     :raises Forbidden: there is no service token
     :raises NotFound: an ARQ or a provider is unknown
     :raises Invalid: a target contradicts what is known of hosts, providers or ARQs
-    :raises Conflict: the device is disabled, or the handle of an earlier bind is being cleaned
+    :raises Conflict: the device is disabled or unhealthy, or the handle of an earlier bind is
+        being cleaned
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
@@ -148,6 +149,11 @@ def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployabl
         raise errors.Conflict(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
             "another provider or enable device " + deployable.device.uuid + "."
+        )
+    if deployable.device.unhealthy is not None:
+        raise errors.Conflict(
+            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
+            f"another provider: {deployable.device.unhealthy}"
         )
     misfit = _misfit(arq.group, deployable.attributes)
     if misfit:
@@ -245,7 +251,9 @@ def _undecided(
             arq.state == states.BIND_STARTED,
             arq.attach_handle_id.is_(None),
         )
-        .options(orm.joinedload(models.Deployable.attributes))
+        .options(
+            orm.joinedload(models.Deployable.attributes), orm.joinedload(models.Deployable.device)
+        )
         .order_by(arq.id)
     )
     return [(row[0], row[1]) for row in session.execute(query).unique()]
@@ -257,7 +265,7 @@ def _take_handles(
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
     for deployable in deployables:
-        if deployable is not None and not deployable.missing:
+        if deployable is not None and not _lack(deployable):
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
         deployable_id: _free_handles(session, deployable_id, count)
@@ -287,6 +295,19 @@ def _free_handles(
     return found
 
 
+def _lack(deployable: models.Deployable | None) -> str | None:
+    """Why no handle of the provider may be given out now, whatever was so when it was asked for.
+
+    A device that was disabled since then serves the request still: an administrator who disables
+    it looks after those who have it. One that ails would fail its guest.
+    """
+    if deployable is None or deployable.missing:
+        return "gone from its host"
+    if deployable.device.unhealthy is not None:
+        return f"unhealthy: {deployable.device.unhealthy}"
+    return None
+
+
 def _decide(
     session: orm.Session,
     arq: models.Arq,
@@ -295,8 +316,9 @@ def _decide(
     to_prepare: list[str],
 ) -> bool:
     """Bind or fail one ARQ, True then, or add its handle to those that the host prepares first."""
-    if deployable is None or deployable.missing:
-        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} is gone from its host.")
+    lack = _lack(deployable)
+    if deployable is None or lack:
+        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} is {lack}.")
     other_class = _other_class(arq.group, deployable.attributes)
     if other_class:
         # A report has changed it since the request was checked, while nobody held a handle.

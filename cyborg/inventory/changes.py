@@ -60,6 +60,19 @@ class Plan:
         of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
         return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
 
+    def health_changes(self) -> list[tuple[str, str | None]]:
+        """Control paths of devices that have fallen ill, each with the reason, or got well: None.
+
+        To be asked before the plan is applied, which changes the rows.
+        """
+        healths: list[tuple[base.Device, str | None]] = [(new.device, None) for new in self.new]
+        healths += [(kept.device, kept.row.unhealthy) for kept in self.kept]
+        return [
+            (" ".join(_key(device.control_path)), device.unhealthy)
+            for device, before in healths
+            if device.unhealthy != before
+        ]
+
 
 def diff(
     known: Sequence[models.Device],

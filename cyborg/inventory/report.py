@@ -78,6 +78,7 @@ def _apply(report: rpc.HostReport) -> None:
         plan = changes.diff(known, report.devices, failed_drivers=set(report.errors))
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
+        healths = plan.health_changes()
         try:
             changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
@@ -98,6 +99,10 @@ def _apply(report: rpc.HostReport) -> None:
         for name, value in _seen(report).items():
             setattr(host, name, value)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
+    for path, reason in healths:
+        # %r: a driver's words may hold what no log file can.
+        now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
+        LOG.info("Device %s of host %s %s", path, report.host, now)
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> models.Host:

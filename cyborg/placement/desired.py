@@ -79,7 +79,12 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             deployable.rp_uuid,
             deployable.name,
             deployable.num_accelerators,
-            sa.or_(device.status != "enabled", device.missing, deployable.missing),
+            sa.or_(
+                device.status != "enabled",
+                device.unhealthy.is_not(None),
+                device.missing,
+                deployable.missing,
+            ),
         )
         .join(device, device.id == deployable.device_id)
         .where(device.host_id == host_id)

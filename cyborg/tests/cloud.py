@@ -50,6 +50,7 @@ class Card:
     plugged: bool = False
     resource_class: str = CLASSES[0]
     handles: set[int] = field(default_factory=lambda: set(range(HANDLES)))
+    unhealthy: str | None = None
 
     @property
     def name(self) -> str:
@@ -64,7 +65,13 @@ class Card:
         first = ord(self.letter) * HANDLES
         numbers = [first + number for number in sorted(self.handles)]
         abilities = ABILITIES[self.letter]
-        return hosts.card(self.letter, numbers, resource_class=self.resource_class, **abilities)
+        return hosts.card(
+            self.letter,
+            numbers,
+            unhealthy=self.unhealthy,
+            resource_class=self.resource_class,
+            **abilities,
+        )
 
 
 @dataclass(slots=True)

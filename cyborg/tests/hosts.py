@@ -43,9 +43,17 @@ def device(address: str, *deployables: base.Deployable, **changes: object) -> ba
     )
 
 
-def card(letter: str = "a", handles: Sequence[int] = range(4), **changes: object) -> base.Device:
+def card(
+    letter: str = "a",
+    handles: Sequence[int] = range(4),
+    *,
+    unhealthy: str | None = None,
+    **changes: object,
+) -> base.Device:
     """A device of host-1 with one deployable, ``host-1_`` and the letter."""
-    return device(letter, deployable(f"host-1_{letter}", handles, **changes))
+    return device(
+        letter, deployable(f"host-1_{letter}", handles, **changes), unhealthy=unhealthy
+    )
 
 
 def report(

@@ -67,18 +67,20 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(
         letter=LETTERS,
-        what=st.sampled_from(["plug", "handle", "class"]),
+        what=st.sampled_from(["plug", "handle", "class", "health"]),
         number=st.integers(0, HANDLES - 1),
         reports=USUALLY,
         works=USUALLY,
     )
     def change(self, letter: str, what: str, number: int, *, reports: bool, works: bool) -> None:
-        """The card comes or goes, one of its handles does, or it is another kind of thing."""
+        """The card comes or goes, falls ill or gets well, or is another kind of thing."""
         card = self.cards[letter]
         if what == "plug":
             card.plugged = not card.plugged
         elif what == "handle":
             card.handles ^= {number}
+        elif what == "health":
+            card.unhealthy = None if card.unhealthy else "it is too hot"
         else:
             card.resource_class = CLASSES[card.resource_class == CLASSES[0]]
         if reports:
@@ -297,6 +299,7 @@ class Machine(stateful.RuleBasedStateMachine):
             assert row.missing == row.device.missing == (not card.plugged)
             assert len(row.attach_handles) - len(gone) == len(card.handles) * card.plugged
             assert card.plugged or held
+            assert not card.plugged or row.device.unhealthy == card.unhealthy
             classes = [found.value for found in row.attributes if found.key == "rc"]
             assert held or classes == [card.resource_class]
         assert rows == {}
@@ -315,7 +318,7 @@ class Machine(stateful.RuleBasedStateMachine):
             ]
             offered = self.cloud.placement.offered(row.rp_uuid)
             amounts = [total - reserved for total, reserved in offered.values()]
-            if row.missing or row.device.status != admin.ENABLED:
+            if row.missing or row.device.unhealthy or row.device.status != admin.ENABLED:
                 assert sum(amounts) == 0
             else:
                 assert sum(amounts) == len(good)

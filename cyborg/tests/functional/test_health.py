@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device that ails is given to nobody, and says why, until its driver says that it is well."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db, errors, work
+from cyborg.arqs import binding, service
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+HOT = "temperature is 105 degrees"
+
+
+def _health() -> dict[str, str | None]:
+    with db.reader() as session:
+        query = sa.select(models.Deployable.name, models.Device.unhealthy)
+        of_host = models.Deployable.name.startswith("host-1")
+        return dict(list(session.execute(query.join(models.Deployable.device).where(of_host))))
+
+
+def _wanted() -> list[tuple[str, str]]:
+    """The work that is wanted, which is forgotten then."""
+    with db.writer() as session:
+        found = [(row.kind, row.key) for row in session.scalars(sa.select(models.Work))]
+        db.delete(session, models.Work)
+        return found
+
+
+def test_health_alone_is_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    hosts.apply(hosts.device("a", hosts.deployable("host-2_a")), host="host-2")
+    _wanted()
+    for reason in (HOT, "it does not answer", None):
+        hosts.apply(hosts.card("a", unhealthy=reason), hosts.card("b"))
+        assert _health() == {"host-1_a": reason, "host-1_b": None}
+        assert _wanted() == [(work.PLACEMENT, "host-1")]
+        hosts.apply(hosts.card("a", unhealthy=reason), hosts.card("b"))
+        assert _wanted() == []
+    told = [record.getMessage() for record in caplog.records if "healthy" in record.getMessage()]
+    assert told == [
+        f"""Device PCI {{"address": "a"}} of host host-1 is unhealthy: '{HOT}'""",
+        """Device PCI {"address": "a"} of host host-1 is unhealthy: 'it does not answer'""",
+        'Device PCI {"address": "a"} of host host-1 is healthy again',
+    ]
+
+
+def test_a_device_may_ail_from_the_first() -> None:
+    hosts.apply(hosts.card("a", unhealthy=HOT))
+    assert _health() == {"host-1_a": HOT}
+
+
+def test_what_was_known_last_is_kept_while_the_driver_fails() -> None:
+    hosts.apply(hosts.card("a", unhealthy=HOT), hosts.card("b"))
+    hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
+    assert _health() == {"host-1_a": HOT, "host-1_b": None}
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    assert _health() == {"host-1_a": None, "host-1_b": None}
+
+
+def test_it_is_reserved_and_nothing_else_is_written(
+    placement: PlacementServer, root: str
+) -> None:
+    well = [hosts.card("a"), hosts.card("b")]
+    hosts.apply(*well)
+    placement.sync()
+    for reason, reserved in ((HOT, 4), (None, 0)):
+        placement.calls.clear()
+        hosts.apply(hosts.card("a", unhealthy=reason), well[1])
+        placement.sync()
+        assert placement.calls == [
+            "GET /resource_providers",
+            f"PUT /resource_providers/{boots.RP}/inventories",
+        ]
+        assert placement.offered(boots.RP) == {"FPGA": (4, reserved)}
+        assert placement.offered(provider_uuid("host-1_b")) == {"FPGA": (4, 0)}
+        placement.assert_right("host-1")
+
+
+def test_a_request_to_bind_to_it_is_refused_with_the_reason(ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card("a", unhealthy=HOT))
+    uuids = boots.arqs(ctx)
+    _wanted()
+    with pytest.raises(errors.Conflict, match=HOT):
+        boots.bind(ctx, uuids, models.new_uuid())
+    assert set(boots.states(ctx).values()) == {models.INITIAL}
+    assert _wanted() == []
+
+
+def test_a_bind_that_waits_for_a_handle_fails_with_the_reason(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    hosts.apply(hosts.card("a"))
+    (uuid,) = boots.arqs(ctx)
+    boots.bind(ctx, [uuid], models.new_uuid())
+    hosts.apply(hosts.card("a", unhealthy=HOT))
+    engine.drain(conf)
+    arq = service.get_arq(ctx, uuid)
+    assert arq.state == models.BIND_FAILED
+    assert arq.state_reason == f"Provider {boots.RP} is unhealthy: {HOT}."
+    assert boots.handles(ctx) == []
+
+
+@pytest.mark.parametrize(
+    ("prepares", "state"), [(False, models.BOUND), (True, models.BIND_STARTED)]
+)
+def test_whoever_has_a_handle_keeps_it(
+    ctx: context.RequestContext, *, prepares: bool, state: str
+) -> None:
+    hosts.apply(hosts.card("a", prepares=prepares))
+    uuids = boots.arqs(ctx)
+    boots.bind(ctx, uuids, models.new_uuid())
+    claim = work.claim("test", 30.0, [work.BIND])
+    assert claim is not None
+    binding.bind_instance(claim)
+    held = boots.handles(ctx)
+    hosts.apply(hosts.card("a", prepares=prepares, unhealthy=HOT))
+    assert boots.handles(ctx) == held != []
+    assert boots.states(ctx) == {uuids[0]: state}
