@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that Cyborg writes to a host, and the only code that needs privileges for it.
+
+Each function runs in a helper process that oslo.privsep starts at the first call, with the one
+capability that writing to sysfs takes. Arguments come from messages, so each is checked here,
+behind the border, before it becomes part of a path. What the kernel answers is raised as it is: an
+:class:`OSError` with its number, which names the file and what was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+from oslo_privsep import capabilities, priv_context
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: ``[cyborg_sys_admin]``. DAC_OVERRIDE lets the helper run as another user than root.
+context = priv_context.PrivContext(
+    "cyborg",
+    cfg_section="cyborg_sys_admin",
+    pypath=f"{__name__}.context",
+    capabilities=[capabilities.CAP_DAC_OVERRIDE],
+)
+
+_PCI = pathlib.Path("/sys/bus/pci")
+_MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
+_MDEVS = pathlib.Path("/sys/bus/mdev/devices")
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+#: Drivers, mdev types and parents of mediated devices: no slash, and no dot in front.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
+
+
+def act_alone() -> None:
+    """Let a process that is root act by itself, without a helper, unless the operator names one."""
+    if os.geteuid() == 0 and not context.conf.helper_command:
+        context.set_client_mode(False)
+
+
+def _privileged(function: Callable[P, T]) -> Callable[P, T]:
+    return cast("Callable[P, T]", context.entrypoint(function))
+
+
+@_privileged
+def create_mdev(parent: str, mdev_type: str, uuid: str) -> None:
+    """Create a mediated device; one that is there already, of this type and parent, is well.
+
+    :raises OSError: EEXIST where the uuid is another device's, else what the kernel says
+    """
+    types = _MDEV_PARENTS / _checked(_NAME, parent) / "mdev_supported_types"
+    try:
+        _write(types / _checked(_NAME, mdev_type) / "create", _checked(_UUID, uuid))
+    except FileExistsError:
+        if _mdev(uuid) != (parent, mdev_type):
+            raise
+
+
+@_privileged
+def remove_mdev(uuid: str) -> None:
+    """Remove a mediated device; one that is gone already is well.
+
+    :raises OSError: what the kernel says, EBUSY for one in use
+    """
+    path = _MDEVS / _checked(_UUID, uuid)
+    try:
+        _write(path / "remove", "1")
+    except OSError:
+        if path.exists():
+            raise
+
+
+@_privileged
+def set_numvfs(address: str, count: int) -> None:
+    """Give a physical function so many virtual ones, after removing those it has.
+
+    :raises OSError: EBUSY where one of those may be in use, ERANGE where the card has not so many
+    """
+    pf = _PCI / "devices" / _checked(_ADDRESS, address)
+    present = int((pf / "sriov_numvfs").read_text())
+    if present == count:
+        return
+    if not 0 <= count <= int((pf / "sriov_totalvfs").read_text()):
+        raise _error(errno.ERANGE, pf / "sriov_numvfs", str(count))
+    for vf in sorted(pf.glob("virtfn*")):
+        holder = _holder(vf)
+        if holder is not None:
+            raise OSError(errno.EBUSY, f"{vf.readlink().name} may be in use: {holder}")
+    if present:
+        # The kernel changes no number but 0.
+        _write(pf / "sriov_numvfs", "0")
+    if count:
+        _write(pf / "sriov_numvfs", str(count))
+
+
+@_privileged
+def set_drivers_autoprobe(address: str, *, on: bool) -> None:
+    """Say whether the host's drivers take the virtual functions that a physical one gets."""
+    pf = _PCI / "devices" / _checked(_ADDRESS, address)
+    _write(pf / "sriov_drivers_autoprobe", str(int(on)))
+
+
+@_privileged
+def bind_driver(address: str, driver: str) -> None:
+    """Give a PCI function to a driver, whatever driver has it now, and keep it for that one.
+
+    :raises OSError: ENODEV where the driver is not loaded or does not take the function
+    """
+    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    if not (_PCI / "drivers" / _checked(_NAME, driver)).is_dir():
+        raise OSError(errno.ENODEV, f"driver {driver} is not loaded")
+    _write(path / "driver_override", driver)
+    if _link(path / "driver") == driver:
+        return
+    _unbind(path)
+    _write(_PCI / "drivers_probe", address)
+    if _link(path / "driver") != driver:
+        raise OSError(errno.ENODEV, f"driver {driver} does not take {address}")
+
+
+@_privileged
+def unbind_driver(address: str) -> None:
+    """Take a PCI function from its driver; it is kept for none any more."""
+    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    _unbind(path)
+    _write(path / "driver_override", "\n")
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text!r} cannot be part of a path in sysfs")
+    return text
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """One write, so that the error is the kernel's answer to it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise _error(exc.errno, path, text) from exc
+
+
+def _error(number: int | None, path: pathlib.Path, text: str) -> OSError:
+    # Of an error only its arguments cross from the helper: no file name of its own.
+    number = number or errno.EIO
+    return OSError(number, f"{os.strerror(number)}: {text.strip()!r} to {path}")
+
+
+def _link(path: pathlib.Path) -> str | None:
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def _mdev(uuid: str) -> tuple[str, str | None]:
+    """Parent and type of a mediated device."""
+    path = (_MDEVS / uuid).resolve()
+    return path.parent.name, _link(path / "mdev_type")
+
+
+def _unbind(path: pathlib.Path) -> None:
+    if (path / "driver").exists():
+        _write(path / "driver" / "unbind", path.name)
+
+
+def _holder(vf: pathlib.Path) -> str | None:
+    """Who may be using a virtual function, or None where surely nobody is."""
+    if any(_UUID.fullmatch(child.name) for child in vf.iterdir()):
+        return "it has a mediated device"
+    driver = _link(vf / "driver")
+    if driver is None:
+        return None
+    if "vfio" not in driver:
+        return f"driver {driver} of the host has it"
+    group = _link(vf / "iommu_group")
+    return None if group is not None and _opens(f"/dev/vfio/{group}") else "a guest has it"
+
+
+def _opens(path: str) -> bool:
+    """Whether nobody has an IOMMU group: only one process may at a time."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
