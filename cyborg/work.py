@@ -235,6 +235,35 @@ def _renew(owners: list[str], lease_seconds: float) -> set[str]:
         return {owner for owner in session.scalars(sa.select(row.owner).where(held)) if owner}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A row that was tried again and again to no avail."""
+
+    kind: str
+    key: str
+    attempts: int
+    #: Seconds since it was wanted last.
+    age: float
+    last_error: str | None
+
+
+@db.retry
+def stuck(attempts: int, limit: int = 100) -> list[Stuck]:
+    """The rows tried more than ``attempts`` times, those tried most often first."""
+    row = models.Work
+    query = (
+        sa.select(row.kind, row.key, row.attempts, row.last_error, db.now_ms() - row.wanted_ms)
+        .where(row.attempts > attempts)
+        .order_by(row.attempts.desc(), row.id)
+        .limit(limit)
+    )
+    with db.reader() as session:
+        return [
+            Stuck(kind=kind, key=key, attempts=tried, last_error=error, age=age_ms / 1000)
+            for kind, key, tried, error, age_ms in session.execute(query)
+        ]
+
+
 def _delay(attempts: int) -> float:
     """Seconds of the back-off after that many attempts, with jitter."""
     full = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(attempts - 1, 16))

@@ -161,6 +161,26 @@ def test_a_failed_row_keeps_its_error_and_waits(database: sa.Engine) -> None:
     assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
 
 
+@pytest.mark.every_database
+def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a", "b", "c"])
+    for claim in _claims(3):
+        work.back_off(claim, f"{claim.key} fails")
+    with db.writer() as session:
+        attempts = sa.case({"a": 7, "b": 21}, value=models.Work.key, else_=6)
+        db.update(session, models.Work, attempts=attempts)
+
+    found = work.stuck(6)
+
+    assert [(row.kind, row.key, row.attempts, row.last_error) for row in found] == [
+        ("test", "b", 21, "b fails"),
+        ("test", "a", 7, "a fails"),
+    ]
+    assert all(0 <= row.age < TIMEOUT for row in found)
+    assert [row.key for row in work.stuck(0, limit=1)] == ["b"]
+
+
 def test_wanting_a_failed_row_again_makes_it_due(database: sa.Engine) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a"])
