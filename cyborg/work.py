@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
+from oslo_context import context as oslo_context
 from sqlalchemy import orm
 
 from cyborg import db, errors
@@ -57,6 +59,8 @@ class Claim:
     attempts: int
     owner: str
     lease_seconds: float
+    #: The API request that wanted it last, where one did.
+    request_id: str | None = None
     _held_until: float = 0.0
     _lost: threading.Event = field(default_factory=threading.Event)
 
@@ -78,7 +82,10 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
     """Record in the caller's transaction that work of ``kind`` is to be done for ``keys``.
 
     The rows stay locked until the transaction ends, in an order that is the same for everyone.
+    They remember the request that this thread acts for, if it acts for one.
     """
+    current = oslo_context.get_current()
+    request_id = current.global_id if current else None
     rows = [
         {
             "kind": kind,
@@ -87,6 +94,7 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
             "wanted_ms": db.now_ms(),
             "due_ms": db.now_ms(),
             "attempts": 0,
+            "request_id": request_id,
             "created_at": models.utcnow(),
         }
         for key in sorted(set(keys))
@@ -96,7 +104,7 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
             "wanted": models.Work.wanted + 1,
             "wanted_ms": db.now_ms(),
             "due_ms": db.now_ms(),
-        }
+        } | ({"request_id": request_id} if request_id else {})
         db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
 
 
@@ -120,6 +128,7 @@ def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | N
                 attempts=candidate.attempts + 1,
                 owner=owner,
                 lease_seconds=lease_seconds,
+                request_id=candidate.request_id,
             )
             taken.extended(started)
             return taken
@@ -131,9 +140,9 @@ def _free() -> sa.ColumnElement[bool]:
 
 
 @db.retry
-def _due(kinds: Collection[str]) -> list[sa.Row[tuple[int, str, str, int, int, int, int]]]:
+def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
     row = models.Work
-    columns = (row.id, row.kind, row.key, row.wanted, row.wanted_ms, row.attempts)
+    columns = (row.id, row.kind, row.key, row.wanted, row.wanted_ms, row.attempts, row.request_id)
     query = (
         sa.select(*columns, db.now_ms().label("claimed_ms"))
         .where(row.kind.in_(kinds), row.due_ms <= db.now_ms(), _free())

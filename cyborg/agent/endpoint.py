@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oslo_context import context as oslo_context
+
 from cyborg import rpc
 from cyborg.drivers import base
 
@@ -96,6 +98,7 @@ class _Run:
         self._work = work
         self._after = after
         self._forget = forget
+        self._context = oslo_context.get_current()
 
     def joins(self, step: rpc.HostStep) -> bool:
         """Whether the step, which was asked for later, is what this run does."""
@@ -110,6 +113,8 @@ class _Run:
         ).start()
 
     def _run(self) -> None:
+        if self._context is not None:
+            self._context.update_store()
         if self._after is not None:
             self._after.done.wait()
             self._after = None

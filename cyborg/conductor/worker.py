@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import futurist
 from keystoneauth1 import exceptions as ka_exc
+from oslo_context import context as oslo_context
 
 from cyborg import errors, work
 
@@ -112,6 +113,8 @@ class Worker:
             return None
 
     def _run(self, claim: work.Claim) -> None:
+        # In every log line of the work, and in every request to another service.
+        oslo_context.RequestContext(global_request_id=claim.request_id)
         try:
             self._handle(claim)
         except work.LeaseLost:

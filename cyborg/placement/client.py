@@ -14,7 +14,6 @@ from typing import Any
 import requests
 from keystoneauth1 import adapter as ka_adapter
 from oslo_config import cfg
-from oslo_context import context as oslo_context
 
 from cyborg import clients, errors
 from cyborg.placement import tree
@@ -99,8 +98,6 @@ class Client:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._adapter = clients.adapter(conf, "placement")
-        #: In the logs of both services, on every request of this piece of work.
-        self.request_id = oslo_context.generate_request_id()
         with _lock:
             self._known = _known.setdefault(self._adapter, _Known())
 
@@ -214,7 +211,6 @@ class Client:
             json=body,
             params=query,
             microversion=_MICROVERSION,
-            headers={"X-OpenStack-Request-ID": self.request_id},
             raise_exc=False,
         )
         if response.status_code >= HTTPStatus.BAD_REQUEST:

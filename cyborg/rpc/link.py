@@ -11,6 +11,7 @@ from typing import Any
 
 import oslo_messaging as messaging
 from oslo_config import cfg
+from oslo_context import context as oslo_context
 
 from cyborg.rpc import faults, payloads
 
@@ -107,7 +108,7 @@ class Link:
     def _call(self, client: Any, whom: str, method: str, **arguments: Any) -> Mapping[str, Any]:
         self._await_connection()
         with _failures_of(whom):
-            answer: Mapping[str, Any] = client.call({}, method, **arguments)
+            answer: Mapping[str, Any] = client.call(_context(), method, **arguments)
             return answer
 
     def _await_connection(self) -> None:
@@ -138,6 +139,12 @@ class Link:
             except Exception as exc:  # noqa: BLE001 - any fault of any library underneath
                 LOG.warning("Cannot reach the message broker: %s", exc)
                 self._closed.wait(_RECONNECT_PAUSE)
+
+
+def _context() -> dict[str, Any]:
+    """What a message says of why it is sent."""
+    current = oslo_context.get_current()
+    return {"request_id": current.global_id} if current else {}
 
 
 @contextlib.contextmanager

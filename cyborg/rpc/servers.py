@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import oslo_messaging as messaging
+from oslo_context import context as oslo_context
 
 from cyborg import errors
 from cyborg.rpc import faults
@@ -52,11 +53,11 @@ class ConductorMethods:
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, str]:
         """Store a host report."""
-        return _answer(lambda: self._endpoint.report(context, report))
+        return _answer(context, lambda: self._endpoint.report(context, report))
 
     def kick(self, context: dict[str, Any]) -> dict[str, str]:
         """Look for work now."""
-        return _answer(lambda: self._endpoint.kick(context))
+        return _answer(context, lambda: self._endpoint.kick(context))
 
 
 class AgentMethods:
@@ -71,11 +72,13 @@ class AgentMethods:
         self, context: dict[str, Any], step: dict[str, Any], wait: float
     ) -> dict[str, str]:
         """Carry out a step."""
-        return _answer(lambda: self._endpoint.host_step(context, step, wait))
+        return _answer(context, lambda: self._endpoint.host_step(context, step, wait))
 
 
-def _answer(method: Callable[[], None]) -> dict[str, str]:
+def _answer(context: dict[str, Any], method: Callable[[], None]) -> dict[str, str]:
     """What went wrong travels as a sentence: an exception would need its class on both sides."""
+    # In every log line from here on.
+    oslo_context.RequestContext(global_request_id=context.get("request_id"))
     try:
         method()
     except faults.HostStepRunning as exc:

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 
 class NovaSink:
-    """Receives ``POST /os-server-external-events`` and remembers the events.
+    """Receives ``POST /os-server-external-events`` and remembers the events, and who wanted them.
 
     ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
     request instead.
@@ -20,6 +20,7 @@ class NovaSink:
 
     def __init__(self) -> None:
         self.requests: list[list[dict[str, Any]]] = []
+        self.request_ids: list[str | None] = []
         self.answer = 200
         self.status: int | None = None
         sink = self
@@ -30,6 +31,7 @@ class NovaSink:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 sink.requests.append(body["events"])
+                sink.request_ids.append(self.headers["X-OpenStack-Request-ID"])
                 self._reply(*sink.reply(self.path, body["events"]))
 
             def _reply(self, status: int, body: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which conductors and hosts live, and what ails a device."""
+"""Which conductors and hosts live, what ails a device, and which request wanted a work row."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,6 +26,7 @@ def upgrade() -> None:
         "hosts", sa.Column("down", sa.Boolean(), nullable=False, server_default=sa.false())
     )
     op.add_column("devices", sa.Column("unhealthy", _LONG_TEXT, nullable=True))
+    op.add_column("work", sa.Column("request_id", _string(64), nullable=True))
     op.create_table(
         "conductors",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The id of a request is found in the logs of every service that works for it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+import requests
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+from oslo_log import formatters, log
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.service import RP, Site, until
+
+REQUEST = f"req-{models.new_uuid()}"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What all services of this process log, as they write it."""
+    options = cfg.ConfigOpts()
+    log.register_options(options)
+    options(args=[], default_config_files=[], default_config_dirs=[])
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(formatters.ContextFormatter(config=options))
+    logger = logging.getLogger("cyborg")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield written
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def _bind(site: Site, request_id: str | None) -> str:
+    """Send a bind under that id; the id of the answer."""
+    group = {"resources:FPGA": "1"}
+    site.call("POST", "/device_profiles", [{"name": "dp", "groups": [group]}])
+    arq = site.call("POST", "/accelerator_requests", {"device_profile_name": "dp"})["arqs"][0]
+    wanted = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": models.new_uuid()}
+    patch = [{"path": f"/{path}", "op": "add", "value": value} for path, value in wanted.items()]
+    answer = requests.patch(
+        f"{site.endpoint}/accelerator_requests",
+        json={arq["uuid"]: patch},
+        headers={"X-OpenStack-Request-ID": request_id} if request_id else {},
+        timeout=60,
+    )
+    assert answer.status_code == 202
+    return answer.headers["X-OpenStack-Request-ID"]
+
+
+def _lines_with(lines: io.StringIO, request_id: str, words: str) -> list[str]:
+    return [line for line in lines.getvalue().splitlines() if request_id in line and words in line]
+
+
+def test_the_id_a_client_sends_reaches_nova_placement_and_every_log(
+    site: Site, sink: NovaSink, lines: io.StringIO
+) -> None:
+    site.start(host_step=True)
+    site.placement.request_ids.clear()
+    _bind(site, REQUEST)
+    until(lambda: sink.requests and site.idle())
+    assert sink.request_ids == [REQUEST]
+    assert _lines_with(lines, REQUEST, "is BindStarted: instance")  # the API
+    assert _lines_with(lines, REQUEST, "with attach handle")  # the conductor
+    assert _lines_with(lines, REQUEST, "Prepare handle")  # the agent
+    assert _lines_with(lines, REQUEST, "Nova accepted 1 events")
+
+    arq = site.call("GET", "/accelerator_requests")["arqs"][0]["uuid"]
+    other = f"req-{models.new_uuid()}"
+    url = f"{site.endpoint}/accelerator_requests?arqs={arq}"
+    requests.delete(url, headers={"X-OpenStack-Request-ID": other}, timeout=60)
+    until(site.idle)
+    assert site.placement.request_ids == {other}
+
+
+def test_without_one_it_is_the_id_that_the_api_gave(site: Site, sink: NovaSink) -> None:
+    site.start()
+    given = _bind(site, None)
+    until(lambda: sink.requests)
+    assert sink.request_ids == [given]
+
+
+def _claim() -> work.Claim:
+    claimed = work.claim("test", 30.0, [work.BIND])
+    assert claimed is not None
+    return claimed
+
+
+@pytest.mark.every_database
+@pytest.mark.makes_up_rows
+@pytest.mark.usefixtures("database")
+def test_work_remembers_the_last_request_that_wanted_it() -> None:
+    def want(request_id: str | None) -> None:
+        if request_id:
+            oslo_context.RequestContext(global_request_id=request_id)
+        with db.writer() as session:
+            work.want(session, work.BIND, ["instance"])
+
+    # A thread that acts for no request wants it last.
+    for request_id in ("req-1", "req-2", None):
+        thread = threading.Thread(target=want, args=[request_id])
+        thread.start()
+        thread.join()
+    assert _claim().request_id == "req-2"
