@@ -17,7 +17,6 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 
-
 class _Adapter(ka_adapter.Adapter):
     def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
         current = oslo_context.get_current()
