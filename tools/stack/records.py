@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that outlive the command that started them: recorded by pid and start time.
+
+The start time tells a process from a later one that was given the same pid, so that nothing is
+ever stopped that was not started here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+#: Where the programs of this environment are.
+BIN = Path(sys.executable).parent
+#: Seconds for a service to answer, and for one to end, on a busy machine.
+START_SECONDS = 240.0
+STOP_SECONDS = 20.0
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """Why the stack does not stand, as a sentence."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Our environment without what it says of another cloud, or of proxies for this machine."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"} | more
+
+
+class Records:
+    """The recorded processes of one state directory, each with a log named after it."""
+
+    def __init__(self, state: Path) -> None:
+        self._records = state / "processes"
+        self._logs = state / "logs"
+        for folder in (self._records, self._logs):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def log(self, name: str) -> Path:
+        """Where a process writes."""
+        return self._logs / f"{name}.log"
+
+    def names(self) -> list[str]:
+        """Every process that was started and not stopped, in the order of starting."""
+        files = sorted(self._records.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        return [file.stem for file in files]
+
+    def start(self, name: str, *command: str | Path, **variables: str) -> None:
+        """Start a service unless it runs."""
+        if self.alive(name):
+            return
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**variables),
+                start_new_session=True,
+            )
+        record = {"pid": process.pid, "started": _start_time(process.pid)}
+        (self._records / f"{name}.json").write_text(json.dumps(record))
+
+    def run(self, name: str, *command: str | Path, **variables: str) -> None:
+        """Run a command to its end, which has to be a good one."""
+        with self.log(name).open("ab") as log:
+            status = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**variables),
+                check=False,
+            ).returncode
+        if status != 0:
+            raise self._ended(name)
+
+    def alive(self, name: str) -> bool:
+        """Whether the process that was recorded still runs."""
+        return self.pid(name) is not None
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a process that runs."""
+        try:
+            record = json.loads((self._records / f"{name}.json").read_text())
+        except FileNotFoundError:
+            return None
+        started = _start_time(record["pid"])
+        return record["pid"] if started is not None and started == record["started"] else None
+
+    def until(self, what: str, find: Callable[[], T | None], *, of: Iterable[str] = ()) -> T:
+        """Ask until there is an answer, as long as the processes ``of`` run."""
+        deadline = time.monotonic() + START_SECONDS
+        while (found := find()) is None:
+            for name in of:
+                if not self.alive(name):
+                    raise self._ended(name)
+            if time.monotonic() > deadline:
+                raise Failed(f"{what}: nothing of it in {START_SECONDS:.0f} seconds")
+            time.sleep(0.2)
+        return found
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End a process and those that it started; nothing where it does not run."""
+        pid = self.pid(name)
+        deadline = time.monotonic() + STOP_SECONDS
+        while pid is not None and self.alive(name):
+            _signal(pid, how)
+            time.sleep(0.1)
+            if time.monotonic() > deadline:
+                how = signal.SIGKILL
+        if pid is not None:
+            # Workers that have lost their parent.
+            _signal(pid, signal.SIGKILL)
+        (self._records / f"{name}.json").unlink(missing_ok=True)
+
+    def _ended(self, name: str) -> Failed:
+        lines = self.log(name).read_text(errors="replace").splitlines()
+        return Failed("\n".join([f"{name} has ended:", *lines[-20:]]))
+
+
+def _signal(pid: int, how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, how)
+    # A child of ours would stay as a zombie.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _start_time(pid: int) -> str | None:
+    """The kernel's start time of a process, or None where it is gone or only its corpse is left."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each service of the stack is told: one function a file, plain options."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import random
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REGION = "RegionOne"
+#: Where pip puts the files that distributions put into /etc.
+PASTE = Path(sys.prefix) / "etc"
+#: The compute hosts. Each has a nova-compute and a cyborg-agent of that name.
+HOSTS = ("stack-1", "stack-2")
+#: WSGI services: name to the module that uWSGI loads, and the service type in the catalogue.
+WSGI = {
+    "keystone": ("keystone.wsgi.api", "identity"),
+    "placement": ("placement.wsgi.api", "placement"),
+    "glance": ("glance.wsgi.api", "image"),
+    "neutron": ("neutron.wsgi.api", "network"),
+    "nova": ("nova.wsgi.osapi_compute", "compute"),
+    "cyborg": ("cyborg.wsgi.api", "accelerator"),
+}
+DATABASES = (
+    "keystone", "placement", "glance", "neutron", "nova_api", "nova", "nova_cell0", "cyborg"
+)  # fmt: skip
+
+#: Groups of options.
+Options = Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is chosen once and stays as long as the state directory."""
+
+    password: str
+    ports: Mapping[str, int]
+
+    def url(self, service: str) -> str:
+        """Where a WSGI service listens."""
+        return f"http://127.0.0.1:{self.ports[service]}"
+
+
+def known(state: Path) -> Known:
+    """The choices of a state directory, made at the first call."""
+    file = state / "known.json"
+    if not file.exists():
+        fresh = Known(secrets.token_hex(12), dict(zip(WSGI, _free_ports(len(WSGI)), strict=True)))
+        file.write_text(json.dumps(asdict(fresh)))
+        file.chmod(0o600)
+    return Known(**json.loads(file.read_text()))
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody uses, below those that outgoing connections are given."""
+    listening: list[socket.socket] = []
+    while len(listening) < count:
+        try:
+            listening.append(socket.create_server(("127.0.0.1", random.randint(20000, 32000))))
+        except OSError:
+            continue
+    ports = [held.getsockname()[1] for held in listening]
+    for held in listening:
+        held.close()
+    return ports
+
+
+def write(path: Path, *parts: Options) -> Path:
+    """Write an oslo.config file; of several parts a later one wins."""
+    merged: dict[str, dict[str, object]] = {}
+    for part in parts:
+        for group, options in part.items():
+            merged.setdefault(group, {}).update(options)
+    parser = configparser.RawConfigParser(default_section="")
+    parser.read_dict(merged)
+    with path.open("w") as file:
+        parser.write(file)
+    return path
+
+
+class Settings:
+    """The configuration files below ``folder``."""
+
+    def __init__(self, folder: Path, chosen: Known, broker: str, database: str) -> None:
+        """``database`` is a URL with ``{}`` where the name of the database goes."""
+        self._folder = folder
+        self._known = chosen
+        self._broker = broker
+        self._database = database
+
+    def folder(self, service: str) -> Path:
+        """The configuration directory of a service."""
+        path = self._folder / service
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _user(self, service: str) -> dict[str, object]:
+        """The keystoneauth options of a service's user."""
+        return {
+            "auth_type": "password",
+            "auth_url": self._known.url("keystone"),
+            "username": service,
+            "password": self._known.password,
+            "project_name": "service",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+            "region_name": REGION,
+            "valid_interfaces": "public",
+        }
+
+    def _validation(self, service: str) -> dict[str, object]:
+        """The options of keystonemiddleware."""
+        return self._user(service) | {
+            "www_authenticate_uri": self._known.url("keystone"),
+            "interface": "public",
+            "service_token_roles": "service",
+            "service_token_roles_required": True,
+        }
+
+    def keystone(self) -> Path:
+        """Keystone, with keys of its own."""
+        folder = self.folder("keystone")
+        keys = {name: folder / name for name in ("fernet-keys", "credential-keys")}
+        return write(
+            folder / "keystone.conf",
+            {
+                "DEFAULT": {"public_endpoint": self._known.url("keystone")},
+                "database": {"connection": self._database.format("keystone")},
+                "fernet_tokens": {"key_repository": keys["fernet-keys"]},
+                "credential": {"key_repository": keys["credential-keys"]},
+                "identity": {"password_hash_rounds": 4},
+                # Several services share one user; an audit of each login is not wanted.
+                "oslo_messaging_notifications": {"driver": "noop"},
+            },
+        )
+
+    def placement(self) -> Path:
+        """Placement."""
+        return write(
+            self.folder("placement") / "placement.conf",
+            {
+                "api": {"auth_strategy": "keystone"},
+                "placement_database": {"connection": self._database.format("placement")},
+                "keystone_authtoken": self._validation("placement"),
+            },
+        )
+
+    def glance(self) -> Path:
+        """Glance with a directory for a store."""
+        folder = self.folder("glance")
+        stores = {name: folder / name for name in ("images", "staging", "tasks")}
+        for path in stores.values():
+            path.mkdir(exist_ok=True)
+        return write(
+            folder / "glance-api.conf",
+            {
+                "DEFAULT": {
+                    "enabled_backends": "fs:file",
+                    "worker_self_reference_url": self._known.url("glance"),
+                },
+                "database": {"connection": self._database.format("glance")},
+                "fs": {"filesystem_store_datadir": stores["images"]},
+                "glance_store": {"default_backend": "fs"},
+                "os_glance_staging_store": {"filesystem_store_datadir": stores["staging"]},
+                "os_glance_tasks_store": {"filesystem_store_datadir": stores["tasks"]},
+                "keystone_authtoken": self._validation("glance"),
+                "paste_deploy": {
+                    "flavor": "keystone",
+                    "config_file": PASTE / "glance" / "glance-api-paste.ini",
+                },
+            },
+        )
+
+    def neutron(self) -> Path:
+        """Neutron's API without agents, which Nova needs for servers without a network."""
+        folder = self.folder("neutron")
+        return write(
+            folder / "neutron.conf",
+            {
+                "DEFAULT": {
+                    "transport_url": self._broker,
+                    "core_plugin": "ml2",
+                    "service_plugins": "",
+                    "auth_strategy": "keystone",
+                    "api_paste_config": PASTE / "neutron" / "api-paste.ini",
+                    "state_path": folder,
+                    "notify_nova_on_port_status_changes": False,
+                    "notify_nova_on_port_data_changes": False,
+                },
+                "database": {"connection": self._database.format("neutron")},
+                "keystone_authtoken": self._validation("neutron"),
+                "oslo_concurrency": {"lock_path": folder / "lock"},
+                "ml2": {
+                    "type_drivers": "local",
+                    "tenant_network_types": "local",
+                    "mechanism_drivers": "",
+                    "extension_drivers": "",
+                },
+            },
+        )
+
+    def nova(self) -> Sequence[Path]:
+        """What every Nova service reads, then what only those with a database read."""
+        folder = self.folder("nova")
+        for name in ("instances", "lock"):
+            (folder / name).mkdir(exist_ok=True)
+        shutil.copy(PASTE / "nova" / "api-paste.ini", folder)
+        every = write(
+            folder / "nova.conf",
+            {
+                "DEFAULT": {
+                    "transport_url": self._broker,
+                    "state_path": folder,
+                    "instances_path": folder / "instances",
+                    "my_ip": "127.0.0.1",
+                    "arq_binding_timeout": 60,
+                    "service_down_time": 60,
+                },
+                "keystone_authtoken": self._validation("nova"),
+                "service_user": self._user("nova") | {"send_service_user_token": True},
+                "placement": self._user("nova"),
+                "neutron": self._user("nova"),
+                "glance": {"region_name": REGION, "valid_interfaces": "public"},
+                "cyborg": {"region_name": REGION, "valid_interfaces": "public"},
+                "vnc": {"enabled": False},
+                "conductor": {"workers": 1},
+                "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},
+                "quota": {"instances": -1, "cores": -1, "ram": -1},
+                "oslo_concurrency": {"lock_path": folder / "lock"},
+            },
+        )
+        databases = write(
+            folder / "nova-db.conf",
+            {
+                "database": {"connection": self._database.format("nova")},
+                "api_database": {"connection": self._database.format("nova_api")},
+            },
+        )
+        return [every, databases]
+
+    def compute(self, host: str) -> Path:
+        """One nova-compute: no guests, but everything above them is Nova's own."""
+        folder = self.folder(f"compute-{host}")
+        return write(
+            folder / "compute.conf",
+            {
+                "DEFAULT": {
+                    "host": host,
+                    "state_path": folder,
+                    "compute_driver": "fake.FakeDriverWithoutFakeNodes",
+                },
+            },
+        )
+
+    def cyborg(self) -> Path:
+        """The API and the conductors."""
+        return write(
+            self.folder("cyborg") / "cyborg.conf",
+            {
+                "DEFAULT": {"transport_url": self._broker, "host": "stack-control"},
+                "database": {"connection": self._database.format("cyborg")},
+                "keystone_authtoken": self._validation("cyborg"),
+                "placement": self._user("cyborg"),
+                "nova": self._user("cyborg"),
+            },
+        )
+
+    def agent(self, host: str) -> Path:
+        """The agent of one compute host: neither database nor credentials."""
+        return write(
+            self.folder(f"agent-{host}") / "cyborg.conf",
+            {
+                "DEFAULT": {"transport_url": self._broker, "host": host},
+                "agent": {
+                    "enabled_drivers": "fake_driver",
+                    "resource_provider_name": host,
+                    "report_interval": 10,
+                },
+                "fake_driver": {"devices": 1, "handles_per_device": 8},
+            },
+        )

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A real OpenStack around Cyborg on the loopback of one machine.
+
+    stack.py [--state DIR] up          start what does not run; says how to use it
+    stack.py [--state DIR] down        stop everything and forget it
+    stack.py [--state DIR] status      what runs
+    stack.py [--state DIR] env         shell variables for the openstack command: eval "$(...)"
+    stack.py [--state DIR] restart NAME...
+
+Keystone, Placement, Glance, Neutron (its API only), Nova with two computes whose guests are fake,
+and Cyborg with two conductors and two agents, beside a private RabbitMQ and MariaDB. Logs are in
+DIR/logs, configuration in DIR/etc. Needs no init system. Every command may be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent import futures
+from pathlib import Path
+
+import catalogue
+import pymysql
+import settings
+from keystoneauth1 import exceptions as ka_exc
+from openstack import connection
+from openstack import exceptions as sdk_exc
+from records import BIN, Failed, Records, environment
+from sqlalchemy.engine import make_url
+
+SERVICES = Path(__file__).resolve().parent.parent / "services.sh"
+CONDUCTORS = ("cyborg-conductor-1", "cyborg-conductor-2")
+_BEGIN = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Tell where we are, and when."""
+    print(f"stack: [{time.monotonic() - _BEGIN:.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+class Stack:
+    """The stack of one state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state.resolve()
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.chmod(0o700)
+        self.known = settings.known(self.state)
+        self.records = Records(self.state)
+
+    def connect(self, user: str = "admin", project: str = "admin") -> connection.Connection:
+        """openstacksdk for a user of the stack."""
+        return catalogue.connect(self.known, user, project)
+
+    def up(self) -> None:
+        """Start what does not run, in an order in which each part finds what it needs."""
+        self._servers("start", "rabbitmq", "mariadb")
+        self._configure()
+        self._migrate()
+        self._start_wsgi("keystone")
+        self._await_http("keystone")
+        catalogue.fill(self.known)
+        say("Keystone is ready")
+        for name in ("placement", "glance", "neutron", "nova", "cyborg"):
+            self._start_wsgi(name)
+        for name in ("conductor", "scheduler"):
+            self.start(f"nova-{name}")
+        for name in CONDUCTORS:
+            self.start(name)
+        for name in ("placement", "glance", "neutron", "nova", "cyborg"):
+            self._await_http(name)
+        say("the APIs answer")
+        for host in settings.HOSTS:
+            self.start(f"nova-compute-{host}")
+            self.start(f"cyborg-agent-{host}")
+        self.await_hosts()
+        say("both compute hosts are ready")
+
+    def down(self) -> None:
+        """Stop everything and remove what it kept."""
+        with futures.ThreadPoolExecutor() as pool:
+            list(pool.map(self.records.stop, self.records.names()))
+        self._servers("stop", "rabbitmq", "mariadb")
+        shutil.rmtree(self.state)
+
+    def start(self, name: str) -> None:
+        """Start one process by its name, unless it runs."""
+        if name in settings.WSGI:
+            self._start_wsgi(name)
+            return
+        etc = self.state / "etc"
+        if name.startswith("nova-compute-"):
+            host = name.removeprefix("nova-compute-")
+            files = [etc / "nova" / "nova.conf", etc / f"compute-{host}" / "compute.conf"]
+            program = "nova-compute"
+        elif name.startswith("nova-"):
+            files, program = [etc / "nova" / file for file in ("nova.conf", "nova-db.conf")], name
+        elif name.startswith("cyborg-agent-"):
+            host = name.removeprefix("cyborg-agent-")
+            files, program = [etc / f"agent-{host}" / "cyborg.conf"], "cyborg-agent"
+        elif name in CONDUCTORS:
+            files, program = [etc / "cyborg" / "cyborg.conf"], "cyborg-conductor"
+        else:
+            raise Failed(f"there is no process {name}")
+        options = [part for file in files for part in ("--config-file", file)]
+        self.records.start(name, BIN / program, *options)
+
+    def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop one process and start it again."""
+        self.records.stop(name, how)
+        self.start(name)
+        if name in settings.WSGI:
+            self._await_http(name)
+
+    def await_hosts(self) -> None:
+        """Return when both hosts have a compute service in a cell and accelerators to offer."""
+        admin = self.connect()
+
+        def ready() -> bool | None:
+            with contextlib.suppress(sdk_exc.SDKException, ka_exc.ClientException):
+                hypervisors = {found.name for found in admin.compute.hypervisors()}
+                providers = list(admin.placement.resource_providers())
+                roots = {found.name for found in providers}
+                offered = [
+                    found
+                    for found in providers
+                    if found.name.endswith("_FakeDevice") and self._offers(admin, found.id)
+                ]
+                hosts = set(settings.HOSTS)
+                return (hosts <= hypervisors and hosts <= roots and len(offered) == 2) or None
+            return None
+
+        self.records.until("the compute hosts", ready, of=self.records.names())
+
+    @staticmethod
+    def _offers(admin: connection.Connection, provider: str) -> bool:
+        answer = admin.placement.get(f"/resource_providers/{provider}/inventories")
+        return "FPGA" in answer.json()["inventories"]
+
+    def status(self) -> list[tuple[str, int | None]]:
+        """Every process that was started, and its pid if it runs."""
+        return [(name, self.records.pid(name)) for name in self.records.names()]
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _servers(self, action: str, *names: str) -> None:
+        env = environment(CYBORG_SERVICES_DIR=str(self.state / "services"))
+        if subprocess.run([SERVICES, action, *names], env=env, check=False).returncode != 0:
+            raise Failed(f"{SERVICES.name} cannot {action} {' and '.join(names)}")
+
+    def _server_url(self, name: str) -> str:
+        return (self.state / "services" / name / "url").read_text().strip()
+
+    def _configure(self) -> None:
+        url = make_url(self._server_url("mariadb"))
+        with pymysql.connect(
+            host=url.host, port=url.port, user=url.username, password=url.password
+        ) as server:
+            for name in settings.DATABASES:
+                server.cursor().execute(
+                    f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4"
+                )
+        pattern = url.set(database="DATABASE").render_as_string(hide_password=False)
+        files = settings.Settings(
+            self.state / "etc",
+            self.known,
+            self._server_url("rabbitmq"),
+            pattern.replace("DATABASE", "{}") + "?charset=utf8mb4",
+        )
+        for write in (
+            files.keystone, files.placement, files.glance, files.neutron, files.nova, files.cyborg
+        ):  # fmt: skip
+            write()
+        for host in settings.HOSTS:
+            files.compute(host)
+            files.agent(host)
+
+    def _migrate(self) -> None:
+        """Make the schemas, side by side; the commands take most of a first start."""
+        done = self.state / "migrated"
+        if done.exists():
+            return
+        with futures.ThreadPoolExecutor() as pool:
+            waiting = [pool.submit(self._run_each, name, steps) for name, steps in self._commands()]
+            for one in waiting:
+                one.result()
+        done.touch()
+        say("the schemas are made")
+
+    def _commands(self) -> list[tuple[str, Sequence[Sequence[str | Path]]]]:
+        etc = self.state / "etc"
+        keystone = (BIN / "keystone-manage", "--config-file", etc / "keystone" / "keystone.conf")
+        nova = (BIN / "nova-manage", "--config-file", etc / "nova" / "nova.conf",
+                "--config-file", etc / "nova" / "nova-db.conf")  # fmt: skip
+        url = make_url(self._server_url("mariadb")).set(database="nova_cell0")
+        cell0 = url.render_as_string(hide_password=False)
+        user = ("--keystone-user", "root", "--keystone-group", "root")
+        return [
+            ("keystone-manage", [
+                (*keystone, "db_sync"),
+                (*keystone, "fernet_setup", *user),
+                (*keystone, "credential_setup", *user),
+                (*keystone, "bootstrap", "--bootstrap-password", self.known.password,
+                 "--bootstrap-region-id", settings.REGION,
+                 "--bootstrap-public-url", self.known.url("keystone") + "/v3"),
+            ]),
+            ("placement-manage", [
+                (BIN / "placement-manage", "--config-file", etc / "placement" / "placement.conf",
+                 "db", "sync"),
+            ]),
+            ("glance-manage", [
+                (BIN / "glance-manage", "--config-file", etc / "glance" / "glance-api.conf",
+                 "db_sync"),
+            ]),
+            ("neutron-db-manage", [
+                (BIN / "neutron-db-manage", "--config-file", etc / "neutron" / "neutron.conf",
+                 "upgrade", "heads"),
+            ]),
+            ("nova-manage", [
+                (*nova, "api_db", "sync"),
+                (*nova, "cell_v2", "map_cell0", "--database_connection", cell0),
+                (*nova, "cell_v2", "create_cell", "--name", "cell1"),
+                (*nova, "db", "sync"),
+            ]),
+            ("cyborg-dbsync", [
+                (BIN / "cyborg-dbsync", "--config-file", etc / "cyborg" / "cyborg.conf",
+                 "upgrade"),
+            ]),
+        ]  # fmt: skip
+
+    def _run_each(self, name: str, steps: Sequence[Sequence[str | Path]]) -> None:
+        for step in steps:
+            self.records.run(name, *step)
+
+    def _start_wsgi(self, name: str) -> None:
+        module, _ = settings.WSGI[name]
+        folder = self.state / "etc" / name
+        self.records.start(
+            name,
+            BIN / "uwsgi",
+            "--module", f"{module}:application",
+            "--http-socket", f"127.0.0.1:{self.known.ports[name]}",
+            "--master", "--processes", "1", "--threads", "8", "--enable-threads",
+            "--lazy-apps", "--need-app", "--die-on-term", "--buffer-size", "65535",
+            # Its sockets reset a client that reuses a connection.
+            "--add-header", "Connection: close",
+            **self._wsgi_variables(name, folder),
+        )  # fmt: skip
+
+    @staticmethod
+    def _wsgi_variables(name: str, folder: Path) -> dict[str, str]:
+        files = {
+            "neutron": "neutron.conf",
+            "nova": "api-paste.ini;nova.conf;nova-db.conf",
+            "cyborg": "cyborg.conf",
+        }
+        variables = {f"OS_{name.upper()}_CONFIG_DIR": str(folder)}
+        if name in files:
+            variables[f"OS_{name.upper()}_CONFIG_FILES"] = files[name]
+        return variables
+
+    def _await_http(self, name: str) -> None:
+        """Return when the service answers below 500."""
+        session = ka_session()
+
+        def answers() -> bool | None:
+            try:
+                return session.get(self.known.url(name) + "/", raise_exc=False).status_code < 500
+            except ka_exc.ClientException:
+                return None
+
+        self.records.until(name, lambda: answers() or None, of=[name])
+
+
+def ka_session() -> connection.ks_session.Session:
+    """A session without a login."""
+    return connection.ks_session.Session()
+
+
+def _print_environment(stack: Stack) -> None:
+    values = {
+        "OS_AUTH_URL": stack.known.url("keystone") + "/v3",
+        "OS_USERNAME": "admin",
+        "OS_PASSWORD": stack.known.password,
+        "OS_PROJECT_NAME": "admin",
+        "OS_USER_DOMAIN_ID": "default",
+        "OS_PROJECT_DOMAIN_ID": "default",
+        "OS_REGION_NAME": settings.REGION,
+        "OS_INTERFACE": "public",
+        "OS_IDENTITY_API_VERSION": "3",
+    }
+    for name, value in values.items():
+        print(f"export {name}={value}")
+
+
+def _print_status(stack: Stack) -> int:
+    for name, pid in stack.status():
+        print(f"{name} runs, pid {pid}" if pid else f"{name} does not run")
+    return 0 if stack.status() and all(pid for _, pid in stack.status()) else 3
+
+
+def main() -> int:
+    """Carry out one command and return the exit status."""
+    parser = argparse.ArgumentParser(description="A real OpenStack around Cyborg.")
+    parser.add_argument("--state", type=Path, default=Path(os.curdir) / ".stack")
+    parser.add_argument("action", choices=["up", "down", "status", "env", "restart"])
+    parser.add_argument("names", nargs="*", help="processes to restart")
+    options = parser.parse_args()
+    stack = Stack(options.state)
+    try:
+        match options.action:
+            case "up":
+                stack.up()
+                say(f'ready: eval "$({sys.argv[0]} --state {options.state} env)"; openstack ...')
+            case "down":
+                stack.down()
+            case "restart":
+                for name in options.names:
+                    stack.restart(name)
+            case "env":
+                _print_environment(stack)
+            case "status":
+                return _print_status(stack)
+    except Failed as exc:
+        say(f"{exc}\nThe logs are in {stack.state / 'logs'}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
