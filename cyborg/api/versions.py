@@ -33,7 +33,9 @@ DEVICE_STATUS = Version(2, 3)
 REGULAR = Version(2, 4)
 #: Device profiles can be changed, and be private to some projects.
 PROFILE_VISIBILITY = Version(2, 5)
-MAX = PROFILE_VISIBILITY
+#: Which services live, and giving up what a dead host holds.
+SERVICES = Version(2, 6)
+MAX = SERVICES
 
 #: An answer tells caches that it depends on the header, and clients what is served.
 RANGE_HEADERS = {
