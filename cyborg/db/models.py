@@ -8,14 +8,15 @@ states are plain strings checked in code: a new driver needs no migration.
 from __future__ import annotations
 
 import datetime
-import json
 import uuid as uuidlib
 from typing import Any
 
 import sqlalchemy as sa
 from oslo_utils import timeutils
 from sqlalchemy import orm
-from sqlalchemy.dialects import mysql
+
+from cyborg import db
+from cyborg.db.types import BigId, JsonText, LongText, Sentence, Timestamp, string
 
 #: The states of an ARQ; how they follow each other is :mod:`cyborg.arqs.states`.
 INITIAL = "Initial"
@@ -28,52 +29,6 @@ DELETING = "Deleting"
 #: States in which a held handle serves a guest or is about to. In any other it is dirty: held
 #: until the host has cleaned it.
 SERVING = frozenset({BIND_STARTED, BOUND})
-
-
-class JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON document kept as text, which every server stores and shows alike."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        if dialect.name in {"mysql", "mariadb"}:
-            return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
-        return dialect.type_descriptor(sa.Text())
-
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
-        return None if value is None else json.dumps(value, sort_keys=True)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
-        return None if value is None else json.loads(value)
-
-
-def string(length: int) -> sa.String:
-    """A string column that compares byte by byte on MySQL too, where the default folds case."""
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return sa.String(length).with_variant(exact, "mysql", "mariadb")
-
-
-#: MySQL cuts a plain DATETIME to whole seconds.
-Timestamp = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-#: SQLite counts rows by itself only in a column of its plain INTEGER type, which has 64 bits.
-BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
-
-
-class Sentence(sa.types.TypeDecorator[str]):
-    """What somebody else said went wrong, kept whatever is in it.
-
-    A driver may quote its firmware. PostgreSQL stores no NUL, and no server half a character.
-    """
-
-    impl = LongText
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        if value is None:
-            return None
-        return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 def new_uuid() -> str:
@@ -118,6 +73,9 @@ class Host(Base):
 
     __tablename__ = "hosts"
 
+    uuid: orm.Mapped[str] = orm.mapped_column(
+        string(36), unique=True, index=True, nullable=True, default=new_uuid
+    )
     #: The agent's RPC server name, ``[DEFAULT] host`` there.
     name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
     #: The name of the host's root resource provider: Nova's node name.
@@ -127,11 +85,16 @@ class Host(Base):
     report_counter: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
     #: Digest of the last report applied; null makes the next one be read in full.
     report_digest: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
-    last_seen: orm.Mapped[datetime.datetime | None] = orm.mapped_column(Timestamp, default=None)
+    #: When it reported last, in milliseconds by the database's clock.
+    last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: Removed by an administrator; the row stays until Placement has none of its providers.
+    removed: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: When all its providers were last to be read in full, by the database's clock.
+    audited_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
 
 
 class Conductor(Base):
@@ -139,6 +102,7 @@ class Conductor(Base):
 
     __tablename__ = "conductors"
 
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     #: The name under which it claims work, new at each start.
     name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
     host: orm.Mapped[str] = orm.mapped_column(string(255))
@@ -322,6 +286,11 @@ class Arq(Base):
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: When the present binding was asked for, in milliseconds by the database's clock.
     bind_started_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: When Nova was last asked for the instance, and since when Nova does not know it.
+    instance_asked_ms: orm.Mapped[int | None] = orm.mapped_column(
+        sa.BigInteger, index=True, default=None
+    )
+    instance_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Unique: a handle cannot be given twice, whatever the code above does.
     attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey("attach_handles.id"), unique=True, default=None
@@ -370,3 +339,25 @@ class Work(Base):
     last_error: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: The API request that wanted it last, for the logs of all services.
     request_id: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
+
+
+class Notification(Base):
+    """Something that has happened and is still to be announced, written with the change itself.
+
+    One row a notification, with what was true then: unlike a piece of work it cannot be computed
+    when it is sent.
+    """
+
+    __tablename__ = "notifications"
+
+    # Their order is the order of the changes to one object: each locks the object first.
+    id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)
+    #: The same in every repetition of the message.
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), default=new_uuid)
+    event_type: orm.Mapped[str] = orm.mapped_column(string(100))
+    priority: orm.Mapped[str] = orm.mapped_column(string(10))
+    #: Milliseconds since the epoch by the database's clock.
+    occurred_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
+    #: The API request that made it happen, where one did.
+    request_id: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
+    payload: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of columns that hold the same on SQLite, MySQL, MariaDB and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """A JSON document kept as text, which every server stores and shows alike."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(value, sort_keys=True)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+def string(length: int) -> sa.String:
+    """A string column that compares byte by byte on MySQL too, where the default folds case."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
+
+#: MySQL cuts a plain DATETIME to whole seconds.
+Timestamp = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+#: SQLite counts rows by itself only in a column of its plain INTEGER type, which has 64 bits.
+BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
+
+
+class Sentence(sa.types.TypeDecorator[str]):
+    """What somebody else said went wrong, kept whatever is in it.
+
+    A driver may quote its firmware. PostgreSQL stores no NUL, and no server half a character.
+    """
+
+    impl = LongText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
