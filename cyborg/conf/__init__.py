@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 
-from cyborg.conf import agent, api, conductor, default, drivers, nova, placement
+from cyborg.conf import agent, api, conductor, default, drivers, metrics, nova, placement
 
 #: Every group of our own: group name (None for DEFAULT) to its options.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
@@ -18,6 +18,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "agent": agent.OPTS,
     "conductor": conductor.OPTS,
     "fake_driver": drivers.FAKE_OPTS,
+    "metrics": metrics.OPTS,
     "nova": nova.OPTS,
     "pci": drivers.PCI_OPTS,
     "placement": placement.OPTS,

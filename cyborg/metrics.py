@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics for Prometheus: what is counted, and the endpoint on which a process shows it.
+
+Everything is counted whether or not anybody looks; it costs microseconds beside a database or
+another service. No label ever holds a uuid or the name of a host, so their number is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import prometheus_client
+from oslo_config import cfg
+from prometheus_client import multiprocess, registry
+
+LOG = logging.getLogger(__name__)
+
+#: Counts of this process. What libraries count in prometheus_client's own registry stays theirs.
+REGISTRY = prometheus_client.CollectorRegistry()
+
+#: Where several processes of one WSGI server count together; prometheus_client reads it too.
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+#: Seconds: from a request to what waits for a host.
+_SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+#: Seconds after which an endpoint whose port is taken tries again.
+_PORT_RETRY = 5.0
+_STOP_GRACE = 2.0
+
+
+def _histogram(
+    name: str, text: str, *labels: str, buckets: tuple[float, ...] = _SHORT
+) -> prometheus_client.Histogram:
+    return prometheus_client.Histogram(name, text, labels, registry=REGISTRY, buckets=buckets)
+
+
+def _counter(name: str, text: str, *labels: str) -> prometheus_client.Counter:
+    return prometheus_client.Counter(name, text, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, text: str, *labels: str) -> prometheus_client.Gauge:
+    return prometheus_client.Gauge(
+        name, text, labels, registry=REGISTRY, multiprocess_mode="mostrecent"
+    )
+
+
+API_REQUESTS = _counter(
+    "cyborg_api_requests", "Requests answered.", "method", "route", "status"
+)
+API_SECONDS = _histogram(
+    "cyborg_api_request_duration_seconds", "Time until the answer.", "method", "route"
+)
+BIND_SECONDS = _histogram(
+    "cyborg_bind_duration_seconds",
+    "Time from the request to bind an ARQ until it was bound or has failed.",
+    "outcome",
+    buckets=_LONG,
+)
+WORK_SECONDS = _histogram(
+    "cyborg_work_duration_seconds", "Time an attempt at a piece of work took.", "kind", "outcome"
+)
+REPORT_SECONDS = _histogram(
+    "cyborg_report_duration_seconds", "Time it took to take in a host's report.", "outcome"
+)
+CLIENT_SECONDS = _histogram(
+    "cyborg_client_request_duration_seconds",
+    "Time another service took to answer.",
+    "service",
+    "method",
+    "status",
+)
+HOST_STEP_SECONDS = _histogram(
+    "cyborg_host_step_duration_seconds",
+    "Time a conductor waited for an attempt of a step on a host.",
+    "action",
+    "outcome",
+    buckets=_LONG,
+)
+NOTIFICATIONS_SENT = _counter(
+    "cyborg_notifications_sent", "Notifications the message broker has taken.", "event_type"
+)
+PASS_SECONDS = _histogram(
+    "cyborg_agent_pass_duration_seconds", "Time of a discovery pass.", buckets=_LONG
+)
+DRIVER_SECONDS = _histogram(
+    "cyborg_agent_driver_duration_seconds",
+    "Time a driver took for a discovery.",
+    "driver",
+    "outcome",
+    buckets=_LONG,
+)
+DRIVER_DEVICES = _gauge(
+    "cyborg_agent_driver_devices", "Devices a driver has found in the last pass.", "driver"
+)
+DRIVER_FAILING = _gauge(
+    "cyborg_agent_driver_failing", "1 where a driver failed in the last pass, else 0.", "driver"
+)
+DRIVER_STEP_SECONDS = _histogram(
+    "cyborg_agent_step_duration_seconds",
+    "Time a driver took for a step on an attach handle.",
+    "driver",
+    "action",
+    "outcome",
+    buckets=_LONG,
+)
+LAST_DELIVERY = _gauge(
+    "cyborg_agent_last_report_timestamp_seconds",
+    "When a conductor last took in a report of this agent, in seconds since the epoch.",
+)
+
+
+@contextlib.contextmanager
+def observed(
+    histogram: prometheus_client.Histogram, **labels: str
+) -> Iterator[dict[str, str]]:
+    """Observe how long the block takes, also where it raises.
+
+    The block may change the labels that it is given; it begins with those of the bad end.
+    """
+    started = time.perf_counter()
+    try:
+        yield labels
+    finally:
+        histogram.labels(**labels).observe(time.perf_counter() - started)
+
+
+def status_class(status: int) -> str:
+    """``2xx`` and the like: as much of an HTTP status as a label says."""
+    return f"{status // 100}xx"
+
+
+def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[Endpoint]:
+    """The endpoint that ``[metrics]`` asks for, if it does; ``collectors`` count at each look."""
+    if conf.metrics.port is None:
+        return []
+    shown = _shown()
+    for collector in collectors:
+        shown.register(collector)
+    return [Endpoint(str(conf.metrics.host), conf.metrics.port, shown)]
+
+
+def _shown() -> prometheus_client.CollectorRegistry:
+    """A registry of what this process counts, or all processes of its WSGI server together."""
+    shown = prometheus_client.CollectorRegistry()
+    if MULTIPROCESS in os.environ:
+        multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+    else:
+        shown.register(REGISTRY)
+        prometheus_client.ProcessCollector(registry=shown)
+        prometheus_client.PlatformCollector(registry=shown)
+    return shown
+
+
+class Endpoint:
+    """Answers ``GET /metrics`` in a thread.
+
+    Metrics keep no process from its work: while the port is taken, it tries again. Among the
+    processes of one WSGI server the first gets it, and another one when that has gone.
+    """
+
+    def __init__(self, host: str, port: int, shown: prometheus_client.CollectorRegistry) -> None:
+        self._host = host
+        self._port = port
+        self._shown = shown
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer as soon as the port is free. Returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._stopping.set()
+        self._thread.join(_STOP_GRACE)
+
+    def _run(self) -> None:
+        told = False
+        while not self._stopping.is_set():
+            try:
+                server, _ = prometheus_client.start_http_server(
+                    self._port, self._host, registry=self._shown
+                )
+            except OSError as exc:
+                if not told:
+                    LOG.warning(
+                        "Cannot show metrics on %s port %d yet: %s", self._host, self._port, exc
+                    )
+                told = True
+                self._stopping.wait(_PORT_RETRY)
+            else:
+                LOG.info("Showing metrics on %s port %d", self._host, self._port)
+                self._stopping.wait()
+                server.shutdown()
+                server.server_close()
