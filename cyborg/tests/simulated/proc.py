@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few files below ``/proc`` that tell what a host needs for itself, or what a card is."""
+
+from __future__ import annotations
+
+import pathlib
+
+from cyborg.tests.simulated.files import Files
+from cyborg.tests.simulated.layout import Layout
+
+_ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
+
+
+def write(root: pathlib.Path, layout: Layout, sys: Files) -> None:
+    """Write ``root/proc`` for a host whose ``sys`` is complete."""
+    files = Files(root / "proc")
+    files.directory("")
+    for function in layout.functions.values():
+        for name, text in function.fill(function.facts.get("proc", {})).items():
+            files.put(name, text.rstrip("\n"))
+    mounts = [
+        (_number(sys, partition), path, partition)
+        for path, partition in layout.host.get("mounts", {}).items()
+    ]
+    table = [f"/dev/{partition} {path} ext4 rw,relatime 0 0" for _, path, partition in mounts]
+    info = [
+        f"{30 + line} 1 {number} / {path} rw,relatime shared:1 - ext4 /dev/{partition} rw"
+        for line, (number, path, partition) in enumerate(mounts)
+    ]
+    for owner in ("self", "1"):
+        files.put(f"{owner}/mounts", "\n".join(table))
+        files.put(f"{owner}/mountinfo", "\n".join(info))
+    files.put("mounts", "\n".join(table))
+    files.put("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority")
+    device = layout.host.get("default_route")
+    row = f"{device}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0"
+    files.put("net/route", f"{_ROUTES}\n{row}" if device else _ROUTES)
+    files.put("net/ipv6_route", "")
+
+
+def _number(sys: Files, partition: str) -> str:
+    return sys.read(f"class/block/{partition}/dev")

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated host on disk: written from a layout, and changed as a kernel would change it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cyborg.tests.simulated import cards, kernel_text, proc, vgpu
+from cyborg.tests.simulated.files import Files
+from cyborg.tests.simulated.layout import Function, Layout
+
+#: Told of each change: the properties of the uevent.
+Listener = Callable[[Mapping[str, str]], None]
+
+
+class Tree:
+    """``root/sys``, and ``root/proc`` for the few files that drivers read there."""
+
+    def __init__(
+        self, root: pathlib.Path, layout: Layout, listener: Listener | None = None
+    ) -> None:
+        self.root = root
+        self.layout = layout
+        self.files = Files(root / "sys")
+        self._listener = listener
+        self._groups = 0
+        self._complete = False
+
+    # What there is.
+
+    def card(self, name: str, number: int = 0) -> str:
+        """The address of a card's first function, by the name in the host's file."""
+        return self.layout.named[name][number]
+
+    def path(self, address: str) -> str:
+        """The directory of a function that is on the bus, below ``sys``.
+
+        :raises FileNotFoundError: it is not on the bus
+        """
+        link = f"{self.files.root}/bus/pci/devices/{address}"
+        return os.path.normpath(f"bus/pci/devices/{os.readlink(link)}")
+
+    def vfs(self, address: str) -> list[str]:
+        """The addresses of a function's virtual ones, in the order of their numbers."""
+        return list(self._numbers(address).values())
+
+    def driver(self, address: str) -> str | None:
+        """The driver that a function is bound to."""
+        return self.files.target(f"{self.path(address)}/driver")
+
+    def function(self, address: str) -> Function:
+        """What a function is, a virtual one too.
+
+        :raises FileNotFoundError: it is not on the bus
+        """
+        pf = self.files.target(f"{self.path(address)}/physfn")
+        if pf is None:
+            return self.layout.functions[address]
+        numbers = {vf: number for number, vf in self._numbers(pf).items()}
+        return self.layout.virtual(self.layout.functions[pf], numbers[address])
+
+    # What changes.
+
+    def build(self) -> Tree:
+        """Write everything that the layout has."""
+        for name in ("bus/pci/devices", "class", "devices", "kernel/iommu_groups", "module"):
+            self.files.directory(name)
+        self.files.put("bus/pci/drivers_autoprobe", 1)
+        self.files.put("bus/pci/drivers_probe", "")
+        self.files.put("bus/pci/rescan", "")
+        self._driver("vfio-pci")
+        for function in list(self.layout.functions.values()):
+            self.appear(function)
+        proc.write(self.root, self.layout, self.files)
+        self._complete = True
+        return self
+
+    def add(self, card: str, **keys: Any) -> str:
+        """Plug in one more card; the address of its first function."""
+        added = self.layout.add(cards.card({"card": card, **keys}))
+        for function in added:
+            self.appear(function)
+        return added[1].address
+
+    def appear(self, function: Function) -> None:
+        """A function is found on the bus, is bound, and its virtual functions are enabled."""
+        self._create(function)
+        self.say("add", function.path)
+        if function.facts["bound"]:
+            self.attach(function, function.facts["bound"])
+        if function.facts.get("vfs"):
+            self.enable(function, function.facts["vfs"])
+
+    def enable(self, pf: Function, count: int, *, probe: bool = True) -> None:
+        """Make virtual functions; the events come in the order seen on Linux 6.1 and 6.12."""
+        for number in range(count):
+            vf = self.layout.virtual(pf, number)
+            self._create(vf)
+            self.say("add", vf.path)
+            self.files.link(f"{vf.path}/physfn", pf.path)
+            self.files.link(f"{pf.path}/virtfn{number}", vf.path)
+            self.say("change", vf.path)
+            if probe and vf.facts["bound"]:
+                self.attach(vf, vf.facts["bound"])
+        self.files.put(f"{pf.path}/sriov_numvfs", count)
+        vgpu.refresh(self.files, pf)
+        self.say("change", pf.path)
+
+    def disable(self, address: str) -> None:
+        """Take away all virtual functions of a physical one."""
+        path = self.path(address)
+        for vf in reversed(self.vfs(address)):
+            self.pull(vf)
+        if self.files.path(f"{path}/sriov_numvfs").exists():
+            self.files.put(f"{path}/sriov_numvfs", 0)
+
+    def attach(self, function: Function, driver: str) -> None:
+        """Bind a function; its own driver also shows what only that driver can."""
+        self._driver(driver, function.facts.get("module"))
+        self.files.link(f"{function.path}/driver", f"bus/pci/drivers/{driver}")
+        self.files.link(f"bus/pci/drivers/{driver}/{function.address}", function.path)
+        self._set_driver(function, driver)
+        if driver == function.facts["driver"]:
+            self._drive(function)
+        self.say("bind", function.path)
+
+    def detach(self, address: str) -> None:
+        """Unbind a function, which takes its VFs away and all that its driver showed."""
+        function, driver = self.function(address), self.driver(address)
+        if driver is None:
+            return
+        self.disable(address)
+        self._undrive(function)
+        self.files.unlink(f"bus/pci/drivers/{driver}/{address}")
+        self.files.unlink(f"{function.path}/driver")
+        self._set_driver(function, None)
+        self.say("unbind", function.path)
+
+    def pull(self, address: str) -> None:
+        """Take a function off the bus, with all that hangs on it."""
+        function = self.function(address)
+        properties = self.properties(function.path)
+        for below in self.files.names(function.path):
+            if below.count(":") == 2:
+                self.pull(below)
+        self.detach(address)
+        self.disable(address)
+        if function.pf is not None:
+            number = function.names["vf"]
+            self.files.unlink(f"{self.path(function.pf)}/virtfn{number}")
+        group = self.files.target(f"{function.path}/iommu_group")
+        self.files.unlink(f"kernel/iommu_groups/{group}/devices/{address}")
+        self.files.drop(function.path)
+        self.say("remove", function.path, properties)
+
+    def degrade(
+        self, address: str, *, speed: str | None = None, width: int | None = None
+    ) -> None:
+        """Let a link run below what it can."""
+        for name, value in (("speed", speed), ("width", width)):
+            if value is not None:
+                self.files.put(f"{self.path(address)}/current_link_{name}", value)
+
+    def count_errors(self, address: str, kind: str, **counts: int) -> None:
+        """Set AER counters; the kind is ``correctable``, ``nonfatal`` or ``fatal``."""
+        text = kernel_text.aer_counters(kind, counts)
+        self.files.put(f"{self.path(address)}/aer_dev_{kind}", text)
+
+    def properties(self, path: str) -> dict[str, str]:
+        """What the uevents of a device say of it."""
+        lines = self.files.read(f"{path}/uevent").split("\n")
+        subsystem = self.files.target(f"{path}/subsystem") or ""
+        return {"SUBSYSTEM": subsystem, **dict(line.split("=", 1) for line in lines if line)}
+
+    def say(self, action: str, path: str, properties: Mapping[str, str] | None = None) -> None:
+        """Tell the listener what happened to a device; one that is gone gave its properties."""
+        if not self._complete or self._listener is None:
+            return
+        if properties is None:
+            properties = self.properties(path)
+        self._listener({"ACTION": action, "DEVPATH": f"/{path}", **properties})
+
+    # What a function consists of.
+
+    def _numbers(self, address: str) -> dict[int, str]:
+        path = self.path(address)
+        names = [name for name in self.files.names(path) if name.startswith("virtfn")]
+        numbers = sorted(int(name.removeprefix("virtfn")) for name in names)
+        return {number: self.files.target(f"{path}/virtfn{number}") or "" for number in numbers}
+
+    def _create(self, function: Function) -> None:
+        path = function.path
+        uevent = kernel_text.uevent(function.facts, function.address, None)
+        self.files.device(path, "pci", uevent, _core(function))
+        if self.layout.host.get("iommu", True):
+            group = f"kernel/iommu_groups/{self._groups}"
+            self._groups += 1
+            self.files.link(f"{group}/devices/{function.address}", path)
+            self.files.link(f"{path}/iommu_group", group)
+
+    def _driver(self, driver: str, module: Mapping[str, str] | None = None) -> None:
+        home = f"bus/pci/drivers/{driver}"
+        if self.files.path(home).exists():
+            return
+        for name in ("bind", "new_id", "unbind"):
+            self.files.put(f"{home}/{name}", "")
+        name = module["name"] if module else driver.replace("-", "_")
+        self.files.directory(f"module/{name}")
+        if module and "version" in module:
+            self.files.put(f"module/{name}/version", module["version"])
+        self.files.link(f"{home}/module", f"module/{name}")
+
+    def _set_driver(self, function: Function, driver: str | None) -> None:
+        text = kernel_text.uevent(function.facts, function.address, driver)
+        self.files.put(f"{function.path}/uevent", text)
+        self.files.put(f"{function.path}/enable", 1 if driver else 0)
+
+    def _drive(self, function: Function) -> None:
+        """Show what a function's own driver does."""
+        facts, path = function.facts, function.path
+        for name, value in function.fill(facts.get("attributes", {})).items():
+            self.files.put(f"{path}/{name}", value)
+        for name, value in function.fill(facts.get("files", {})).items():
+            self.files.put(name, value)
+        for name, node in function.fill(facts.get("nodes", {})).items():
+            self._child(path, name, node)
+        vgpu.offer(self.files, function)
+
+    def _child(self, path: str, name: str, node: Mapping[str, Any]) -> None:
+        properties = node.get("uevent", {})
+        if "driver" in node:
+            properties = {"DRIVER": node["driver"], **properties}
+        uevent = "\n".join(f"{key}={value}" for key, value in properties.items())
+        attributes, directories = node.get("attributes", {}), node.get("directories", ())
+        place = f"{path}/{name}"
+        self.files.device(place, node["subsystem"], uevent, attributes, directories)
+        for link, target in node.get("links", {}).items():
+            self.files.link(f"{place}/{link}", path if target == "." else f"{path}/{target}")
+        if "driver" in node:
+            home = f"bus/{node['subsystem']}/drivers/{node['driver']}"
+            self.files.link(f"{home}/{os.path.basename(name)}", place)
+            self.files.link(f"{place}/driver", home)
+
+    def _undrive(self, function: Function) -> None:
+        """Take away all that is there because of a driver."""
+        vgpu.withdraw(self.files, function)
+        for name in function.fill(function.facts.get("files", {})):
+            self.files.unlink(name)
+        core = {"driver", "iommu_group", "physfn", "subsystem", "uevent", *_core(function)}
+        for name in self.files.names(function.path):
+            if name not in core and not name.startswith("virtfn") and name.count(":") != 2:
+                self.files.drop(f"{function.path}/{name}")
+
+
+def _core(function: Function) -> dict[str, object]:
+    """The files that a function has whatever its driver."""
+    attributes = kernel_text.attributes(function.facts, virtual=function.pf is not None)
+    if function.pf is None and "sriov" in function.facts:
+        attributes |= kernel_text.sriov(function.facts)
+    return attributes

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual GPUs in sysfs: mediated devices, and the types that newer cards' VFs are given.
+
+Types say how many of them fit on a card (``max``). As on real cards, one type in use bars the
+others unless the card is ``mixed``, and a virtual function holds one.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from cyborg.tests.simulated.files import Files
+from cyborg.tests.simulated.layout import Function
+
+_TYPES = "mdev_supported_types"
+_CREATABLE = "nvidia/creatable_vgpu_types"
+_CURRENT = "nvidia/current_vgpu_type"
+
+
+def offer(files: Files, function: Function) -> None:
+    """Show the types of a function that has just been bound to its driver."""
+    facts, path = function.facts, function.path
+    if "vgpu" in facts and function.pf is not None:
+        files.put(f"{path}/{_CREATABLE}", "")
+        files.put(f"{path}/{_CURRENT}", 0)
+    if "mdev" not in facts or (facts["mdev"]["holders"] == "vfs") != (function.pf is not None):
+        return
+    for name, kind in facts["mdev"]["types"].items():
+        place = f"{path}/{_TYPES}/{name}"
+        files.directory(f"{place}/devices")
+        files.put(f"{place}/available_instances", 0)
+        files.put(f"{place}/create", "")
+        files.put(
+            f"{place}/description",
+            f"num_heads=1, frl_config=60, framebuffer={kind['framebuffer']}M, "
+            f"max_resolution=4096x2160, max_instance={kind['max']}",
+        )
+        files.put(f"{place}/device_api", "vfio-pci")
+        files.put(f"{place}/name", kind["name"])
+    files.link(f"class/mdev_bus/{function.address}", path)
+
+
+def withdraw(files: Files, function: Function) -> None:
+    """The function loses its driver; its directories go with the driver's other files."""
+    files.unlink(f"class/mdev_bus/{function.address}")
+
+
+def refresh(files: Files, pf: Function) -> None:
+    """Work out what can still be made on each function of a card."""
+    if "mdev" in pf.facts:
+        _refresh_mdev(files, pf)
+    if "vgpu" in pf.facts:
+        _refresh_vgpu(files, pf)
+
+
+def create(files: Files, type_path: str, text: str) -> str:
+    """Make the mediated device of this UUID; the path of its directory.
+
+    :raises OSError: as the kernel refuses it
+    """
+    try:
+        name = str(uuid.UUID(text))
+    except ValueError:
+        raise OSError(errno.EINVAL, "no UUID") from None
+    if name in files.names("bus/mdev/devices"):
+        raise OSError(errno.EEXIST, "the UUID is in use")
+    if int(files.read(f"{type_path}/available_instances")) < 1:
+        raise OSError(errno.EUSERS, "no instance is available")
+    parent = os.path.dirname(os.path.dirname(type_path))
+    path = f"{parent}/{name}"
+    files.device(path, "mdev", "DRIVER=vfio_mdev", {"remove": ""})
+    files.link(f"{path}/mdev_type", type_path)
+    files.link(f"{path}/driver", "bus/mdev/drivers/vfio_mdev")
+    files.link(f"bus/mdev/drivers/vfio_mdev/{name}", path)
+    files.link(f"{type_path}/devices/{name}", path)
+    return path
+
+
+def remove(files: Files, path: str) -> str:
+    """Take a mediated device away; the path of the function that it was on."""
+    type_path = files.real(f"{path}/mdev_type")
+    files.unlink(f"{type_path}/devices/{os.path.basename(path)}")
+    files.drop(path)
+    return os.path.dirname(path)
+
+
+def give(files: Files, vf: Function, text: str) -> None:
+    """Give a virtual function the vGPU type of this number, or none for 0.
+
+    :raises OSError: as the driver refuses it
+    """
+    current = int(files.read(f"{vf.path}/{_CURRENT}"))
+    if not text.isdigit() or (int(text) and int(text) not in vf.facts["vgpu"]["types"]):
+        raise OSError(errno.EINVAL, "no vGPU type")
+    if int(text) and current:
+        raise OSError(errno.EBUSY, "the virtual function has a vGPU")
+    if int(text) and int(text) not in _listed(files.read(f"{vf.path}/{_CREATABLE}")):
+        raise OSError(errno.EINVAL, "the vGPU type cannot be made now")
+    files.put(f"{vf.path}/{_CURRENT}", int(text))
+
+
+def _refresh_mdev(files: Files, pf: Function) -> None:
+    types = pf.facts["mdev"]["types"]
+    each = pf.facts["mdev"]["holders"] == "vfs"
+    holders = [path for path in _holders(files, pf, each=each) if files.names(f"{path}/{_TYPES}")]
+    made = {
+        path: sum(len(files.names(f"{path}/{_TYPES}/{name}/devices")) for name in types)
+        for path in holders
+    }
+    used: collections.Counter[Any] = collections.Counter()
+    for path in holders:
+        for name in types:
+            used[name] += len(files.names(f"{path}/{_TYPES}/{name}/devices"))
+    for name in types:
+        room = _room(pf.facts["mdev"], name, used)
+        for path in holders:
+            here = (0 if made[path] else min(1, room)) if each else room
+            files.put(f"{path}/{_TYPES}/{name}/available_instances", here)
+
+
+def _refresh_vgpu(files: Files, pf: Function) -> None:
+    facts = pf.facts["vgpu"]
+    current = {
+        path: int(files.read(f"{path}/{_CURRENT}"))
+        for path in _holders(files, pf, each=True)
+        if files.path(f"{path}/{_CURRENT}").exists()
+    }
+    used = collections.Counter(number for number in current.values() if number)
+    creatable = [
+        f"{number:<5} : {kind['name']}"
+        for number, kind in facts["types"].items()
+        if _room(facts, number, used)
+    ]
+    for path, number in current.items():
+        text = "" if number or not creatable else "\n".join(["ID    : vGPU Name", *creatable])
+        files.put(f"{path}/{_CREATABLE}", text)
+
+
+def _room(facts: Mapping[str, Any], name: Any, used: Mapping[Any, int]) -> int:
+    """How many more of a type fit on the card."""
+    others = any(count for other, count in used.items() if other != name)
+    if others and not facts.get("mixed"):
+        return 0
+    fraction = sum(count / facts["types"][other]["max"] for other, count in used.items())
+    return int((1 - fraction) * facts["types"][name]["max"] + 1e-9)
+
+
+def _holders(files: Files, pf: Function, *, each: bool) -> list[str]:
+    """The paths of a card's virtual functions, or of itself."""
+    if not each:
+        return [pf.path]
+    links = [name for name in files.names(pf.path) if name.startswith("virtfn")]
+    return [files.real(f"{pf.path}/{name}") for name in links]
+
+
+def _listed(text: str) -> set[int]:
+    return {int(line.split(":")[0]) for line in text.split("\n")[1:]}
