@@ -7,7 +7,6 @@ one at a time; an unchanged one costs a single statement.
 
 from __future__ import annotations
 
-import datetime
 import logging
 
 import sqlalchemy as sa
@@ -20,8 +19,8 @@ from cyborg.inventory import changes, missing
 
 LOG = logging.getLogger(__name__)
 
-#: Longer than any message stays under way.
-_OVERTAKEN = datetime.timedelta(minutes=5)
+#: Milliseconds, longer than any message stays under way.
+_OVERTAKEN = 300_000
 
 
 def apply_report(report: rpc.HostReport) -> None:
@@ -33,18 +32,24 @@ def apply_report(report: rpc.HostReport) -> None:
 @db.retry
 def _unchanged(report: rpc.HostReport) -> bool:
     host = models.Host
+    same = (host.name == report.host, host.report_digest == report.digest())
     with db.writer() as session:
-        same = (host.name == report.host, host.report_digest == report.digest())
-        return bool(db.update(session, host, *same, _newer_than_stored(report), **_seen(report)))
+        newer = (*same, _newer_than_stored(report))
+        if db.update(session, host, *newer, host.down.is_(False), **_seen(report)):
+            return True
+        came_up = db.update(session, host, *newer, **_seen(report)) == 1
+    if came_up:
+        LOG.info("Host %s is up again", report.host)
+    return came_up
 
 
-def _is_old(host: models.Host, report: rpc.HostReport) -> bool:
+def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     """Whether a newer report was applied a short while ago.
 
     Messages are overtaken by seconds. Much later a report that seems old comes from a host whose
     clock was ahead once, and it must not be ignored until the clock gets there again.
     """
-    if host.last_seen is None or models.utcnow() - host.last_seen > _OVERTAKEN:
+    if now_ms - host.last_seen_ms > _OVERTAKEN:
         return False
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 
@@ -61,7 +66,8 @@ def _newer_than_stored(report: rpc.HostReport) -> sa.ColumnElement[bool]:
 
 def _seen(report: rpc.HostReport) -> dict[str, object]:
     return {
-        "last_seen": models.utcnow(),
+        "last_seen_ms": db.now_ms(),
+        "down": False,
         "report_started": report.started,
         "report_counter": report.counter,
     }
@@ -70,8 +76,8 @@ def _seen(report: rpc.HostReport) -> dict[str, object]:
 @db.retry
 def _apply(report: rpc.HostReport) -> None:
     with db.writer() as session:
-        host = _lock_host(session, report)
-        if _is_old(host, report):
+        host, now_ms = _lock_host(session, report)
+        if _is_old(host, now_ms, report):
             LOG.info("Dropped an old report of host %s", report.host)
             return
         known = _known_devices(session, host.id)
@@ -96,17 +102,22 @@ def _apply(report: rpc.HostReport) -> None:
         # What could not be taken in must be tried with the next report, though it be the same.
         left_out = errors != dict(report.errors) or changes.waits(plan)
         host.report_digest = None if left_out else report.digest()
+        came_up, host.removed = host.down, False
         for name, value in _seen(report).items():
             setattr(host, name, value)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
+    if came_up:
+        LOG.info("Host %s is up again", report.host)
     for path, reason in healths:
         # %r: a driver's words may hold what no log file can.
         now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
         LOG.info("Device %s of host %s %s", path, report.host, now)
 
 
-def _lock_host(session: orm.Session, report: rpc.HostReport) -> models.Host:
+def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:
+    """The report's host, made if need be, and the database's clock."""
     row = {
+        "uuid": models.new_uuid(),
         "name": report.host,
         "node": report.node,
         "report_started": 0,
@@ -115,8 +126,9 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> models.Host:
         "created_at": models.utcnow(),
     }
     db.upsert(session, models.Host, [row], key=["name"], update={"name": report.host})
-    query = sa.select(models.Host).where(models.Host.name == report.host).with_for_update()
-    return session.scalars(query).one()
+    query = sa.select(models.Host, db.now_ms()).where(models.Host.name == report.host)
+    found = session.execute(query.with_for_update()).one()
+    return found[0], found[1]
 
 
 def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:

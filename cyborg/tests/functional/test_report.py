@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -143,8 +142,7 @@ def test_an_old_report_is_dropped() -> None:
 def test_a_host_whose_clock_was_ahead_is_heard_again() -> None:
     hosts.apply(order=(10**15, 1))
     with db.writer() as session:
-        long_ago = models.utcnow() - datetime.timedelta(minutes=6)
-        db.update(session, models.Host, last_seen=long_ago)
+        db.update(session, models.Host, last_seen_ms=db.now_ms() - 360_000)
     hosts.apply(hosts.device("a", hosts.deployable("host-1_a")), order=(5, 1))
     assert list(_tree()) == ['{"address": "a"}']
 
@@ -216,6 +214,19 @@ def test_the_devices_of_a_failed_driver_are_kept() -> None:
     assert errors == {hosts.DRIVER: "it raised"}
     hosts.apply(by_driver={})
     assert _tree() == {}
+
+
+def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
+    seen = hosts.device("a", hosts.deployable("host-1_a", resource_class="PGPU"))
+    by_name = hosts.device("b", hosts.deployable("host-1_a", resource_class="PGPU"))
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    for another in (seen, by_name):
+        hosts.apply(by_driver={"another": [another]}, errors={hosts.DRIVER: "it raised"})
+        (device,) = _devices()
+        assert device.driver == hosts.DRIVER
+        assert "FPGA" in {attribute.value for attribute in device.deployables[0].attributes}
+    hosts.apply(by_driver={"another": [seen], hosts.DRIVER: []})
+    assert [device.driver for device in _devices()] == ["another"]
 
 
 def test_a_resource_class_changes_only_when_nothing_is_held() -> None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
+from oslo_utils import timeutils
 
 from cyborg import db
-from cyborg.db import schema
+from cyborg.db import models, schema
 
 
 @pytest.mark.every_database
@@ -21,6 +22,43 @@ def test_migrations_build_the_models(conf: cfg.ConfigOpts, database_url: str) ->
     assert schema.version() == schema.head()
     with db.engine().connect() as connection:
         assert schema.differences(connection) == []
+    db.dispose()
+
+
+@pytest.mark.every_database
+def test_hosts_and_requests_of_before_have_their_signs_of_life(
+    conf: cfg.ConfigOpts, database_url: str
+) -> None:
+    conf.set_override("connection", database_url, group="database")
+    db.configure(conf)
+    schema.upgrade("a2")
+    now = timeutils.utcnow()
+    before = sa.MetaData()
+    before.reflect(db.engine(), only=["hosts", "arqs"])
+    host = {"report_started": 0, "report_counter": 0, "driver_errors": "{}", "last_seen": now}
+    arq = {
+        "state": models.BIND_STARTED,
+        "device_profile_name": "p",
+        "device_profile_group_id": 0,
+        "device_profile_group": "{}",
+        "created_at": now,
+    }
+    with db.engine().begin() as connection:
+        for name in ("host-1", "host-2"):
+            values = {"name": name, "node": name, "created_at": now, **host}
+            connection.execute(before.tables["hosts"].insert().values(values))
+        for number, instance in enumerate([None, models.new_uuid()]):
+            values = {"uuid": f"arq-{number}", "instance_uuid": instance, **arq}
+            connection.execute(before.tables["arqs"].insert().values(values))
+
+    schema.upgrade()
+
+    with db.reader() as session:
+        hosts = session.execute(sa.select(models.Host, db.now_ms())).all()
+        asked = session.scalars(sa.select(models.Arq.instance_asked_ms).order_by(models.Arq.uuid))
+        assert list(asked) == [None, 0]
+    assert len({found.uuid for found, _now_ms in hosts if found.uuid}) == 2
+    assert all(0 <= now_ms - found.last_seen_ms < 600_000 for found, now_ms in hosts)
     db.dispose()
 
 
