@@ -77,6 +77,8 @@ class Stack:
             self.start(name)
         for name in ("placement", "glance", "neutron", "nova", "cyborg"):
             self._await_http(name)
+        # Neutron 29 answers 500 to a list of ports until it was asked for anything else.
+        list(self.connect().network.networks())
         say("the APIs answer")
         for host in settings.HOSTS:
             self.start(f"nova-compute-{host}")
