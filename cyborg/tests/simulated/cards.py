@@ -18,7 +18,8 @@ A card has these keys, and any of them may be given again where a host lists the
 ``link``
     ``speed`` and ``width`` the card could have; ``now_speed`` and ``now_width`` what it has
 ``attributes``, ``nodes``
-    files and child devices that exist while the card's own driver is bound
+    files and child devices that exist while the card's own driver is bound; the path of a child
+    is below the function's, or with ``/`` below ``devices/virtual``
 ``files``, ``proc``
     further files below ``/sys`` and ``/proc``
 ``functions``
@@ -28,7 +29,8 @@ A card has these keys, and any of them may be given again where a host lists the
 
 A host lists ``cards``: a name, or the keys above with ``card``, ``count``, ``name`` (for the
 tests), ``address``, ``numa`` and ``vfs``, how many are enabled. It may have ``numa_nodes``,
-``mounts`` (a path and its partition), ``default_route`` (a network device) and ``iommu``.
+``mounts`` (a path and its partition), ``swaps``, ``volumes`` and ``bridges`` (a name and what it
+is made of), ``default_route`` (a network device), and ``iommu: false``.
 """
 
 from __future__ import annotations

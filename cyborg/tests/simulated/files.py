@@ -115,6 +115,8 @@ class Files:
         home = f"bus/{subsystem}" if subsystem in _BUSES else f"class/{subsystem}"
         self.link(f"{path}/subsystem", home)
         self.link(_listing(subsystem, path), path)
+        if "dev" in attributes:
+            self.link(_number(subsystem, attributes["dev"]), path)
 
     def drop(self, path: str) -> None:
         """Remove a file or a directory, and the links to the devices in it."""
@@ -125,7 +127,10 @@ class Files:
         for below, directories, files in os.walk(whole):
             if "subsystem" in directories or "subsystem" in files:
                 device = os.path.relpath(below, self.root)
-                self.unlink(_listing(self.target(f"{device}/subsystem") or "", device))
+                subsystem = self.target(f"{device}/subsystem") or ""
+                self.unlink(_listing(subsystem, device))
+                if "dev" in files:
+                    self.unlink(_number(subsystem, self.read(f"{device}/dev")))
                 if self.target(f"{device}/driver"):
                     self.unlink(f"{self.real(f'{device}/driver')}/{os.path.basename(device)}")
         shutil.rmtree(whole)
@@ -135,6 +140,10 @@ def _listing(subsystem: str, path: str) -> str:
     name = path.rpartition("/")[2]
     kind = f"bus/{subsystem}/devices" if subsystem in _BUSES else f"class/{subsystem}"
     return f"{kind}/{name}"
+
+
+def _number(subsystem: str, dev: object) -> str:
+    return f"dev/{'block' if subsystem == 'block' else 'char'}/{dev}"
 
 
 def _relative(target: str, above: str) -> str:

@@ -31,11 +31,16 @@ def write(root: pathlib.Path, layout: Layout, sys: Files) -> None:
         files.put(f"{owner}/mounts", "\n".join(table))
         files.put(f"{owner}/mountinfo", "\n".join(info))
     files.put("mounts", "\n".join(table))
-    files.put("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority")
+    swaps = ["Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority"]
+    swaps += [
+        f"/dev/{name}   partition\t8388604\t\t0\t\t-2" for name in layout.host.get("swaps", ())
+    ]
+    files.put("swaps", "\n".join(swaps))
     device = layout.host.get("default_route")
     row = f"{device}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0"
     files.put("net/route", f"{_ROUTES}\n{row}" if device else _ROUTES)
     files.put("net/ipv6_route", "")
+    files.put("net/if_inet6", "00000000000000000000000000000001 01 80 10 80       lo")
 
 
 def _number(sys: Files, partition: str) -> str:

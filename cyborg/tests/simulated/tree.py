@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cyborg.tests.simulated import cards, kernel_text, proc, vgpu
+from cyborg.tests.simulated import cards, host_own, kernel_text, proc, vgpu
 from cyborg.tests.simulated.files import Files
 from cyborg.tests.simulated.layout import Function, Layout
 
@@ -74,6 +74,7 @@ class Tree:
         self._driver("vfio-pci")
         for function in list(self.layout.functions.values()):
             self.appear(function)
+        host_own.write(self.files, self.layout)
         proc.write(self.root, self.layout, self.files)
         self._complete = True
         return self
@@ -152,7 +153,8 @@ class Tree:
             number = function.names["vf"]
             self.files.unlink(f"{self.path(function.pf)}/virtfn{number}")
         group = self.files.target(f"{function.path}/iommu_group")
-        self.files.unlink(f"kernel/iommu_groups/{group}/devices/{address}")
+        if group is not None:
+            self.files.drop(f"kernel/iommu_groups/{group}")
         self.files.drop(function.path)
         self.say("remove", function.path, properties)
 
@@ -230,15 +232,18 @@ class Tree:
         vgpu.offer(self.files, function)
 
     def _child(self, path: str, name: str, node: Mapping[str, Any]) -> None:
-        properties = node.get("uevent", {})
+        properties, attributes = node.get("uevent", {}), dict(node.get("attributes", {}))
         if "driver" in node:
             properties = {"DRIVER": node["driver"], **properties}
+        if "MAJOR" in properties:
+            attributes["dev"] = f"{properties['MAJOR']}:{properties['MINOR']}"
         uevent = "\n".join(f"{key}={value}" for key, value in properties.items())
-        attributes, directories = node.get("attributes", {}), node.get("directories", ())
-        place = f"{path}/{name}"
-        self.files.device(place, node["subsystem"], uevent, attributes, directories)
+        place = _place(path, name)
+        self.files.device(
+            place, node["subsystem"], uevent, attributes, node.get("directories", ())
+        )
         for link, target in node.get("links", {}).items():
-            self.files.link(f"{place}/{link}", path if target == "." else f"{path}/{target}")
+            self.files.link(f"{place}/{link}", path if target == "." else _place(path, target))
         if "driver" in node:
             home = f"bus/{node['subsystem']}/drivers/{node['driver']}"
             self.files.link(f"{home}/{os.path.basename(name)}", place)
@@ -249,10 +254,18 @@ class Tree:
         vgpu.withdraw(self.files, function)
         for name in function.fill(function.facts.get("files", {})):
             self.files.unlink(name)
+        for name in function.fill(function.facts.get("nodes", {})):
+            if name.startswith("/") and self.files.path(_place("", name)).exists():
+                self.files.drop(_place("", name))
         core = {"driver", "iommu_group", "physfn", "subsystem", "uevent", *_core(function)}
         for name in self.files.names(function.path):
             if name not in core and not name.startswith("virtfn") and name.count(":") != 2:
                 self.files.drop(f"{function.path}/{name}")
+
+
+def _place(path: str, name: str) -> str:
+    """Where a child device is: below its function, or with ``/`` among the virtual devices."""
+    return f"devices/virtual{name}" if name.startswith("/") else f"{path}/{name}"
 
 
 def _core(function: Function) -> dict[str, object]:
