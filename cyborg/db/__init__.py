@@ -253,6 +253,11 @@ def delete(
     return _matched(session, sa.delete(model).where(*where))
 
 
+def after_commit(session: orm.Session, function: Callable[[], None]) -> None:
+    """Call ``function`` when the caller's transaction is committed, and never if it is not."""
+    sa.event.listen(session, "after_commit", lambda _session: function(), once=True)
+
+
 def _matched(session: orm.Session, statement: sa.UpdateBase) -> int:
     options = {"synchronize_session": False}
     result = session.execute(statement, execution_options=options)

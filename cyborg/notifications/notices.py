@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events there are, and the versioned payloads that tell of them.
+
+A payload may gain fields, which raises the number behind the point of its version. Whatever else
+changes raises the number before it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from cyborg.db import models
+
+INFO = "INFO"
+WARN = "WARN"
+ERROR = "ERROR"
+
+
+class Payload:
+    """What a notification says. Its fields are those of a frozen dataclass."""
+
+    VERSION: ClassVar[str]
+    __slots__ = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The payload as it is sent, but for what all notifications have in common."""
+        return {
+            "cyborg_object.name": type(self).__name__,
+            "cyborg_object.namespace": "cyborg",
+            "cyborg_object.version": self.VERSION,
+            "cyborg_object.data": asdict(self),  # type: ignore[call-overload]
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorRequestPayload(Payload):
+    """An ARQ. Where a binding ends, its fields still name what was bound."""
+
+    VERSION = "1.0"
+
+    uuid: str
+    project_id: str | None
+    #: After the event and before it; null before it where it creates the ARQ.
+    state: str
+    old_state: str | None
+    #: Why the bind failed, else null.
+    state_reason: str | None
+    device_profile_name: str
+    device_profile_group_id: int
+    device_profile_group: Mapping[str, str]
+    hostname: str | None
+    device_rp_uuid: str | None
+    instance_uuid: str | None
+    #: Of the attach handle that the ARQ holds, or held until now; null where there is none.
+    attach_handle_uuid: str | None
+    attach_handle_type: str | None
+    device_uuid: str | None
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePayload(Payload):
+    """A device of a host."""
+
+    VERSION = "1.0"
+
+    uuid: str
+    #: Nova's name of the host, as the API shows it.
+    hostname: str
+    driver: str
+    type: str
+    vendor: str
+    model: str
+    status: str
+    #: What ails it, as its driver says; null where nothing does.
+    unhealthy: str | None
+    #: Whether it is gone from its host and kept for an ARQ that holds a handle of it.
+    missing: bool
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPayload(Payload):
+    """A host with an agent."""
+
+    VERSION = "1.0"
+
+    #: The agent's name, and Nova's name of the host.
+    name: str
+    hostname: str
+    down: bool
+    #: Driver name to error sentence, for the drivers that failed in the last report.
+    driver_errors: Mapping[str, str]
+    created_at: str
+
+
+class Event(NamedTuple):
+    """Something that is announced."""
+
+    name: str
+    priority: str
+    payload: type[Payload]
+
+
+def _arq(name: str, priority: str = INFO) -> Event:
+    return Event(f"accelerator_request.{name}", priority, AcceleratorRequestPayload)
+
+
+def _device(name: str, priority: str = INFO) -> Event:
+    return Event(f"device.{name}", priority, DevicePayload)
+
+
+def _host(name: str, priority: str = INFO) -> Event:
+    return Event(f"host.{name}", priority, HostPayload)
+
+
+ARQ_CREATED = _arq("create.end")
+ARQ_BOUND = _arq("bind.end")
+ARQ_BIND_FAILED = _arq("bind.error", ERROR)
+ARQ_UNBOUND = _arq("unbind.end")
+ARQ_DELETED = _arq("delete.end")
+DEVICE_CREATED = _device("create.end")
+DEVICE_DELETED = _device("delete.end")
+DEVICE_ENABLED = _device("enable.end")
+DEVICE_DISABLED = _device("disable.end")
+DEVICE_UNHEALTHY = _device("unhealthy", WARN)
+DEVICE_HEALTHY = _device("healthy")
+DEVICE_MISSING = _device("missing", WARN)
+DEVICE_FOUND = _device("found")
+HOST_DOWN = _host("down", ERROR)
+HOST_UP = _host("up")
+HOST_DELETED = _host("delete.end")
+
+EVENTS = (
+    ARQ_CREATED,
+    ARQ_BOUND,
+    ARQ_BIND_FAILED,
+    ARQ_UNBOUND,
+    ARQ_DELETED,
+    DEVICE_CREATED,
+    DEVICE_DELETED,
+    DEVICE_ENABLED,
+    DEVICE_DISABLED,
+    DEVICE_UNHEALTHY,
+    DEVICE_HEALTHY,
+    DEVICE_MISSING,
+    DEVICE_FOUND,
+    HOST_DOWN,
+    HOST_UP,
+    HOST_DELETED,
+)
+
+
+class Notice(NamedTuple):
+    """One event with its payload."""
+
+    event: Event
+    payload: Payload
+
+
+class Handle(NamedTuple):
+    """The attach handle of an ARQ."""
+
+    uuid: str
+    type: str
+    device_uuid: str
+
+
+def of_arq(
+    event: Event,
+    arq: models.Arq,
+    state: str,
+    *,
+    reason: str | None = None,
+    handle: Handle | None = None,
+) -> Notice:
+    """Tell that ``arq``, whose row still says what was before, is in ``state`` now."""
+    return Notice(
+        event,
+        AcceleratorRequestPayload(
+            uuid=arq.uuid,
+            project_id=arq.project_id,
+            state=state,
+            old_state=arq.state if event is not ARQ_CREATED else None,
+            state_reason=reason,
+            device_profile_name=arq.device_profile_name,
+            device_profile_group_id=arq.device_profile_group_id,
+            device_profile_group=arq.group,
+            hostname=arq.hostname,
+            device_rp_uuid=arq.device_rp_uuid,
+            instance_uuid=arq.instance_uuid,
+            attach_handle_uuid=handle.uuid if handle else None,
+            attach_handle_type=handle.type if handle else None,
+            device_uuid=handle.device_uuid if handle else None,
+            created_at=_zoned(arq.created_at),
+        ),
+    )
+
+
+def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
+    """Tell of ``device``, as its row is now."""
+    return Notice(
+        event,
+        DevicePayload(
+            uuid=device.uuid,
+            hostname=hostname,
+            driver=device.driver,
+            type=device.type,
+            vendor=device.vendor,
+            model=device.model,
+            status=device.status,
+            unhealthy=device.unhealthy,
+            missing=device.missing,
+            created_at=_zoned(device.created_at),
+        ),
+    )
+
+
+def of_host(event: Event, host: models.Host) -> Notice:
+    """Tell of ``host``, as its row is now."""
+    return Notice(
+        event,
+        HostPayload(
+            name=host.name,
+            hostname=host.node,
+            down=host.down,
+            driver_errors=host.driver_errors,
+            created_at=_zoned(host.created_at),
+        ),
+    )
+
+
+def _zoned(stored: datetime.datetime) -> str:
+    return stored.replace(tzinfo=datetime.UTC).isoformat()

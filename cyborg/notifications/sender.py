@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending what is to be announced: the handler of ``notify/all``, in a conductor.
+
+A row goes when the broker has confirmed its message, so a conductor that dies in between leaves
+it to be sent again. While the broker is down the rows wait.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+from typing import Any
+
+import oslo_messaging as messaging
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_messaging.transport import NotificationTransport
+
+from cyborg import db, metrics, work
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+#: Messages go to the topics of ``[oslo_messaging_notifications]`` in this exchange, unless
+#: ``[DEFAULT] control_exchange`` or the transport's URL names another.
+EXCHANGE = "cyborg"
+SERVICE = "cyborg-conductor"
+
+#: How many are sent again at most after a conductor's death.
+_BATCH = 50
+
+
+class Undelivered(work.TryLater):
+    """The broker is not known to have taken the message."""
+
+
+class Sender:
+    """Sends what is recorded, the oldest first, as one publisher."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._publisher = f"{SERVICE}:{conf.host}"
+        self._lock = threading.Lock()
+        self._transport: _Transport | None = None
+        self._notifier: messaging.Notifier | None = None
+
+    def send_all(self, claim: work.Claim) -> None:
+        """Send until nothing is left.
+
+        :raises Undelivered: the broker did not take one; it and those after it wait
+        """
+        while batch := _oldest():
+            sent: list[int] = []
+            try:
+                for notification in batch:
+                    claim.checkpoint()
+                    self._send(notification)
+                    sent.append(notification.id)
+            finally:
+                _forget(sent)
+
+    def _send(self, notification: models.Notification) -> None:
+        with self._lock:
+            transport, notifier = self._open()
+            transport.failure = None
+            tell = getattr(notifier, notification.priority.lower())
+            tell({}, notification.event_type, _payload(notification))
+            if transport.failure is not None:
+                raise Undelivered(
+                    f"The message broker took no notification: {transport.failure}"
+                ) from transport.failure
+        metrics.NOTIFICATIONS_SENT.labels(notification.event_type).inc()
+        LOG.debug("Sent %s %s", notification.event_type, notification.uuid)
+
+    def _open(self) -> tuple[_Transport, Any]:
+        if self._transport is None:
+            # Where nothing is configured the exchange would be oslo.messaging's for everybody.
+            messaging.TransportURL.parse(self._conf)  # registers the option
+            self._conf.set_default("control_exchange", EXCHANGE)
+            self._transport = _Transport(messaging.get_notification_transport(self._conf))
+            # The row is tried again by itself, so the library need not insist.
+            self._notifier = messaging.Notifier(self._transport, self._publisher, retry=1)
+        return self._transport, self._notifier
+
+
+class _Transport(NotificationTransport):
+    """Keeps what made a send fail, which the library's drivers only write to the log."""
+
+    def __init__(self, plain: Any) -> None:
+        super().__init__(plain._driver)  # noqa: SLF001 - as the library's own factory does
+        self.failure: Exception | None = None
+
+    def _send_notification(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super()._send_notification(*args, **kwargs)
+        except Exception as exc:  # noqa: BLE001 - raised by whoever called the notifier
+            self.failure = exc
+
+
+def _payload(notification: models.Notification) -> dict[str, Any]:
+    occurred = datetime.datetime.fromtimestamp(notification.occurred_ms / 1000, datetime.UTC)
+    common = {
+        "notification_id": notification.uuid,
+        "occurred_at": occurred.isoformat(timespec="milliseconds"),
+        "request_id": notification.request_id,
+    }
+    said = dict(notification.payload)
+    said["cyborg_object.data"] = common | said["cyborg_object.data"]
+    return said
+
+
+@db.retry
+def _oldest() -> list[models.Notification]:
+    query = sa.select(models.Notification).order_by(models.Notification.id).limit(_BATCH)
+    with db.reader() as session:
+        return list(session.scalars(query))
+
+
+@db.retry
+def _forget(ids: list[int]) -> None:
+    if ids:
+        with db.writer() as session:
+            db.delete(session, models.Notification, models.Notification.id.in_(ids))
