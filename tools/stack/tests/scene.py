@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests do with the cloud, and what they look at in it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from keystoneauth1 import exceptions as ka_exc
+from records import BIN
+from stack import Stack
+
+#: Name of a flavor and its device profile: the groups of the profile.
+PROFILES: dict[str, list[dict[str, str]]] = {
+    "accel-one": [{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}],
+    "accel-two": [{"resources:FPGA": "2"}],
+    # Groups of one profile may be served by one provider or by several.
+    "accel-groups": [{"resources:FPGA": "1"}, {"resources:FPGA": "2"}],
+    "accel-none-such": [{"resources:FPGA": "1", "trait:CUSTOM_NO_SUCH_TRAIT": "required"}],
+}
+#: Accelerators of the whole stack.
+ACCELERATORS = 16
+#: Seconds for anything that Nova does, on a busy machine.
+PATIENCE = 240.0
+
+Arq = dict[str, Any]
+T = TypeVar("T")
+
+
+class Scene:
+    """The cloud as the administrator sees it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.cloud = stack.connect()
+        self.compute = self.cloud.compute
+        # Shelving and evacuation changed their manners over the years.
+        self.compute.default_microversion = "2.90"
+        self._image: str | None = None
+
+    def prepare(self) -> None:
+        """Make the image, the profiles and the flavors, as far as they are not there."""
+        image = self.cloud.image.find_image("empty") or self.cloud.image.create_image(
+            "empty", data=b"nothing", disk_format="raw", container_format="bare",
+            visibility="public",
+        )  # fmt: skip
+        self._image = image.id
+        profiles = {found.name for found in self.cloud.accelerator.device_profiles()}
+        for name, groups in PROFILES.items():
+            if name not in profiles:
+                body = [{"name": name, "groups": groups}]
+                assert self.cloud.accelerator.post("/device_profiles", json=body).status_code == 201
+            if self.compute.find_flavor(name) is None:
+                flavor = self.compute.create_flavor(name=name, ram=64, vcpus=1, disk=1)
+                self.compute.create_flavor_extra_specs(flavor, {"accel:device_profile": name})
+        self.clear()
+
+    # --- acts -------------------------------------------------------------------------------
+
+    def create(self, flavor: str = "accel-one", *, name: str = "guest", **more: Any) -> Any:
+        """Ask for a server, and return it as it is then."""
+        found = self.compute.find_flavor(flavor, ignore_missing=False)
+        return self.compute.create_server(
+            name=name, flavor_id=found.id, image_id=self._image, networks="none", **more
+        )
+
+    def boot(self, flavor: str = "accel-one", **more: Any) -> Any:
+        """A server that is active."""
+        return self.until_status(self.create(flavor, **more), "ACTIVE")
+
+    def act(self, server: Any, action: str, status: str, arguments: Any = None) -> Any:
+        """Have Nova do something to a server, and wait until it has."""
+        answer = self.compute.post(
+            f"/servers/{server.id}/action", json={action: arguments}, microversion="2.90"
+        )
+        assert answer.status_code < 300, answer.text
+        return self.until_status(server, status)
+
+    def force_down(self, host: str, *, down: bool) -> None:
+        """Tell Nova that a compute service is dead, or that it is not."""
+        (service,) = self.compute.services(host=host, binary="nova-compute")
+        self.compute.update_service_forced_down(service, forced=down)
+
+    def until_up(self, host: str) -> None:
+        """Return when Nova takes the compute service of a host for alive."""
+
+        def alive() -> bool | None:
+            (service,) = self.compute.services(host=host, binary="nova-compute")
+            return service.state == "up" or None
+
+        self.until(f"nova-compute of {host}", alive)
+
+    def clear(self) -> None:
+        """Delete every server and wait until they are gone."""
+        for server in self.compute.servers(all_projects=True):
+            self.delete(server)
+
+    def delete(self, server: Any) -> None:
+        """Delete a server and wait until it is gone."""
+        self.compute.delete_server(server, ignore_missing=True)
+        self.until_gone(server)
+
+    # --- looks ------------------------------------------------------------------------------
+
+    def until(self, what: str, find: Callable[[], T | None]) -> T:
+        """Ask until there is an answer."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := find()) is None:
+            assert time.monotonic() < deadline, f"{what}: not in {PATIENCE:.0f} seconds"
+            time.sleep(0.2)
+        return found
+
+    def until_status(self, server: Any, *statuses: str) -> Any:
+        """The server once it is in one of these states and nothing is being done to it.
+
+        One that ends in ERROR unexpectedly fails the test at once.
+        """
+
+        def settled() -> Any:
+            try:
+                found = self.compute.get_server(server.id)
+            except ka_exc.ConnectFailure:
+                # Nova's API is restarting.
+                return None
+            if found.task_state is None and found.status in statuses:
+                return found
+            assert found.status != "ERROR" or "ERROR" in statuses, found.fault
+            return None
+
+        return self.until(f"server {server.name} {statuses}", settled)
+
+    def until_gone(self, server: Any) -> None:
+        """Return when Nova has no such server."""
+
+        def gone() -> bool | None:
+            return self.compute.find_server(server.id, all_projects=True) is None or None
+
+        self.until(f"end of server {server.name}", gone)
+
+    def arqs(self, server: Any = None) -> list[Arq]:
+        """The ARQs of a server, or all there are."""
+        query = f"?instance={server.id}" if server is not None else ""
+        answer = self.cloud.accelerator.get(f"/accelerator_requests{query}")
+        found: list[Arq] = answer.json()["arqs"]
+        return found
+
+    def allocations(self, server: Any) -> dict[str, int]:
+        """Accelerators of the server by provider uuid, as Placement counts them."""
+        answer = self.cloud.placement.get(f"/allocations/{server.id}").json()["allocations"]
+        return {
+            uuid: found["resources"]["FPGA"]
+            for uuid, found in answer.items()
+            if "FPGA" in found["resources"]
+        }
+
+    def providers(self) -> dict[str, str]:
+        """Uuids of the accelerator providers and the host that each belongs to."""
+        found = self.cloud.placement.get("/resource_providers").json()["resource_providers"]
+        return {
+            one["uuid"]: one["name"].removesuffix("_FakeDevice")
+            for one in found
+            if one["name"].endswith("_FakeDevice")
+        }
+
+    def offered(self) -> int:
+        """How many accelerators Placement offers, used ones among them."""
+        total = 0
+        for uuid in self.providers():
+            path = f"/resource_providers/{uuid}/inventories/FPGA"
+            inventory = self.cloud.placement.get(path).json()
+            total += inventory["total"] - inventory["reserved"]
+        return total
+
+    def check_bound(self, server: Any, count: int) -> list[Arq]:
+        """The server's ARQs, which must be Bound where Nova has put it, one handle each."""
+        server = self.compute.get_server(server.id)
+        arqs = self.arqs(server)
+        assert [arq["state"] for arq in arqs] == ["Bound"] * count
+        assert {arq["hostname"] for arq in arqs} == {server.hypervisor_hostname}
+        assert len({arq["attach_handle_uuid"] for arq in arqs}) == count
+        hosts = self.providers()
+        assert {hosts[arq["device_rp_uuid"]] for arq in arqs} == {server.compute_host}
+        by_provider: dict[str, int] = {}
+        for arq in arqs:
+            by_provider[arq["device_rp_uuid"]] = by_provider.get(arq["device_rp_uuid"], 0) + 1
+        assert self.allocations(server) == by_provider
+        return arqs
+
+    def check_no_handle_twice(self, servers: Iterable[Any]) -> None:
+        """No two of the servers share an attach handle."""
+        handles = [arq["attach_handle_uuid"] for server in servers for arq in self.arqs(server)]
+        assert len(set(handles)) == len(handles)
+
+    def check_at_rest(self) -> None:
+        """No ARQ is left, every provider is free, and the database contradicts nobody."""
+        self.until("the end of every ARQ", lambda: None if self.arqs() else True)
+        self.until("free providers", lambda: None if self._in_use() else True)
+        checked = self.until("a sound state", self._checked)
+        assert checked == "", checked
+
+    def _in_use(self) -> list[str]:
+        return [
+            uuid
+            for uuid in self.providers()
+            if self.cloud.placement.get(f"/resource_providers/{uuid}/usages").json()["usages"].get(
+                "FPGA"
+            )
+        ]
+
+    def _checked(self) -> str | None:
+        config = self.stack.state / "etc" / "cyborg" / "cyborg.conf"
+        command = [BIN / "cyborg-status", "--config-file", config, "check"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else None

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boots while something dies, boots by the dozen, boots that are given up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+from scene import ACCELERATORS
+
+
+def boot_all(scene, count, flavor="accel-one"):
+    """So many servers asked for at once, each settled."""
+    servers = [scene.create(flavor, name=f"guest-{number}") for number in range(count)]
+    return [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
+
+
+def test_sixteen_at_once(scene):
+    servers = boot_all(scene, ACCELERATORS)
+
+    assert [server.status for server in servers] == ["ACTIVE"] * ACCELERATORS
+    for server in servers:
+        scene.check_bound(server, 1)
+    scene.check_no_handle_twice(servers)
+
+
+def test_more_servers_than_accelerators(scene):
+    servers = boot_all(scene, ACCELERATORS + 3)
+
+    active = [server for server in servers if server.status == "ACTIVE"]
+    failed = [server for server in servers if server.status == "ERROR"]
+    assert (len(active), len(failed)) == (ACCELERATORS, 3)
+    assert all("No valid host" in server.fault["message"] for server in failed)
+    assert all(scene.arqs(server) == [] for server in failed)
+    scene.check_no_handle_twice(active)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5])
+def test_deleted_while_it_is_built(scene, after):
+    server = scene.create("accel-two")
+    time.sleep(after)
+
+    scene.delete(server)
+
+    scene.check_at_rest()
+
+
+@pytest.mark.parametrize("victim", ["cyborg-conductor-1", "cyborg-conductor-2"])
+def test_a_conductor_is_killed_during_boots(scene, victim):
+    servers = [scene.create("accel-two", name=f"guest-{number}") for number in range(4)]
+    time.sleep(0.5)
+    scene.stack.restart(victim, signal.SIGKILL)
+
+    for server in servers:
+        scene.until_status(server, "ACTIVE")
+        scene.check_bound(server, 2)
+
+
+def test_both_conductors_are_killed_during_boots(scene):
+    servers = [scene.create(name=f"guest-{number}") for number in range(4)]
+    time.sleep(0.3)
+    for victim in ("cyborg-conductor-1", "cyborg-conductor-2"):
+        scene.stack.restart(victim, signal.SIGKILL)
+
+    for server in servers:
+        scene.until_status(server, "ACTIVE")
+        scene.check_bound(server, 1)
+
+
+@pytest.mark.parametrize("name", ["nova", "cyborg"])
+def test_an_api_is_restarted_during_boots(scene, name):
+    """What Nova cannot reach it may give up: then the server fails, but nothing of it stays."""
+    servers = [scene.create(name=f"guest-{number}") for number in range(3)]
+    restarting = threading.Thread(target=scene.stack.restart, args=(name,))
+    restarting.start()
+    settled = [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
+    restarting.join()
+
+    for server in settled:
+        if server.status == "ACTIVE":
+            scene.check_bound(server, 1)
+    if name == "nova":
+        assert [server.status for server in settled] == ["ACTIVE"] * 3
+
+
+def test_a_device_is_disabled_and_enabled(scene):
+    devices = list(scene.cloud.accelerator.devices())
+    for device in devices:
+        assert scene.cloud.accelerator.post(f"/devices/{device.id}/disable").status_code == 204
+    try:
+        scene.until("reserved providers", lambda: scene.offered() == 0 or None)
+        server = scene.until_status(scene.create(), "ERROR")
+        assert "No valid host" in server.fault["message"]
+    finally:
+        for device in devices:
+            scene.cloud.accelerator.post(f"/devices/{device.id}/enable")
+    scene.until("offered providers", lambda: scene.offered() == ACCELERATORS or None)
+    scene.check_bound(scene.boot(), 1)
