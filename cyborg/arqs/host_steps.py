@@ -2,7 +2,8 @@
 """Steps on the host, before a handle is used and after: the handler of ``host-step/<handle>``.
 
 One row a handle, so that no two steps on it ever run at once. What is to be done is read from the
-ARQ that holds the handle: prepare it for a BindStarted one, clean it for any that is released.
+ARQ that holds the handle: prepare it for a BindStarted one, clean it for any that is released. For
+a Bound one it is prepared again, which changes nothing unless its host has forgotten it.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ class _Situation:
     now_ms: int
     host: str
     missing: bool
+    prepares: bool
     cleans: bool
     step: rpc.HostStep
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    """Do the step that the handle's ARQ asks for now; none where it is Bound or free."""
+    """Do the step that the handle's ARQ asks for now; none where it is free."""
     situation = _situation(claim.key)
-    if situation is None or situation.state == states.BOUND:
+    if situation is None:
         return
     claim.checkpoint()
-    if situation.state == states.BIND_STARTED:
+    if situation.state == states.BOUND:
+        _prepare_again(conf, situation)
+    elif situation.state == states.BIND_STARTED:
         _prepare(conf, claim, situation)
     else:
         _clean(conf, claim, situation)
@@ -66,7 +70,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
     if row is None:
         return None
     holder, held, deployable, path, host, now_ms = row
-    action = "prepare" if holder.state == states.BIND_STARTED else "clean"
+    action = "prepare" if holder.state in {states.BIND_STARTED, states.BOUND} else "clean"
     return _Situation(
         arq_uuid=holder.uuid,
         state=holder.state,
@@ -74,6 +78,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         now_ms=now_ms,
         host=host,
         missing=held.missing,
+        prepares=deployable.prepares,
         cleans=deployable.cleans,
         step=rpc.HostStep(
             action=action,
@@ -102,6 +107,16 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         _bound(claim, situation)
 
 
+def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
+    """Have what a guest was given put back; its ARQ stays Bound whatever becomes of it."""
+    if not situation.prepares or situation.missing:
+        return
+    try:
+        rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
+    except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
+        raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
+
+
 def _give_up_after_deadline(
     conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
 ) -> None:
@@ -116,7 +131,10 @@ def _give_up_after_deadline(
 def _bound(claim: work.Claim, situation: _Situation) -> None:
     arq = models.Arq
     guard = (arq.uuid == situation.arq_uuid, arq.state == states.BIND_STARTED)
+    host = models.Host
     with db.writer() as session:
+        # A report from before the step must not pass for one that says the same after a reboot.
+        db.update(session, host, host.name == situation.host, report_digest=None)
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
         if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):

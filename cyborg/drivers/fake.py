@@ -28,6 +28,9 @@ class FakeDriver:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.fake_driver
+        # Uuids of the handles that are prepared, with the control path of each. Lost when the
+        # agent ends, as what a kernel has made is lost when its host ends.
+        self._prepared: dict[str, base.ControlPath] = {}
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every fake device."""
@@ -37,10 +40,12 @@ class FakeDriver:
     def prepare(self, handle: base.HeldHandle) -> None:
         """Pretend to make the handle ready."""
         self._step("prepare", handle)
+        self._prepared[handle.uuid] = handle.control_path
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Pretend to remove every trace of the last use."""
         self._step("clean", handle)
+        self._prepared.pop(handle.uuid, None)
 
     def _device(self, host: str, number: int) -> base.Device:
         # Every device is on a PCI bus of its own, beginning with upstream's 0c.
@@ -54,6 +59,10 @@ class FakeDriver:
             )
             for slot in range(1, self._options.handles_per_device + 1)
         )
+        path = base.ControlPath(
+            cpid_type="PCI", cpid_info=place | {"device": "00", "function": "0"}
+        )
+        prepared = sorted(uuid for uuid, of in self._prepared.copy().items() if of == path)
         deployable = base.Deployable(
             name=f"{host}_FakeDevice" + (f"_{number}" if number else ""),
             resource_class="FPGA",
@@ -62,6 +71,7 @@ class FakeDriver:
             traits=("CUSTOM_FAKE_DEVICE",),
             prepares=steps,
             cleans=steps,
+            prepared=tuple(prepared) if steps else None,
         )
         return base.Device(
             type="FPGA",
@@ -69,9 +79,7 @@ class FakeDriver:
             model="miss model info",
             std_board_info=json.dumps({"device_id": "0xabcd", "class": "Fake class"}),
             vendor_board_info="fake_vendor_info",
-            control_path=base.ControlPath(
-                cpid_type="PCI", cpid_info=place | {"device": "00", "function": "0"}
-            ),
+            control_path=path,
             deployables=(deployable,),
         )
 

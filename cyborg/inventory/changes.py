@@ -83,10 +83,12 @@ def diff(
     """Match the rows of a host with its report.
 
     A device is the same when its control path is, or failing that when a deployable of it has the
-    same name. What a failed driver reported before is neither kept up to date nor gone.
+    same name. What a failed driver reported before is neither kept up to date nor gone, nor is it
+    another driver's that may see it now.
     """
     rows = {_key_of_row(row): row for row in known}
     by_name = {dep.name: row for row in known for dep in row.deployables}
+    untold = {row.id for row in known if row.driver in failed_drivers}
     new: list[NewDevice] = []
     kept: list[KeptDevice] = []
     matched: set[int] = set()
@@ -95,17 +97,17 @@ def diff(
         row = rows.get(_key(device.control_path))
         if row is None or row.id in matched:
             left.append((driver, device))
-        else:
+        elif row.id not in untold or row.driver == driver:
             matched.add(row.id)
             kept.append(KeptDevice(row=row, driver=driver, device=device))
     for driver, device in left:
         row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
         if row is None or row.id in matched:
             new.append(NewDevice(driver=driver, device=device))
-        else:
+        elif row.id not in untold or row.driver == driver:
             matched.add(row.id)
             kept.append(KeptDevice(row=row, driver=driver, device=device))
-    gone = (row for row in known if row.id not in matched and row.driver not in failed_drivers)
+    gone = (row for row in known if row.id not in matched | untold)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
 
 
@@ -176,6 +178,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> None:
         session.add_all(_device(host_id, new))
     session.flush()
     _fail_undecided(session, lost_handles)
+    pending = [*_unsettled(lost_handles), *_forgotten(plan)]
+    work.want(session, work.HOST_STEP, pending)
 
 
 def _lose_deployables(rows: Iterable[models.Deployable]) -> list[models.AttachHandle]:
@@ -342,6 +346,21 @@ def _fail_undecided(session: orm.Session, lost: Iterable[models.AttachHandle]) -
         )
         instances = [arq.instance_uuid for _, arq in holders if arq.id in undecided]
         work.want(session, work.NOVA_EVENT, [uuid_ for uuid_ in instances if uuid_])
-    # A pending step of a handle that is gone counts as done; its handler sees to that.
-    pending = [handle.uuid for handle, arq in holders if arq.state not in models.SERVING]
-    work.want(session, work.HOST_STEP, pending)
+
+
+def _unsettled(lost: Iterable[models.AttachHandle]) -> Iterator[str]:
+    """Lost handles with a step pending, which counts as done; its handler sees to that."""
+    for handle in lost:
+        if handle.arq is not None and handle.arq.state not in models.SERVING:
+            yield handle.uuid
+
+
+def _forgotten(plan: Plan) -> Iterator[str]:
+    """Handles that guests have and that are not ready on their host any more: it was rebooted."""
+    for row, _, deployable in plan.kept_deployables:
+        if deployable.prepares and deployable.prepared is not None:
+            ready = set(deployable.prepared)
+            for handle in row.attach_handles:
+                bound = handle.arq is not None and handle.arq.state == models.BOUND
+                if bound and not handle.missing and handle.uuid not in ready:
+                    yield handle.uuid

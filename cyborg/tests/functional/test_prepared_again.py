@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was made ready for a guest is made ready again after its host has forgotten it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context, rpc, work
+from cyborg.agent import endpoint
+from cyborg.arqs import release
+from cyborg.db import models
+from cyborg.drivers import base, fake
+from cyborg.inventory import report as inventory_report
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import boots, engine, hosts, messages
+from cyborg.tests.contract.driver import Host
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+PATIENCE = 60
+RP = provider_uuid("host-1_FakeDevice")
+
+
+class Agent:
+    """The fake driver behind a real endpoint, and its reports as it finds things now."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._drivers: dict[str, base.Driver] = {}
+        self.reboot()
+        self._server = rpc.agent_server(conf, "host-1", endpoint.Endpoint(self._drivers))
+        self._server.start()
+        assert self._server.wait_started(PATIENCE)
+        self.stop = self._server.stop
+
+    def reboot(self) -> None:
+        """Forget everything that was prepared."""
+        self._drivers["fake_driver"] = fake.FakeDriver(self._conf)
+
+    def report(self, **changes: object) -> None:
+        """Make a pass, and have it applied, with these changes of the deployable."""
+        (device,) = self._drivers["fake_driver"].discover(Host("host-1"))
+        (deployable,) = device.deployables
+        deployable = dataclasses.replace(deployable, **changes)  # type: ignore[arg-type]
+        found = dataclasses.replace(device, deployables=(deployable,))
+        inventory_report.apply_report(hosts.report(by_driver={"fake_driver": (found,)}))
+
+    def prepared(self) -> list[str]:
+        """The handles that are ready."""
+        (device,) = self._drivers["fake_driver"].discover(Host("host-1"))
+        return list(device.deployables[0].prepared or ())
+
+
+@pytest.fixture
+def agent(conf: cfg.ConfigOpts) -> Iterator[Agent]:
+    conf.set_override("host_step", True, group="fake_driver")
+    with messages.transport(conf, "memory"):
+        one = Agent(conf)
+        one.report()
+        yield one
+        one.stop()
+
+
+@pytest.fixture
+def instance(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> str:
+    """One that has a handle of the device."""
+    uuid = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), uuid, device_rp_uuid=RP)
+    engine.drain(conf)
+    assert set(boots.states(ctx).values()) == {models.BOUND}
+    assert agent.prepared() == boots.handles(ctx)
+    return uuid
+
+
+def test_a_bound_handle_is_prepared_again_after_a_reboot(
+    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    agent.reboot()
+    # The same words as before the bind: they must not pass for news of that time.
+    agent.report()
+    engine.drain(conf)
+    assert agent.prepared() == boots.handles(ctx)
+    assert set(boots.states(ctx).values()) == {models.BOUND}
+
+
+def test_nothing_is_done_for_a_handle_that_is_ready(
+    agent: Agent, instance: str, conf: cfg.ConfigOpts
+) -> None:
+    agent.report()
+    assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
+
+
+def test_a_guest_keeps_its_handle_while_the_host_cannot_prepare_it(
+    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts, tmp_path
+) -> None:
+    control = tmp_path / "control.json"
+    control.write_text('{"prepare": {"fail": "no room"}}')
+    conf.set_override("host_step_control", str(control), group="fake_driver")
+    agent.reboot()
+    agent.report()
+    engine.drain(conf)
+    assert set(boots.states(ctx).values()) == {models.BOUND}
+    (error,) = engine.pending().values()
+    assert "the handle of a guest again: RuntimeError: no room" in str(error)
+    control.unlink()
+    engine.make_due()
+    engine.drain(conf)
+    assert agent.prepared() == boots.handles(ctx)
+    assert engine.pending() == {}
+
+
+def test_a_guest_that_leaves_meanwhile_has_its_handle_cleaned(
+    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    agent.reboot()
+    agent.report()
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    assert boots.states(ctx) == {}
+    assert agent.prepared() == []
+    assert engine.pending() == {}
+
+
+def test_a_driver_that_cannot_tell_what_is_ready_is_not_asked_again(
+    agent: Agent, instance: str, conf: cfg.ConfigOpts
+) -> None:
+    agent.reboot()
+    agent.report(prepared=None)
+    assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
