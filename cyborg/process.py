@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosting a service in a process: signals, threads that repeat something, a bounded stop."""
+"""Hosting a service in a process: options, signals, repeating threads, a bounded stop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,35 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from oslo_config import cfg
+from oslo_log import log
+
+from cyborg import conf as cyborg_conf
+from cyborg import version
+
 LOG = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+RELOAD_SIGNAL = signal.SIGHUP
+
+
+def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
+    """Read a service's options from its command line and the files it names, and open its log."""
+    _register(conf)
+    conf(list(arguments), project="cyborg", version=version.VERSION)
+    log.setup(conf, "cyborg")
+    tell_what_means_nothing(conf)
+
+
+def _register(conf: cfg.ConfigOpts) -> None:
+    cyborg_conf.register(conf)
+    log.register_options(conf)
+
+
+def tell_what_means_nothing(conf: cfg.ConfigOpts) -> None:
+    """Log each option that is set and has no meaning any more."""
+    for sentence in cyborg_conf.meaningless(conf):
+        LOG.warning("%s", sentence)
 
 
 class Service(Protocol):
@@ -27,28 +53,60 @@ class Service(Protocol):
         """Begin nothing new, and finish or give back what is under way."""
 
 
-def run(services: Sequence[Service], *, grace: float = 30.0) -> None:
+def run(
+    services: Sequence[Service], *, conf: cfg.ConfigOpts | None = None, grace: float = 30.0
+) -> None:
     """Run services until SIGTERM or SIGINT, then stop them, the last one first.
 
-    A second signal, or ``grace`` seconds, ends the process as it stands: everything that matters
+    SIGHUP has the options of ``conf`` read again that can change while a process runs. A second
+    signal to stop, or ``grace`` seconds, ends the process as it stands: everything that matters
     is in the database.
     """
     # Putting into this queue is the one way to wake a thread that is safe in a signal handler.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in STOP_SIGNALS:
+    for number in (*STOP_SIGNALS, RELOAD_SIGNAL):
         signal.signal(number, lambda received, _frame: signals.put(received))
     started: list[Service] = []
     try:
         for service in services:
             service.start()
             started.append(service)
-        LOG.info("Stopping on %s", signal.Signals(signals.get()).name)
+        while (received := signals.get()) == RELOAD_SIGNAL:
+            if conf is not None:
+                _read_again(conf)
+        LOG.info("Stopping on %s", signal.Signals(received).name)
     finally:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         _leave_after(grace)
         for service in reversed(started):
             service.stop()
+
+
+def _read_again(conf: cfg.ConfigOpts) -> None:
+    """Take over what changed in the configuration files, or nothing where they are wrong."""
+    try:
+        _check_files(conf)
+        conf.mutate_config_files()
+    except cfg.Error as exc:
+        LOG.error("The configuration stays as it is, for it cannot be read again: %s", exc)  # noqa: TRY400
+    except Exception:
+        LOG.exception("The configuration was read again, but not all of it is followed")
+    else:
+        LOG.info("The configuration was read again")
+
+
+def _check_files(conf: cfg.ConfigOpts) -> None:
+    """Read every option from the files: oslo.config would take over a value of a wrong kind.
+
+    :raises cfg.Error: something in them is wrong
+    """
+    trial = cfg.ConfigOpts()
+    _register(trial)
+    trial(args=[], default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
+    for group in trial.values():
+        if isinstance(group, cfg.ConfigOpts.GroupAttr):
+            dict(group)
 
 
 def _leave_after(grace: float) -> None:

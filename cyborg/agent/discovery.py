@@ -8,8 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cyborg.agent import claims
 from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
@@ -28,10 +29,12 @@ class Findings:
 class HostView:
     """The host as one pass sees it. The first driver to ask for PCI functions makes the walk."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, drivers: Mapping[str, base.Driver]) -> None:
         self.name = name
+        self._drivers = drivers
         self._walking = threading.Lock()
         self._functions: pci.Snapshot | None = None
+        self._owners: claims.Owners | None = None
 
     @property
     def pci(self) -> pci.Snapshot:
@@ -40,6 +43,45 @@ class HostView:
             if self._functions is None:
                 self._functions = pci.scan()
             return self._functions
+
+    @property
+    def walked(self) -> Mapping[str, pci.Function]:
+        """The PCI functions, as far as any driver has asked for them."""
+        return self._functions or {}
+
+    @property
+    def owners(self) -> claims.Owners:
+        """Which driver may report which function."""
+        functions = self.pci
+        with self._walking:
+            if self._owners is None:
+                self._owners = claims.settle(self._drivers, functions)
+            return self._owners
+
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """What drivers lost to others whose claim is no better, as far as it was asked."""
+        return self._owners.ties if self._owners is not None else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DriversView:
+    """The host as one driver sees it."""
+
+    host: HostView
+    driver: str
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def pci(self) -> pci.Snapshot:
+        return self.host.pci
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        return self.host.owners.foreign_to(self.driver)
 
 
 class _Attempt:
@@ -60,7 +102,8 @@ class _Attempt:
 
     def _run(self, driver: base.Driver, host: base.Host) -> None:
         try:
-            self.devices = _checked(driver.discover(host))
+            found = _checked(driver.discover(host))
+            self.devices = _judged(found, driver, host)
             self.error = None
         except Exception as exc:
             LOG.warning("Discovery failed", exc_info=True)
@@ -73,7 +116,8 @@ class Discovery:
     def __init__(self, host: str, drivers: Mapping[str, base.Driver], *, timeout: float) -> None:
         self._host = host
         self._drivers = drivers
-        self._timeout = timeout
+        #: May be changed between two passes.
+        self.timeout = timeout
         self._hanging: dict[str, _Attempt] = {}
         self._known: dict[str, tuple[base.Device, ...]] = {}
 
@@ -82,13 +126,13 @@ class Discovery:
         self._hanging = {
             name: attempt for name, attempt in self._hanging.items() if not attempt.done(0)
         }
-        host = HostView(self._host)
+        host = HostView(self._host, self._drivers)
         attempts = {
-            name: _Attempt(name, driver, host)
+            name: _Attempt(name, driver, _DriversView(host=host, driver=name))
             for name, driver in self._drivers.items()
             if name not in self._hanging
         }
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
         devices = {}
@@ -101,13 +145,16 @@ class Discovery:
                 errors[name] = attempt.error
             else:
                 devices[name] = attempt.devices
-        return self._settle(devices, errors)
+        return self._settle(devices, errors, host)
 
     def _hangs(self) -> str:
-        return f"Discovery does not end within {self._timeout:g} seconds"
+        return f"Discovery does not end within {self.timeout:g} seconds"
 
     def _settle(
-        self, devices: dict[str, tuple[base.Device, ...]], errors: dict[str, str]
+        self,
+        devices: dict[str, tuple[base.Device, ...]],
+        errors: dict[str, str],
+        host: HostView,
     ) -> Findings:
         """Refuse a driver that reports what another owns.
 
@@ -116,21 +163,23 @@ class Discovery:
         """
         owners: dict[str, str] = {}
         for name in self._drivers:
-            known = set(_claims(self._known.get(name, ())))
+            known = set(_claims(self._known.get(name, ()), host))
             if name in devices:
-                known &= set(_claims(devices[name]))
+                known &= set(_claims(devices[name], host))
             owners |= dict.fromkeys(known, name)
         accepted = {}
         for name, found in devices.items():
-            claims = _claims(found)
-            taken = next((claim for claim in claims if owners.get(claim, name) != name), None)
+            wanted = _claims(found, host)
+            taken = next((claim for claim in wanted if owners.get(claim, name) != name), None)
             if taken is not None:
                 errors[name] = f"The driver reports {taken}, which is driver {owners[taken]}'s"
                 LOG.error("Driver %s: %s", name, errors[name])
                 continue
-            owners |= dict.fromkeys(claims, name)
+            owners |= dict.fromkeys(wanted, name)
             accepted[name] = found
         self._known |= accepted
+        for name, sentence in host.ties.items():
+            errors.setdefault(name, sentence)
         return Findings(devices=accepted, errors=errors)
 
 
@@ -139,17 +188,35 @@ def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
     for device in devices:
         if not isinstance(device, base.Device):
             raise TypeError(f"discover() returned a {type(device).__name__}, not a Device")
-    (claim, times), *_ = Counter(_claims(devices)).most_common(1) or [("", 0)]
+    counted = Counter(
+        claim for _device, wanted in claims.of_devices(devices, {}) for claim in wanted
+    )
+    (claim, times), *_ = counted.most_common(1) or [("", 0)]
     if times > 1:
         raise ValueError(f"discover() returned {claim} twice")
     return devices
 
 
-def _claims(devices: Iterable[base.Device]) -> list[str]:
-    """What may exist only once on a host: control paths and names of deployables."""
-    claims = []
+def _judged(
+    devices: tuple[base.Device, ...], driver: base.Driver, host: base.Host
+) -> tuple[base.Device, ...]:
+    """The devices with what is wrong with them, where the driver can tell."""
+    if not isinstance(driver, base.HealthReporting):
+        return devices
+    judged = []
     for device in devices:
-        path = device.control_path
-        claims.append(f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}")
-        claims += [f"deployable {deployable.name}" for deployable in device.deployables]
-    return claims
+        sentence = device.unhealthy
+        try:
+            sentence = sentence or driver.health(device, host)
+        except Exception:
+            # Its devices are no worse for it than those of a driver that cannot tell.
+            LOG.warning("The health of a device cannot be told", exc_info=True)
+        judged.append(replace(device, unhealthy=sentence))
+    return tuple(judged)
+
+
+def _claims(devices: Iterable[base.Device], host: HostView) -> list[str]:
+    """What may exist only once on a host and these devices have."""
+    return sorted(
+        claim for _device, wanted in claims.of_devices(devices, host.walked) for claim in wanted
+    )

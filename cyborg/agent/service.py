@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from typing import Any
 
 from oslo_config import cfg
 
@@ -34,7 +36,8 @@ class Agent:
         )
         self._server = rpc.agent_server(conf, conf.host, endpoint.Endpoint(loaded.drivers))
         self._loop = process.Loop("discovery", self._step)
-        self._next_pass = time.monotonic()
+        self._last_pass = -math.inf
+        conf.register_mutate_hook(self._read_again)
         self._undelivered: rpc.HostReport | None = None
         self._pause = _FIRST_PAUSE
 
@@ -48,16 +51,21 @@ class Agent:
         self._loop.stop()
         self._server.stop()
 
+    def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
+        self._discovery.timeout = conf.agent.driver_timeout
+        self._loop.wake()
+
     def _step(self) -> float:
         """Make a pass if it is due, deliver what is not delivered; return how long to wait."""
-        if time.monotonic() >= self._next_pass:
+        interval: float = self._conf.agent.report_interval
+        if time.monotonic() >= self._last_pass + interval:
             # A fresh report replaces one that could not be delivered: it says all of it anew.
             self._undelivered = self._report()
-            self._next_pass = time.monotonic() + self._conf.agent.report_interval
+            self._last_pass = time.monotonic()
         pause = None
         if self._undelivered is not None and not self._deliver(self._undelivered):
-            pause, self._pause = self._pause, min(self._pause * 2, self._conf.agent.report_interval)
-        until_pass = max(0.0, self._next_pass - time.monotonic())
+            pause, self._pause = self._pause, min(self._pause * 2, interval)
+        until_pass = max(0.0, self._last_pass + interval - time.monotonic())
         return until_pass if pause is None else min(pause, until_pass)
 
     def _report(self) -> rpc.HostReport:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import ssl
 import threading
 from wsgiref.types import WSGIApplication
 
 from cheroot import wsgi
+from cheroot.ssl import builtin
 from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
@@ -21,6 +23,10 @@ _STOP_SECONDS = 10
 
 class UnsafeAddress(Exception):
     """Whoever could reach the address would be an administrator."""
+
+
+class NoCertificate(Exception):
+    """HTTPS is asked for without the files that it needs."""
 
 
 def check_address(conf: cfg.ConfigOpts, host: str) -> None:
@@ -60,8 +66,25 @@ class _LoggingServer(wsgi.Server):
         LOG.log(level, msg.strip(), exc_info=traceback)
 
 
+def _tls(conf: cfg.ConfigOpts) -> builtin.BuiltinSSLAdapter:
+    """Speak TLS as ``[ssl]`` says.
+
+    :raises NoCertificate, OSError: the files do not suffice
+    """
+    if not (conf.ssl.cert_file and conf.ssl.key_file):
+        raise NoCertificate("[api] enable_ssl_api needs [ssl] cert_file and [ssl] key_file.")
+    adapter = builtin.BuiltinSSLAdapter(conf.ssl.cert_file, conf.ssl.key_file)
+    if conf.ssl.ca_file:
+        adapter.context.load_verify_locations(conf.ssl.ca_file)
+        adapter.context.verify_mode = ssl.CERT_REQUIRED
+    return adapter
+
+
 class Server:
-    """Answers HTTP with a WSGI application until it is stopped."""
+    """Answers HTTP with a WSGI application until it is stopped.
+
+    :raises NoCertificate, OSError: HTTPS is asked for and the certificate cannot be used
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
         check_address(conf, host)
@@ -73,6 +96,8 @@ class Server:
             shutdown_timeout=_STOP_SECONDS,
         )
         self._server.max_request_header_size = _HEADERS_MAX
+        if conf.api.enable_ssl_api:
+            self._server.ssl_adapter = _tls(conf)
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     def listen(self) -> int:

@@ -8,8 +8,7 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import conf as cyborg_conf
-from cyborg import db, policy, process, rpc, version
+from cyborg import db, policy, process, rpc
 from cyborg.api import app, server
 
 LOG = log.getLogger(__name__)
@@ -18,19 +17,16 @@ LOG = log.getLogger(__name__)
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop, and return the exit status."""
     conf = cfg.CONF
-    cyborg_conf.register(conf)
-    log.register_options(conf)
-    conf(argv if argv is not None else sys.argv[1:], project="cyborg", version=version.VERSION)
-    log.setup(conf, "cyborg")
+    process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)
     rpc.configure(conf)
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()
-    except (server.UnsafeAddress, policy.UnreadableRules, OSError) as exc:
+    except (server.UnsafeAddress, server.NoCertificate, policy.UnreadableRules, OSError) as exc:
         LOG.critical("Cannot serve: %s", exc)
         return 1
-    process.run([http])
+    process.run([http], conf=conf)
     rpc.close()
     db.dispose()
     return 0

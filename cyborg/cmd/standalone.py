@@ -87,6 +87,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
         # Standard output is for the one line that says where the service is.
         conf.set_default("use_stderr", True)
     log.setup(conf, "cyborg")
+    process.tell_what_means_nothing(conf)
     state_dir = pathlib.Path(conf.state_dir or conf.state_path).resolve()
     conf.set_override("state_path", str(state_dir))
     conf.set_override("connection", f"sqlite:///{state_dir / DATABASE}", group="database")
@@ -141,7 +142,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     _reach_without_proxy(url)
     local.point_at(conf, f"{url}/placement")
     ready = _Announcement(f"Cyborg is ready: {url}/v2 (state in {state_dir})")
-    process.run([http, conductor, agent, ready])
+    process.run([http, conductor, agent, ready], conf=conf)
     rpc.close()
     db.dispose()
 

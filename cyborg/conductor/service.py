@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One conductor: a worker on the work table and a server for reports and kicks."""
+"""One conductor: a worker on the work table, a server for reports and kicks, signs of life."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import rpc, work
 from cyborg.arqs import binding, events, host_steps
-from cyborg.conductor import endpoint, worker
+from cyborg.conductor import endpoint, life, worker
 from cyborg.placement import sync
 
 #: Seconds for which handlers may finish when the conductor stops. With the time that the RPC
@@ -28,17 +29,25 @@ class ConductorService:
             lease_seconds=conf.conductor.work_lease,
             poll_interval=conf.conductor.poll_interval,
         )
+        conf.register_mutate_hook(self._read_again)
         self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._worker.kick))
+        self._life = life.Life(self._worker.name, conf.host)
 
     def start(self) -> None:
         """Begin to work. The worker does not wait for a broker: it needs none."""
+        self._life.start()
         self._worker.start()
         self._server.start()
+
+    def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
+        self._worker.poll_interval = conf.conductor.poll_interval
+        self._worker.kick()
 
     def stop(self) -> None:
         """Take no more work, finish or give back what was taken."""
         self._server.stop()
         self._worker.stop(STOP_GRACE)
+        self._life.stop()
 
 
 def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:

@@ -44,10 +44,11 @@ class Worker:
         poll_interval: float,
     ) -> None:
         self._handlers = dict(handlers)
-        # The host's name alone would be the same after a restart, with other claims.
-        self._name = f"{name}/{uuid.uuid4().hex[:12]}"
+        #: New at each start: the host's name alone would be that of the claims of before.
+        self.name = f"{name}/{uuid.uuid4().hex[:12]}"
         self._lease = lease_seconds
-        self._poll = poll_interval
+        #: May be changed at any time.
+        self.poll_interval = poll_interval
         self._numbers = itertools.count(1)
         self._limit = threads
         self._pool = futurist.ThreadPoolExecutor(max_workers=threads * len(handlers))
@@ -94,7 +95,7 @@ class Worker:
                     self._running[claim.owner] = claim
                 self._pool.submit(self._run, claim)
             elif not self._stopping.is_set():
-                self._wake.wait(self._poll)
+                self._wake.wait(self.poll_interval)
 
     def _kinds_with_room(self) -> list[str]:
         with self._idle:
@@ -105,7 +106,7 @@ class Worker:
         if not kinds:
             return None
         try:
-            return work.claim(f"{self._name}#{next(self._numbers)}", self._lease, kinds)
+            return work.claim(f"{self.name}#{next(self._numbers)}", self._lease, kinds)
         except Exception:
             LOG.warning("Cannot look for work; trying again", exc_info=True)
             self._stopping.wait(_TABLE_RETRY)

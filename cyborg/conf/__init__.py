@@ -9,7 +9,21 @@ from collections.abc import Iterable
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 
-from cyborg.conf import agent, api, conductor, default, drivers, metrics, nova, placement
+from cyborg.conf import (
+    agent,
+    api,
+    conductor,
+    default,
+    drivers,
+    metrics,
+    nova,
+    obsolete,
+    placement,
+    ssl,
+)
+from cyborg.conf.obsolete import meaningless
+
+__all__ = ["GROUPS", "SERVICES", "list_opts", "meaningless", "register"]
 
 #: Every group of our own: group name (None for DEFAULT) to its options.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
@@ -17,11 +31,11 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "api": api.OPTS,
     "agent": agent.OPTS,
     "conductor": conductor.OPTS,
-    "fake_driver": drivers.FAKE_OPTS,
     "metrics": metrics.OPTS,
     "nova": nova.OPTS,
-    "pci": drivers.PCI_OPTS,
     "placement": placement.OPTS,
+    "ssl": ssl.OPTS,
+    **drivers.GROUPS,
 }
 
 #: Groups that reach a service over HTTP with keystoneauth, and the service type of each.
@@ -35,6 +49,7 @@ def register(conf: cfg.ConfigOpts) -> None:
     """
     for group, opts in GROUPS.items():
         conf.register_opts(opts, group=group)
+    obsolete.register(conf)
     for group, service_type in SERVICES.items():
         ka_loading.register_auth_conf_options(conf, group)
         ka_loading.register_session_conf_options(conf, group)

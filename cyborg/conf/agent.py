@@ -15,12 +15,14 @@ OPTS: list[cfg.Opt] = [
         min=1,
         deprecated_name="periodic_interval",
         deprecated_group="DEFAULT",
+        mutable=True,
         help="Seconds between two discovery passes. The first is made at start.",
     ),
     cfg.IntOpt(
         "driver_timeout",
         default=30,
         min=1,
+        mutable=True,
         help="Seconds a driver may take for one discovery. A driver that takes longer is "
         "reported as failed, its known devices are kept, and it is not called again before it "
         "has returned.",

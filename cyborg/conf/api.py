@@ -14,10 +14,16 @@ OPTS: list[cfg.Opt] = [
         "api_workers",
         default=10,
         min=1,
-        help="Threads with which the built-in server answers requests.",
+        help="Threads with which the built-in server answers requests. There is one process.",
+    ),
+    cfg.BoolOpt(
+        "enable_ssl_api",
+        default=False,
+        help="Let the built-in server speak HTTPS, with the certificate that [ssl] names.",
     ),
     cfg.URIOpt(
         "public_endpoint",
+        mutable=True,
         help="URL under which clients reach the API, for the links in answers; for example "
         "https://cloud.example/accelerator. Unset, links follow the request: its host, the path "
         "under which the WSGI application is mounted, and proxy headers where "
@@ -56,6 +62,7 @@ OPTS: list[cfg.Opt] = [
         "max_limit",
         default=1000,
         min=1,
+        mutable=True,
         help="Items on a page of a list from microversion 2.4: the most that a request can ask "
         "for, and what it gets when it does not say. Older microversions answer with whole lists.",
     ),
@@ -63,12 +70,14 @@ OPTS: list[cfg.Opt] = [
         "max_request_body_size",
         default=114688,
         min=1024,
+        mutable=True,
         help="Bytes of the largest request body accepted; a larger one is answered with 413.",
     ),
     cfg.IntOpt(
         "max_json_depth",
         default=32,
         min=4,
+        mutable=True,
         help="How deep lists and objects may be nested in a request body.",
     ),
 ]

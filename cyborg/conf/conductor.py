@@ -8,6 +8,7 @@ OPTS: list[cfg.Opt] = [
         "poll_interval",
         default=5.0,
         min=0.1,
+        mutable=True,
         help="Seconds after which a conductor looks for work by itself. It is told at once of "
         "most work; this is how long it takes to notice when that message was lost.",
     ),
@@ -22,6 +23,7 @@ OPTS: list[cfg.Opt] = [
         "bind_deadline",
         default=300,
         min=1,
+        mutable=True,
         help="Seconds after which an accelerator request whose host step makes no progress is "
         "BindFailed. Time during which the message broker cannot be reached does not count.",
     ),
@@ -29,6 +31,7 @@ OPTS: list[cfg.Opt] = [
         "host_step_timeout",
         default=60,
         min=1,
+        mutable=True,
         help="Seconds one attempt of a host step may take before it is tried again.",
     ),
 ]

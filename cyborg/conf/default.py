@@ -18,6 +18,7 @@ OPTS: list[cfg.Opt] = [
         "bind_timeout",
         default=60,
         min=1,
+        mutable=True,
         help="Seconds for which an accelerator-request-bound event is offered again to Nova while "
         "Nova answers 422, which it does as long as the instance has no host. After that the "
         "event is dropped; Nova asks for the result by itself.",

@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
-from oslo_log import log
 
-from cyborg import conf as cyborg_conf
-from cyborg import db, rpc, version
+from cyborg import db, process, rpc
 from cyborg.api import app
 
 
@@ -50,10 +48,7 @@ def _files_of_environ(environ: Mapping[str, str]) -> list[str]:
 def make_application(arguments: Sequence[str]) -> WSGIApplication:
     """The application of this process, with database and messaging configured."""
     conf = cfg.CONF
-    cyborg_conf.register(conf)
-    log.register_options(conf)
-    conf(list(arguments), project="cyborg", version=version.VERSION)
-    log.setup(conf, "cyborg")
+    process.configure(conf, arguments)
     db.configure(conf)
     rpc.configure(conf)
     return app.load(conf)
