@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -36,14 +38,19 @@ def transport(conf: cfg.ConfigOpts, name: str) -> Iterator[None]:
 
 
 class Wire:
-    """A TCP relay to a server that can be cut and joined again, always on the same port."""
+    """A TCP relay to a server that can be cut and joined again, always on the same port.
+
+    Whatever goes through is held for up to ``delay`` seconds.
+    """
 
     def __init__(self, server_url: str) -> None:
         server = sa.make_url(server_url)
         self._server = (server.host, server.port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._port = self._listening.getsockname()[1]
-        self._ends: list[socket.socket] = []
+        self._ends: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self.delay = 0.0
         self.url = server.set(host="127.0.0.1", port=self._port).render_as_string(
             hide_password=False
         )
@@ -56,25 +63,39 @@ class Wire:
 
     def cut(self) -> None:
         """Break every connection, and refuse new ones."""
-        for end in (self._listening, *self._ends):
-            # Only shutdown ends what another thread is waiting for.
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._ends.clear()
+        with self._lock:
+            for end in (self._listening, *self._ends):
+                # Only shutdown ends what another thread is waiting for.
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+            self._ends.clear()
 
     def _accept(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _address = listening.accept()
-                far = socket.create_connection(self._server)
-                self._ends += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=_relay, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._connect, args=(listening, near), daemon=True).start()
 
+    def _connect(self, listening: socket.socket, near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError), socket.create_connection(self._server) as far:
+            with self._lock:
+                # -1: cut meanwhile.
+                if listening.fileno() < 0:
+                    return
+                self._ends |= {near, far}
+            back = threading.Thread(target=self._relay, args=(far, near), daemon=True)
+            back.start()
+            self._relay(near, far)
+            back.join()
+            with self._lock:
+                self._ends -= {near, far}
 
-def _relay(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_RDWR)
+    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(random.uniform(0, self.delay))
+                sink.sendall(data)
+        # Also where the server broke off: the client has to see it.
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
