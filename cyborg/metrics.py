@@ -131,6 +131,12 @@ def observed(
         histogram.labels(**labels).observe(time.perf_counter() - started)
 
 
+def bind_ended(*, bound: bool, started_ms: int | None, now_ms: int) -> None:
+    """Measure a bind that was asked for at ``started_ms`` and has ended at ``now_ms``."""
+    outcome = "bound" if bound else "failed"
+    BIND_SECONDS.labels(outcome).observe((now_ms - (started_ms or now_ms)) / 1000)
+
+
 def status_class(status: int) -> str:
     """``2xx`` and the like: as much of an HTTP status as a label says."""
     return f"{status // 100}xx"

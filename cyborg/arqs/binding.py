@@ -13,9 +13,10 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
-from cyborg.arqs import release, states
+from cyborg.arqs import outcome, release, states
 from cyborg.context import RequestContext
 from cyborg.db import models
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -231,20 +232,24 @@ def bind_instance(claim: work.Claim) -> None:
     claim.checkpoint()
     with db.writer() as session:
         undecided = _undecided(session, claim.key)
-        handles = _take_handles(session, [deployable for _, deployable in undecided])
+        handles = _take_handles(session, [deployable for _, deployable, _ in undecided])
         to_prepare: list[str] = []
-        resolved = [_decide(session, arq, dep, handles, to_prepare) for arq, dep in undecided]
-        if any(resolved):
+        ends = [_decide(session, arq, dep, handles, to_prepare) for arq, dep, _ in undecided]
+        resolved = [end for end in ends if end is not None]
+        if resolved:
+            outcome.record(session, resolved, undecided[0][2])
             work.want(session, work.NOVA_EVENT, [claim.key])
         work.want(session, work.HOST_STEP, to_prepare)
 
 
 def _undecided(
     session: orm.Session, instance_uuid: str
-) -> list[tuple[models.Arq, models.Deployable | None]]:
+) -> list[tuple[models.Arq, models.Deployable | None, int]]:
+    """The ARQs, each with its provider and the database's clock."""
     arq = models.Arq
     query = (
-        sa.select(arq, models.Deployable)
+        # A subquery, since PostgreSQL's clock runs on from row to row.
+        sa.select(arq, models.Deployable, sa.select(db.now_ms()).scalar_subquery())
         .outerjoin(models.Deployable, models.Deployable.rp_uuid == arq.device_rp_uuid)
         .where(
             arq.instance_uuid == instance_uuid,
@@ -256,7 +261,7 @@ def _undecided(
         )
         .order_by(arq.id)
     )
-    return [(row[0], row[1]) for row in session.execute(query).unique()]
+    return [(row[0], row[1], row[2]) for row in session.execute(query).unique()]
 
 
 def _take_handles(
@@ -314,18 +319,18 @@ def _decide(
     deployable: models.Deployable | None,
     handles: Mapping[int, list[models.AttachHandle]],
     to_prepare: list[str],
-) -> bool:
-    """Bind or fail one ARQ, True then, or add its handle to those that the host prepares first."""
+) -> outcome.End | None:
+    """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
     lack = _lack(deployable)
     if deployable is None or lack:
-        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} is {lack}.")
+        return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
     other_class = _other_class(arq.group, deployable.attributes)
     if other_class:
         # A report has changed it since the request was checked, while nobody held a handle.
-        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} changed: {other_class}.")
+        return _fail(session, arq, f"Provider {arq.device_rp_uuid} changed: {other_class}.")
     free = handles[deployable.id]
     if not free:
-        return fail(session, arq.uuid, f"Provider {arq.device_rp_uuid} has no free attach handle.")
+        return _fail(session, arq, f"Provider {arq.device_rp_uuid} has no free attach handle.")
     handle = free.pop(0)
     state = states.BIND_STARTED if deployable.prepares else states.BOUND
     guard = (
@@ -339,11 +344,19 @@ def _decide(
         # Somebody else took the handle, or a report removed it, after we saw it free.
         raise db.RestartTransaction from exc
     if not taken:
-        return False
+        return None
+    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
     if deployable.prepares:
         to_prepare.append(handle.uuid)
-    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
-    return state == states.BOUND
+        return None
+    held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)
+    return outcome.End(arq, state, handle=held)
+
+
+def _fail(session: orm.Session, arq: models.Arq, reason: str) -> outcome.End | None:
+    if fail(session, arq.uuid, reason):
+        return outcome.End(arq, states.BIND_FAILED, reason)
+    return None
 
 
 def fail(session: orm.Session, arq_uuid: str, reason: str) -> bool:
