@@ -37,17 +37,17 @@ class HostView:
         self._owners: claims.Owners | None = None
 
     @property
+    def walked(self) -> Mapping[str, pci.Function]:
+        """The PCI functions, as far as any driver has asked for them."""
+        return self._functions or {}
+
+    @property
     def pci(self) -> pci.Snapshot:
         """The PCI functions, the same for every driver of the pass."""
         with self._walking:
             if self._functions is None:
                 self._functions = pci.scan()
             return self._functions
-
-    @property
-    def walked(self) -> Mapping[str, pci.Function]:
-        """The PCI functions, as far as any driver has asked for them."""
-        return self._functions or {}
 
     @property
     def owners(self) -> claims.Owners:

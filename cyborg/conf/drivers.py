@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Option groups of the drivers, gathered so that every service accepts the whole file."""
+"""Option groups of the drivers, gathered so that every service accepts the whole file.
+
+They are here and not beside their drivers because the API, which imports no driver, lists every
+option too. A driver that is installed from elsewhere registers its own when it is made.
+"""
+
+from __future__ import annotations
 
 from oslo_config import cfg
 
@@ -33,7 +39,171 @@ PCI_OPTS: list[cfg.Opt] = [
         help="Which PCI devices pci_driver reports: a JSON object, or a list of them, in the "
         "grammar of Nova's [pci] device_spec, with the keys vendor_id, product_id, address (a "
         "string with globs, or an object with a regular expression a field) and devname, and "
-        "the tags resource_class and traits. The first that matches a device counts. May be "
+        "the tags resource_class, traits, type (a device type of the API, PCI if absent) and "
+        "exclude (true: it stays with the host). The first that matches a device counts. May be "
         "given several times.",
     ),
 ]
+
+
+def _device_spec(devices: str) -> cfg.MultiStrOpt:
+    return cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help=f"Which {devices} the driver reports, in the grammar of [pci] device_spec: the tags "
+        "resource_class and traits change what a device is reported with, exclude keeps it with "
+        "the host. Unset, or with nothing but excludes, all others are reported.",
+    )
+
+
+GPU_OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "enabled_vgpu_types",
+        default=[],
+        help="Types of virtual GPU that NVIDIA cards are split into, such as nvidia-474, or its "
+        "number for a card whose virtual functions take types. A single type is for every card; "
+        "of several, each needs a section [vgpu_<type>] with device_addresses.",
+    ),
+    cfg.BoolOpt(
+        "filter_sriov_vfs",
+        default=False,
+        help="Accepted for the sake of old configuration files. A virtual function is never "
+        "reported as a whole GPU, whatever is set here.",
+    ),
+    _device_spec("NVIDIA GPUs"),
+]
+
+#: Of each group ``vgpu_<type>``, registered for the types that are enabled.
+VGPU_TYPE_OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "device_addresses",
+        default=[],
+        help="PCI addresses of the functions that are split into this type: a card, which means "
+        "its virtual functions too, or single virtual functions.",
+    ),
+]
+
+NIC_OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "enabled_nic_types",
+        default=[],
+        help="Names of sections, such as x710_static, each of which says to which physical "
+        "networks some network cards are connected and what they can do.",
+    ),
+    _device_spec("Intel network cards"),
+]
+
+#: Of each section that ``[nic_devices] enabled_nic_types`` names.
+NIC_TYPE_OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "physical_device_mappings",
+        default=[],
+        help="Physical networks with the interfaces connected to each: "
+        "physnet1:ens1f0|ens2f0,physnet2:ens1f1.",
+    ),
+    cfg.ListOpt(
+        "function_device_mappings",
+        default=[],
+        help="What cards were prepared for, with their interfaces: GTPv1:ens1f0|ens2f0.",
+    ),
+    cfg.ListOpt(
+        "device_addresses",
+        default=[],
+        help="PCI addresses of the cards that are reported. If no section that is enabled names "
+        "any, all are.",
+    ),
+]
+
+NVME_OPTS: list[cfg.Opt] = [
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with "
+        "two keys more: clear_action (auto, sanitize or zero) and clear_strategy (auto, crypto "
+        "or block) say how a device is erased after use. Unset, none is reported. May be given "
+        "several times.",
+    ),
+    cfg.IntOpt(
+        "cleanup_timeout",
+        default=900,
+        min=60,
+        help="Seconds that erasing an NVMe device may take.",
+    ),
+]
+
+MDEV_OPTS: list[cfg.Opt] = [
+    cfg.MultiStrOpt(
+        "mdev_spec",
+        default=[],
+        help="Which mediated devices mdev_driver offers: a JSON object, or a list of them, with "
+        "the keys parent (a glob over names in /sys/class/mdev_bus), mdev_type (a glob over "
+        "types), and the tags resource_class, traits and type. The first that matches a parent "
+        "counts. May be given several times.",
+    ),
+]
+
+HEALTH_OPTS: list[cfg.Opt] = [
+    cfg.BoolOpt(
+        "driver_unbound",
+        default=True,
+        help="Whether a card that the host has to drive, because only parts of it are given to "
+        "guests, is unhealthy without a driver.",
+    ),
+    cfg.BoolOpt(
+        "link_width",
+        default=True,
+        help="Whether a card is unhealthy whose PCIe link has fewer lanes than card and slot have.",
+    ),
+    cfg.BoolOpt(
+        "link_speed",
+        default=False,
+        help="Whether a card is unhealthy whose PCIe link is slower than card and slot can do. "
+        "Many cards slow it down on purpose while they rest.",
+    ),
+    cfg.IntOpt(
+        "aer_fatal_errors",
+        default=1,
+        min=0,
+        help="How many fatal errors, as counted by PCIe advanced error reporting since the host "
+        "started, make a device unhealthy. 0: any number is well.",
+    ),
+    cfg.IntOpt(
+        "aer_nonfatal_errors",
+        default=100,
+        min=0,
+        help="How many uncorrectable errors that were not fatal make a device unhealthy. 0: any "
+        "number is well.",
+    ),
+]
+
+#: Every group of a driver, and of what drivers have in common.
+GROUPS: dict[str | None, list[cfg.Opt]] = {
+    "amd_gpu_driver": [_device_spec("AMD GPUs")],
+    "fake_driver": FAKE_OPTS,
+    "gpu_devices": GPU_OPTS,
+    "huawei_ascend_driver": [_device_spec("Ascend processors")],
+    "inspur_fpga_driver": [_device_spec("Inspur FPGAs")],
+    "inspur_nvme_ssd_driver": [_device_spec("Inspur NVMe devices")],
+    "intel_fpga_driver": [_device_spec("Intel FPGAs")],
+    "intel_qat_driver": [_device_spec("QAT devices")],
+    "mdev": MDEV_OPTS,
+    "nic_devices": NIC_OPTS,
+    "nvme": NVME_OPTS,
+    "pci": PCI_OPTS,
+    "pci_health": HEALTH_OPTS,
+    "xilinx_fpga_driver": [_device_spec("Xilinx FPGAs")],
+}
+
+
+def register_vgpu_type(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
+    """The options of the section ``[vgpu_<type>]``."""
+    conf.register_opts(VGPU_TYPE_OPTS, group=f"vgpu_{name}")
+    section: cfg.ConfigOpts.GroupAttr = conf[f"vgpu_{name}"]
+    return section
+
+
+def register_nic_type(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
+    """The options of a section that ``[nic_devices] enabled_nic_types`` names."""
+    conf.register_opts(NIC_TYPE_OPTS, group=name)
+    section: cfg.ConfigOpts.GroupAttr = conf[name]
+    return section

@@ -233,6 +233,13 @@ class Host(Protocol):
         :raises OSError: the walk is not complete, so nothing may be concluded from it
         """
 
+    @property
+    def foreign(self) -> frozenset[str]:
+        """The PCI functions that another driver claims more exactly. They are not to be reported.
+
+        :raises OSError: as for :attr:`pci`
+        """
+
 
 @runtime_checkable
 class Driver(Protocol):
@@ -247,6 +254,30 @@ class Driver(Protocol):
 
         Called in a thread of its own, once a pass. An exception means "cannot tell", never
         "no devices": the devices known so far are kept.
+        """
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """The driver says beforehand which PCI functions it means, so that no two report one."""
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        """Addresses of functions it would report, each with how exactly it is meant.
+
+        The driver with the largest number gets the function; it counts digits of the ids and
+        the address that the driver, or the operator's list, asks for. No I/O.
+        """
+
+
+@runtime_checkable
+class HealthReporting(Protocol):
+    """The driver can tell whether a device that it found should be given to anybody."""
+
+    def health(self, device: Device, host: Host) -> str | None:
+        """A sentence that says what is wrong, or None where nothing is or nothing is known.
+
+        Asked in the thread of :meth:`Driver.discover`, after it. A sentence must not change while
+        nothing else does: each change is reported.
         """
 
 

@@ -7,18 +7,28 @@ import fnmatch
 import json
 import logging
 import re
+import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cyborg.drivers import pci
+from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
 
 #: Parts of an address: name, digits, largest value. Nova says "slot" for the device number.
 _PARTS = (("domain", 4, 0xFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
 _KNOWN_KEYS = frozenset(
-    {"vendor_id", "product_id", "address", "devname", "resource_class", "traits"}
+    {
+        "vendor_id",
+        "product_id",
+        "address",
+        "devname",
+        "resource_class",
+        "traits",
+        "type",
+        "exclude",
+    }
 )
 #: Resource classes of Placement itself that a device may have; any other is made a custom one.
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
@@ -28,6 +38,10 @@ _STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
 class _Address(Protocol):
     def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         """Whether the address fits."""
+
+    @property
+    def digits(self) -> int:
+        """How many digits of an address it fixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,11 @@ class _Globs:
             return True
         whole = not any(char in glob for glob in self.globs for char in "*?[")
         return whole and function.pf is not None and self._fit(function.pf)
+
+    @property
+    def digits(self) -> int:
+        """How many digits of an address it fixes."""
+        return sum(char in string.hexdigits for glob in self.globs for char in glob)
 
     def _fit(self, address: str) -> bool:
         return all(
@@ -63,6 +82,11 @@ class _Expressions:
             expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
         )
 
+    @property
+    def digits(self) -> int:
+        """How many digits of an address it fixes: what an expression means is not counted."""
+        return sum(expression.pattern != ".*" for expression in self.expressions)
+
 
 @dataclass(frozen=True, slots=True)
 class _Interface:
@@ -75,16 +99,32 @@ class _Interface:
         pf = functions.get(function.pf or "")
         return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
 
+    @property
+    def digits(self) -> int:
+        """As many as a whole address has: the name means one card."""
+        return sum(width for _name, width, _largest in _PARTS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One object of the list: what it matches, and what a device that matches gets."""
+    """One object of the list: what it matches, and what a device that matches gets.
+
+    ``exclude`` says that it gets nothing: it is left to the host.
+    """
 
     vendor_id: str | None
     product_id: str | None
     address: _Address
     resource_class: str | None
     traits: tuple[str, ...]
+    type: str | None = None
+    exclude: bool = False
+
+    @property
+    def digits(self) -> int:
+        """How many digits of ids and address it fixes."""
+        ids = (self.vendor_id, self.product_id)
+        return sum(len(text) for text in ids if text is not None) + self.address.digits
 
     def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         """Whether the function is meant."""
@@ -95,8 +135,8 @@ class Spec:
         )
 
 
-def parse(texts: Iterable[str]) -> tuple[Spec, ...]:
-    """Read every value of the option; each is a JSON object or a list of them.
+def parse(texts: Iterable[str], option: str = "[pci] device_spec") -> tuple[Spec, ...]:
+    """Read every value of an option; each is a JSON object or a list of them.
 
     :raises ValueError: a value is wrong; the sentence says where and how
     """
@@ -105,12 +145,12 @@ def parse(texts: Iterable[str]) -> tuple[Spec, ...]:
         try:
             value = json.loads(text)
         except ValueError as exc:
-            raise ValueError(f"[pci] device_spec {text!r} is not JSON: {exc}") from exc
+            raise ValueError(f"{option} {text!r} is not JSON: {exc}") from exc
         for item in value if isinstance(value, list) else [value]:
             try:
-                specs.append(_spec(item))
+                specs.append(_spec(item, option))
             except ValueError as exc:
-                raise ValueError(f"[pci] device_spec {json.dumps(item)}: {exc}") from exc
+                raise ValueError(f"{option} {json.dumps(item)}: {exc}") from exc
     return tuple(specs)
 
 
@@ -121,17 +161,19 @@ def first_match(
     return next((spec for spec in specs if spec.matches(function, functions)), None)
 
 
-def _spec(item: Any) -> Spec:
+def _spec(item: Any, option: str) -> Spec:
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
     if ignored := sorted(item.keys() - _KNOWN_KEYS):
-        LOG.warning("[pci] device_spec: %s means nothing here", ", ".join(ignored))
+        LOG.warning("%s: %s means nothing here", option, ", ".join(ignored))
     return Spec(
         vendor_id=_identifier(item, "vendor_id"),
         product_id=_identifier(item, "product_id"),
         address=_address(item),
         resource_class=_resource_class(_text(item, "resource_class")),
         traits=_traits(_text(item, "traits")),
+        type=_type(_text(item, "type")),
+        exclude=_boolean(item, "exclude"),
     )
 
 
@@ -213,6 +255,21 @@ def _traits(text: str | None) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(name if _STANDARD_TRAIT.match(name) else _custom(name) for name in names)
     )
+
+
+def _type(text: str | None) -> str | None:
+    if text is not None and text not in base.DEVICE_TYPES:
+        raise ValueError(f"type must be one of {sorted(base.DEVICE_TYPES)}, not {text!r}")
+    return text
+
+
+def _boolean(item: Mapping[str, Any], key: str) -> bool:
+    value = item.get(key, False)
+    if isinstance(value, str) and value.lower() in {"true", "false"}:
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false")  # noqa: TRY004 - as above
+    return value
 
 
 def _symbol(text: str) -> str:

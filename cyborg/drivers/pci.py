@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PCI functions a host has: one walk by pyudev, read into values that never change."""
+# ruff: noqa: PTH110, PTH115, PTH119, PTH123, PTH208
+# pathlib takes several times as long, and a pass reads thousands of files.
+"""What PCI functions a host has: one walk by pyudev, read into values that never change.
+
+The walk reads the few facts by which drivers choose. What else sysfs shows of a function is read
+when a driver first asks for it, and is the same for every driver of the pass from then on.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyudev
 
-_DEVICES = pathlib.Path("/sys/bus/pci/devices")
+from cyborg.drivers import host_use, pci_ids
+
+_DEVICES = "/sys/bus/pci/devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +47,120 @@ class Function:
     netdevs: tuple[str, ...] = ()
 
 
-#: Every function of a host by its address, in the order of addresses.
-Snapshot = Mapping[str, Function]
+class Vanished(LookupError):
+    """The function was there at the walk and is gone now."""
+
+
+class Details(Protocol):
+    """Where the facts beyond the walk come from. A path is relative to the function."""
+
+    def read(self, address: str, path: str) -> str:
+        """The text of a file.
+
+        :raises OSError: there is none, or it cannot be read
+        """
+
+    def names(self, address: str, path: str) -> Iterable[str]:
+        """What is in a directory.
+
+        :raises OSError: there is none, or it cannot be read
+        """
+
+    def exists(self, address: str) -> bool:
+        """Whether the function is still there."""
+
+    def product(self, vendor: str, device: str) -> str | None:
+        """What people call a product, where that is known."""
+
+
+class Snapshot(Mapping[str, Function]):
+    """Every function of a host by its address, in the order of addresses.
+
+    What was read once stays the same. :class:`Vanished` is raised for a function that is gone.
+    """
+
+    def __init__(
+        self,
+        found: Iterable[Function],
+        details: Details | None = None,
+        used: Mapping[str, str] | None = None,
+    ) -> None:
+        self._functions = {function.address: function for function in found}
+        self._details = details or _Tree()
+        self._used = used
+        self._texts: dict[tuple[str, str], str | OSError] = {}
+        self._names: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._vanished: set[str] = set()
+
+    def __getitem__(self, address: str) -> Function:
+        return self._functions[address]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def text(self, address: str, path: str) -> str | None:
+        """What a file below the function says, or None where the kernel does not show it."""
+        read = self._text(address, path)
+        return None if isinstance(read, OSError) else read
+
+    def required(self, address: str, path: str) -> str:
+        """What a file says without which nothing can be told.
+
+        :raises OSError: it cannot be read
+        """
+        read = self._text(address, path)
+        if isinstance(read, OSError):
+            raise OSError(read.errno, f"{path} of {address} cannot be read: {read.strerror}")
+        return read
+
+    def number(self, address: str, path: str) -> int | None:
+        """The number, in any notation, that a file says."""
+        try:
+            return int(self.text(address, path) or "", 0)
+        except ValueError:
+            return None
+
+    def names(self, address: str, path: str) -> tuple[str, ...]:
+        """What a directory below the function holds, sorted; nothing where there is none."""
+        key = (address, path)
+        if key not in self._names:
+            try:
+                names = tuple(sorted(self._details.names(address, path)))
+            except (FileNotFoundError, NotADirectoryError):
+                names = ()
+            self._must_exist(address)
+            self._names.setdefault(key, names)
+        return self._names[key]
+
+    def product(self, function: Function) -> str | None:
+        """The name under which the card is sold, where the system's ``pci.ids`` has it."""
+        return self._details.product(function.vendor, function.device)
+
+    def use(self, function: Function) -> str | None:
+        """What the host itself uses the function for, or None."""
+        if self._used is None:
+            self._used = host_use.read()
+        return self._used.get(function.address)
+
+    def _text(self, address: str, path: str) -> str | OSError:
+        key = (address, path)
+        if key not in self._texts:
+            text: str | OSError
+            try:
+                text = self._details.read(address, path).strip()
+            except OSError as exc:
+                text = exc
+            self._must_exist(address)
+            self._texts.setdefault(key, text)
+        return self._texts[key]
+
+    def _must_exist(self, address: str) -> None:
+        if address in self._vanished or not self._details.exists(address):
+            self._vanished.add(address)
+            raise Vanished(f"PCI function {address} is gone since the walk")
 
 
 def split(address: str) -> dict[str, str]:
@@ -49,7 +170,12 @@ def split(address: str) -> dict[str, str]:
     return {"domain": domain, "bus": bus, "device": device, "function": function}
 
 
-def reason_to_keep(function: Function) -> str | None:
+def join(place: Mapping[str, str]) -> str:
+    """The address whose parts these are."""
+    return f"{place['domain']}:{place['bus']}:{place['device']}.{place['function']}"
+
+
+def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     """Why a function must stay with the host whatever the operator lists, or None."""
     if function.class_code.startswith("06"):
         return "it is a bridge"
@@ -57,6 +183,8 @@ def reason_to_keep(function: Function) -> str | None:
         return "it is the graphics card that the host was booted with"
     if len(split(function.address)["domain"]) > 4:
         return "guests have no PCI domain above ffff"
+    if function.class_code.startswith(("01", "02")):
+        return functions.use(function)
     return None
 
 
@@ -65,24 +193,40 @@ def scan() -> Snapshot:
 
     :raises OSError: something could not be read, so what is absent need not be gone
     """
-    if not _DEVICES.parent.parent.is_dir():
-        raise OSError(f"{_DEVICES.parent.parent} is absent: sysfs is not mounted")
+    bus = pathlib.Path(_DEVICES).parent.parent
+    if not bus.is_dir():
+        raise OSError(f"{bus} is absent: sysfs is not mounted")
     expected = _listed()
-    found = {device.sys_name: device for device in _context().list_devices(subsystem="pci")}
-    overlooked = [name for name in expected - found.keys() if (_DEVICES / name).exists()]
+    found = {device.sys_name for device in _context().list_devices(subsystem="pci")}
+    overlooked = [name for name in expected - found if os.path.exists(f"{_DEVICES}/{name}")]
     if overlooked:
         raise OSError(f"udev does not show {', '.join(sorted(overlooked))}")
-    functions = {name: read for name in sorted(found) if (read := _read(found[name]))}
+    functions = {name: read for name in sorted(found) if (read := _read(name))}
+    _link_late_ones(functions)
     vfs: dict[str, list[str]] = {}
     for function in functions.values():
         if function["pf"]:
             vfs.setdefault(str(function["pf"]), []).append(str(function["address"]))
-    return types.MappingProxyType(
-        {
-            name: Function(**facts, vfs=tuple(vfs.get(name, ())))  # type: ignore[arg-type]
-            for name, facts in functions.items()
-        }
+    return Snapshot(
+        Function(**facts, vfs=tuple(vfs.get(name, ())))  # type: ignore[arg-type]
+        for name, facts in functions.items()
     )
+
+
+class _Tree:
+    """This host's sysfs."""
+
+    def read(self, address: str, path: str) -> str:
+        return _text(f"{_DEVICES}/{address}/{path}")
+
+    def names(self, address: str, path: str) -> Iterable[str]:
+        return os.listdir(f"{_DEVICES}/{address}/{path}")
+
+    def exists(self, address: str) -> bool:
+        return os.path.exists(f"{_DEVICES}/{address}")
+
+    def product(self, vendor: str, device: str) -> str | None:
+        return pci_ids.product(vendor, device)
 
 
 @functools.cache
@@ -93,25 +237,32 @@ def _context() -> pyudev.Context:
 
 def _listed() -> set[str]:
     try:
-        return {path.name for path in _DEVICES.iterdir()}
+        return set(os.listdir(_DEVICES))
     except FileNotFoundError:
         return set()  # a host without PCI
 
 
-def _read(device: pyudev.Device) -> dict[str, object] | None:
-    """The facts of a function, or None if it vanished meanwhile."""
-    properties, attributes = device.properties, device.attributes
-    path = pathlib.Path(device.sys_path)
-    if "PCI_ID" not in properties or "PCI_CLASS" not in properties:
-        if path.exists():
-            raise OSError(f"{path} cannot be read")
+def _read(address: str) -> dict[str, object] | None:
+    """The facts of a function, or None if it vanished meanwhile.
+
+    The files are read without pyudev, which takes several times as long for the same bytes.
+    """
+    path = f"{_DEVICES}/{address}"
+    try:
+        properties = dict(
+            line.split("=", 1) for line in _text(f"{path}/uevent").splitlines() if "=" in line
+        )
+        vendor, product = properties["PCI_ID"].lower().split(":")
+        class_code = properties["PCI_CLASS"].lower().zfill(6)
+        numa_node = int(_optional(f"{path}/numa_node") or -1)
+    except (OSError, KeyError, ValueError) as exc:
+        if os.path.exists(path):
+            raise OSError(f"{path} cannot be read: {exc!r}") from exc
         return None
-    vendor, product = properties["PCI_ID"].lower().split(":")
     subsystem_vendor, subsystem_device = properties.get("PCI_SUBSYS_ID", "0:0").lower().split(":")
-    class_code = properties["PCI_CLASS"].lower().zfill(6)
-    numa_node = int(attributes.get("numa_node", -1))
+    pf = _link(f"{path}/physfn")
     return {
-        "address": device.sys_name,
+        "address": address,
         "vendor": vendor.zfill(4),
         "device": product.zfill(4),
         "subsystem_vendor": subsystem_vendor.zfill(4),
@@ -119,22 +270,73 @@ def _read(device: pyudev.Device) -> dict[str, object] | None:
         "class_code": class_code,
         "driver": properties.get("DRIVER"),
         "numa_node": numa_node if numa_node >= 0 else None,
-        "pf": _link(path / "physfn"),
-        "sriov_totalvfs": int(attributes.get("sriov_totalvfs", 0)),
-        "iommu_group": _link(path / "iommu_group"),
-        "boot_vga": attributes.get("boot_vga", b"0").strip() == b"1",
-        "netdevs": tuple(_children(path / "net")) if class_code.startswith("02") else (),
+        "pf": pf,
+        "sriov_totalvfs": 0 if pf else int(_optional(f"{path}/sriov_totalvfs") or 0),
+        "iommu_group": _link(f"{path}/iommu_group"),
+        "boot_vga": class_code.startswith("03") and _optional(f"{path}/boot_vga") == "1",
+        "netdevs": tuple(_children(f"{path}/net")) if class_code.startswith("02") else (),
     }
 
 
-def _link(path: pathlib.Path) -> str | None:
-    # pyudev shows no links to directories.
+def _link_late_ones(functions: dict[str, dict[str, object]]) -> None:
+    """Tell the physical function of each virtual one whose link the kernel has still to make.
+
+    For a moment a new virtual function looks like a whole card. Its place, which its physical
+    function tells beforehand, gives it away.
+    """
+    pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
+    for facts in functions.values():
+        if facts["pf"] or facts["sriov_totalvfs"]:
+            continue
+        for pf in pfs:
+            if facts["vendor"] == pf["vendor"] and _is_place_of_vf(facts, pf):
+                facts["pf"] = pf["address"]
+
+
+def _is_place_of_vf(facts: dict[str, object], pf: dict[str, object]) -> bool:
+    domain, number = _routing_id(str(facts["address"]))
+    pf_domain, pf_number = _routing_id(str(pf["address"]))
+    if domain != pf_domain or number <= pf_number:
+        return False
+    path = f"{_DEVICES}/{pf['address']}"
+    offset = int(_optional(f"{path}/sriov_offset") or 0)
+    stride = int(_optional(f"{path}/sriov_stride") or 0) or 1
+    index, rest = divmod(number - pf_number - offset, stride)
+    return (
+        _optional(f"{path}/sriov_vf_device") == facts["device"]
+        and offset > 0
+        and rest == 0
+        and 0 <= index < int(str(pf["sriov_totalvfs"]))
+    )
+
+
+def _routing_id(address: str) -> tuple[str, int]:
+    place = split(address)
+    device = int(place["device"], 16) << 3 | int(place["function"], 16)
+    return place["domain"], int(place["bus"], 16) << 8 | device
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _optional(path: str) -> str | None:
     try:
-        return path.readlink().name
+        return _text(path).strip()
     except OSError:
         return None
 
 
-def _children(path: pathlib.Path) -> Iterator[str]:
-    if path.is_dir():
-        yield from sorted(child.name for child in path.iterdir())
+def _link(path: str) -> str | None:
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def _children(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.metadata
 import json
-import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 from oslo_config import cfg
@@ -20,12 +20,59 @@ class Host:
     """A host whose PCI functions are given instead of read."""
 
     name: str = "host-1"
-    pci: pci.Snapshot = dataclasses.field(default_factory=lambda: types.MappingProxyType({}))
+    pci: pci.Snapshot = dataclasses.field(default_factory=lambda: snapshot([]))
+    foreign: frozenset[str] = frozenset()
 
 
-def host_with(functions: Iterable[pci.Function]) -> Host:
-    """A host with these PCI functions."""
-    return Host(pci=types.MappingProxyType({function.address: function for function in functions}))
+class Files:
+    """What sysfs shows below functions: ``{address: {path: text}}``, paths as in sysfs."""
+
+    def __init__(self, texts: Mapping[str, Mapping[str, object]]) -> None:
+        self._texts = texts
+        #: Functions that were taken out since the walk.
+        self.vanished: set[str] = set()
+        #: What ``pci.ids`` has, by ``vendor:device``.
+        self.products: dict[str, str] = {}
+
+    def read(self, address: str, path: str) -> str:
+        text = self._texts.get(address, {}).get(path)
+        if text is None or address in self.vanished:
+            raise FileNotFoundError(errno.ENOENT, f"no {path} of {address}")
+        return f"{text}\n"
+
+    def names(self, address: str, path: str) -> set[str]:
+        names = {
+            known.removeprefix(f"{path}/").partition("/")[0]
+            for known in self._texts.get(address, {})
+            if known.startswith(f"{path}/")
+        }
+        if not names or address in self.vanished:
+            raise FileNotFoundError(errno.ENOENT, f"no {path} of {address}")
+        return names
+
+    def exists(self, address: str) -> bool:
+        return address not in self.vanished
+
+    def product(self, vendor: str, device: str) -> str | None:
+        return self.products.get(f"{vendor}:{device}")
+
+
+def snapshot(
+    functions: Iterable[pci.Function],
+    files: Files | None = None,
+    used: Mapping[str, str] | None = None,
+) -> pci.Snapshot:
+    """A walk that found these functions on a host that uses none, unless ``used`` says which."""
+    return pci.Snapshot(functions, files or Files({}), used or {})
+
+
+def host_with(
+    functions: Iterable[pci.Function],
+    files: Mapping[str, Mapping[str, object]] | None = None,
+    used: Mapping[str, str] | None = None,
+) -> Host:
+    """A host with these PCI functions and what sysfs shows below them."""
+    return Host(pci=snapshot(functions, Files(files or {}), used))
 
 
 class DriverContract:

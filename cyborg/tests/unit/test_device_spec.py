@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import types
 
 import pytest
 
@@ -29,16 +28,13 @@ PF = function(
     netdevs=("ens1f0",),
 )
 VFS = [function(address, device="20f2", pf=PF.address) for address in PF.vfs]
-FUNCTIONS = types.MappingProxyType(
-    {
-        each.address: each
-        for each in [
-            PF,
-            *VFS,
-            function("0000:81:1f.7", vendor="8086", device="0b30", netdevs=("ens2",)),
-            function("0001:0a:00.0", vendor="1bd4", device="0911"),
-        ]
-    }
+FUNCTIONS = pci.Snapshot(
+    [
+        PF,
+        *VFS,
+        function("0000:81:1f.7", vendor="8086", device="0b30", netdevs=("ens2",)),
+        function("0001:0a:00.0", vendor="1bd4", device="0911"),
+    ]
 )
 ALL = sorted(FUNCTIONS)
 CARD = ["0000:09:00.0", "0000:09:00.4", "0000:09:00.5"]

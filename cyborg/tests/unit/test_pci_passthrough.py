@@ -47,6 +47,7 @@ def test_nothing_is_offered_that_is_not_listed(conf):
 
 class UnreadableHost:
     name = "host-1"
+    foreign: frozenset[str] = frozenset()
 
     @property
     def pci(self) -> pci.Snapshot:
@@ -109,8 +110,17 @@ def test_a_whole_device(conf):
         resource_class="CUSTOM_PCI",
         num_accelerators=1,
         attach_handles=(base.AttachHandle(attach_type="PCI", attach_info=place),),
-        traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA", "CUSTOM_PCI_PRODUCT_ID_1EB8"),
-        attributes={"dev_type": "type-PCI", "numa_node": 1, "driver": "vfio-pci"},
+        traits=(
+            "OWNER_CYBORG",
+            "CUSTOM_PCI_NVIDIA",
+            "CUSTOM_PCI_PRODUCT_ID_1EB8",
+            "CUSTOM_NUMA_NODE_1",
+        ),
+        attributes={
+            "dev_type": "type-PCI",
+            "numa_node": 1,
+            "pci_address": "0000:0c:00.0",
+        },
     )
 
 
@@ -125,6 +135,7 @@ def test_the_tags_of_a_spec_are_on_its_devices(conf):
         "CUSTOM_PCI_NVIDIA",
         "CUSTOM_PCI_PRODUCT_ID_1EB8",
         "CUSTOM_GOLD",
+        "CUSTOM_NUMA_NODE_1",
     )
 
 
@@ -144,7 +155,11 @@ def test_a_virtual_function_names_its_physical_one(conf):
 
     (deployable,) = discover(conf)[f"host-1_{VFS[0].address}"].deployables
 
-    assert deployable.attributes == {"dev_type": "type-VF", "parent_addr": PF.address}
+    assert deployable.attributes == {
+        "dev_type": "type-VF",
+        "parent_addr": PF.address,
+        "pci_address": VFS[0].address,
+    }
 
 
 def test_a_physical_function_is_not_offered_beside_its_virtual_ones(conf, caplog):

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which driver may report which PCI function: settled before a pass, and checked after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cyborg.drivers import base, pci
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """The driver of each function that any driver claims, and a sentence for each loser of a tie.
+
+    A driver that loses to one that means the function more exactly is no loser: so it is meant.
+    """
+
+    of: Mapping[str, str]
+    ties: Mapping[str, str]
+
+    def foreign_to(self, driver: str) -> frozenset[str]:
+        """The functions that other drivers report."""
+        return frozenset(address for address, owner in self.of.items() if owner != driver)
+
+
+def settle(drivers: Mapping[str, base.Driver], functions: pci.Snapshot) -> Owners:
+    """Give each function to the driver that claims it most exactly, among equals to the first."""
+    best: dict[str, tuple[int, str]] = {}
+    tied: dict[tuple[str, str], list[str]] = {}
+    for name, driver in drivers.items():
+        for address, exactness in _claims_of(name, driver, functions).items():
+            present = best.get(address)
+            if present is None or exactness > present[0]:
+                best[address] = (exactness, name)
+                for pair in [pair for pair in tied if address in tied[pair]]:
+                    tied[pair].remove(address)
+            elif exactness == present[0]:
+                tied.setdefault((name, present[1]), []).append(address)
+    ties = {
+        loser: _sentence(winner, addresses)
+        for (loser, winner), addresses in tied.items()
+        if addresses
+    }
+    return Owners(of={address: name for address, (_, name) in best.items()}, ties=ties)
+
+
+def of_devices(
+    devices: Iterable[base.Device], functions: Mapping[str, pci.Function]
+) -> Iterator[tuple[base.Device, set[str]]]:
+    """Each device with what may exist only once on a host.
+
+    That is its control path, the names of its deployables, and the PCI functions it gives out;
+    whoever has a physical function has its virtual ones.
+    """
+    for device in devices:
+        path = device.control_path
+        claims = {f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}"}
+        for deployable in device.deployables:
+            claims.add(f"deployable {deployable.name}")
+            for handle in deployable.attach_handles:
+                claims.update(_functions_of(handle, functions))
+        yield device, claims
+
+
+def _claims_of(name: str, driver: base.Driver, functions: pci.Snapshot) -> Mapping[str, int]:
+    if not isinstance(driver, base.Claiming):
+        return {}
+    try:
+        return driver.claims(functions)
+    except Exception:
+        # Its discovery will say so too.
+        LOG.exception("Driver %s cannot say which PCI functions it means", name)
+        return {}
+
+
+def _sentence(winner: str, addresses: list[str]) -> str:
+    more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+    return (
+        f"PCI function {min(addresses)}{more} is left to driver {winner}, which means it as "
+        "exactly and comes first in enabled_drivers"
+    )
+
+
+def _functions_of(
+    handle: base.AttachHandle, functions: Mapping[str, pci.Function]
+) -> Iterator[str]:
+    if handle.attach_type == "TEST_PCI":
+        return
+    try:
+        address = pci.join(handle.attach_info)
+    except KeyError:
+        return  # the handle of a mediated device need not tell its parent
+    yield f"PCI function {address}"
+    if handle.attach_type == "PCI" and address in functions:
+        yield from (f"PCI function {vf}" for vf in functions[address].vfs)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer below the drivers of PCI devices: a driver declares what its devices are.
+
+The layer chooses the functions, keeps what the host uses, leaves to other drivers what they match
+more exactly, reads the facts, and names everything. A driver adds hooks for what only its vendor
+has.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, device_spec, facts, pci, pci_facts, pci_health
+
+LOG = logging.getLogger(__name__)
+
+_FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Globs over the ids and the class of a function: lower-case hexadecimal digits."""
+
+    vendor: str = "*"
+    device: str = "*"
+    subsystem_vendor: str = "*"
+    subsystem_device: str = "*"
+    class_code: str = "*"
+
+    def fits(self, function: pci.Function) -> bool:
+        """Whether the function is meant."""
+        return all(
+            glob in ("*", value) or fnmatch.fnmatchcase(value, glob)
+            for glob, value in ((getattr(self, name), getattr(function, name)) for name in _FIELDS)
+        )
+
+    @property
+    def digits(self) -> int:
+        """How many digits it fixes: of two matches the one that fixes more is more exact."""
+        return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
+
+
+class PciDriver:
+    """A driver of PCI devices. Subclasses declare; everything else is done here.
+
+    ``expose`` says what of a card is given out:
+
+    * ``function``: the physical function, whole;
+    * ``vfs``: its virtual functions while it has any, else the physical one; ``split`` says
+      whether each virtual function is a deployable of its own;
+    * ``slot``: the functions of a slot as one accelerator, with a handle for each;
+    * ``each``: every function by itself, virtual ones too, but none beside its virtual ones.
+
+    ``listed`` says that nothing is taken but what the operator's ``device_spec`` lists.
+    """
+
+    match: ClassVar[Sequence[Match]]
+    type: ClassVar[str]
+    resource_class: ClassVar[str]
+    expose: ClassVar[Literal["function", "vfs", "slot", "each"]] = "function"
+    split: ClassVar[bool] = True
+    listed: ClassVar[bool] = False
+    #: The option group whose ``device_spec`` narrows what the driver takes.
+    group: ClassVar[str]
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.conf = conf
+        texts = conf[self.group].device_spec
+        self._specs = device_spec.parse(texts, option=f"[{self.group}] device_spec")
+        self._health = pci_health.Health(conf)
+        self._said: set[tuple[str, str]] = set()
+        self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
+
+    # Hooks.
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterable[str]:
+        """Traits of the deployable in which the function is given out."""
+        del function, functions
+        return ()
+
+    def attributes(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """Facts that only this kind of device has; None where the kernel does not tell."""
+        del function, functions
+        return {}
+
+    def refine(
+        self, device: base.Device, function: pci.Function, functions: pci.Snapshot
+    ) -> Iterable[base.Device]:
+        """Change the device that the declaration made, or make none or several of it."""
+        del function, functions
+        yield device
+
+    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """What is wrong with a device that only its vendor's files tell."""
+        del function, functions
+        return None
+
+    # Abilities.
+
+    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+        """The functions it would report, each with how exactly it is meant."""
+        if self.listed and not self._specs:
+            return {}
+        claimed = {}
+        for function in functions.values():
+            exactness = self._exactness(function, functions)
+            if exactness:
+                claimed[function.address] = exactness
+        # A card is one driver's with all its virtual functions, unless another means those more.
+        for address in list(claimed) if self.expose != "each" else ():
+            for vf in functions[address].vfs:
+                claimed[vf] = max(claimed.get(vf, 0), claimed[address])
+        return claimed
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every device of this kind that may be given out."""
+        if self.listed and not self._specs:
+            return
+        functions = host.pci
+        mine = self.claims(functions).keys() - host.foreign
+        done: set[str] = set()
+        for address, function in functions.items():
+            if address not in mine or address in done:
+                continue
+            if function.pf is not None and self.expose != "each":
+                continue
+            try:
+                given = self._given(function, functions, mine)
+                done.update(each.address for each in given)
+                offered = self._offered(given, functions, mine, host.foreign)
+                device = self._device(host.name, function, offered, functions)
+                if device is not None:
+                    yield from self.refine(device, function, functions)
+            except pci.Vanished as exc:
+                LOG.info("%s: it is left out of this pass", exc)
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        """What is wrong with a device that was found, in the same words while it stays so."""
+        return self._health.of(device, host.pci, self.ailment)
+
+    # What is given out.
+
+    def _exactness(self, function: pci.Function, functions: pci.Snapshot) -> int:
+        fitting = [match.digits for match in self.match if match.fits(function)]
+        if not fitting:
+            return 0
+        spec = device_spec.first_match(self._specs, function, functions)
+        if spec is not None:
+            return 0 if spec.exclude else max(1, max(fitting) + spec.digits)
+        only_excludes = all(each.exclude for each in self._specs)
+        return max(fitting) if only_excludes and not self.listed else 0
+
+    def _given(
+        self, function: pci.Function, functions: pci.Snapshot, mine: Set[str]
+    ) -> list[pci.Function]:
+        if self.expose == "vfs" and function.vfs:
+            return [functions[vf] for vf in function.vfs if vf in mine]
+        if self.expose == "slot":
+            slot = function.address.rpartition(".")[0]
+            return [
+                each
+                for each in functions.values()
+                if each.address in mine
+                and each.pf is None
+                and each.address.rpartition(".")[0] == slot
+            ]
+        return [function]
+
+    def _offered(
+        self,
+        given: Sequence[pci.Function],
+        functions: pci.Snapshot,
+        mine: Set[str],
+        foreign: Set[str],
+    ) -> list[pci.Function]:
+        """Those that the host can do without."""
+        offered = []
+        for each in given:
+            reason = pci.reason_to_keep(each, functions) or reason_to_keep_whole(
+                each, functions, foreign
+            )
+            if self.expose == "each" and any(vf in mine for vf in each.vfs):
+                reason = reason or "its virtual functions are offered instead"
+            if reason is None:
+                offered.append(each)
+            else:
+                self._say(each, reason)
+        # The functions of a slot are given together or not at all.
+        return [] if self.expose == "slot" and len(offered) < len(given) else offered
+
+    def _device(
+        self,
+        host: str,
+        function: pci.Function,
+        offered: Sequence[pci.Function],
+        functions: pci.Snapshot,
+    ) -> base.Device | None:
+        place = function.address
+        groups: list[tuple[str, Sequence[pci.Function]]]
+        groups = [(each.address, [each]) for each in offered]
+        if self.expose == "slot":
+            # The name stays when one of the functions is lost.
+            place = f"{place.rpartition('.')[0]}.0"
+            groups = [(place, offered)] if offered else []
+        elif not self.split:
+            groups = [(offered[0].address, offered)] if offered else []
+        deployables = []
+        for name, members in groups:
+            try:
+                deployables.append(self.deployable(f"{host}_{name}", members, functions))
+            except pci.Vanished as exc:
+                LOG.info("%s: it is left out of this pass", exc)
+        if not deployables:
+            return None
+        spec = device_spec.first_match(self._specs, function, functions)
+        kind = (spec.type if spec else None) or self.type
+        return device_of(function, functions, kind, tuple(deployables), place=place)
+
+    def deployable(
+        self, name: str, members: Sequence[pci.Function], functions: pci.Snapshot
+    ) -> base.Deployable:
+        """The functions as a deployable with a handle each."""
+        function = members[0]
+        attributes = self._attributes(function, functions)
+        spec = device_spec.first_match(self._specs, function, functions)
+        traits = [
+            *self.traits(function, functions),
+            *(spec.traits if spec else ()),
+            *facts.traits_of(attributes),
+        ]
+        return base.Deployable(
+            name=name,
+            resource_class=(spec.resource_class if spec else None) or self.resource_class,
+            num_accelerators=1 if self.expose == "slot" else len(members),
+            attach_handles=tuple(handle_of(each) for each in members),
+            traits=tuple(dict.fromkeys(facts.trait(trait) for trait in traits)),
+            attributes=attributes,
+        )
+
+    def _attributes(self, function: pci.Function, functions: pci.Snapshot) -> dict[str, str | int]:
+        """The facts. What only the host's driver tells is remembered while a guest has the card."""
+        own = {
+            key: value
+            for key, value in self.attributes(function, functions).items()
+            if value is not None and value != ""
+        }
+        present = {**pci_facts.attributes(function, functions), **own}
+        key = tuple(getattr(function, name) for name in ("address", *_FIELDS))
+        known = self._known_facts.get(key, {}) if is_with_guests(function) else {}
+        self._known_facts[key] = {**known, **present}
+        return self._known_facts[key]
+
+    def _say(self, function: pci.Function, reason: str) -> None:
+        """Log once what will be so at every pass."""
+        if (function.address, reason) not in self._said:
+            self._said.add((function.address, reason))
+            LOG.info("PCI device %s is not offered: %s", function.address, reason)
+
+
+def reason_to_keep_whole(
+    function: pci.Function, functions: pci.Snapshot, foreign: Set[str]
+) -> str | None:
+    """Why a function cannot be given whole because of its virtual ones, or None.
+
+    The guest that gets it takes them from whoever has them.
+    """
+    for vf in function.vfs:
+        if vf in foreign:
+            return f"its virtual function {vf} is another driver's"
+        if is_with_guests(functions[vf]):
+            return f"its virtual function {vf} is kept for a guest"
+    return None
+
+
+def device_of(
+    function: pci.Function,
+    functions: pci.Snapshot,
+    kind: str,
+    deployables: tuple[base.Deployable, ...],
+    *,
+    place: str | None = None,
+) -> base.Device:
+    """A device whose control path is the function, or another ``place``."""
+    board = {
+        "product_id": function.device,
+        "class": function.class_code,
+        "subsystem_vendor_id": function.subsystem_vendor,
+        "subsystem_id": function.subsystem_device,
+    }
+    return base.Device(
+        type=kind,
+        vendor=function.vendor,
+        model=functions.product(function) or function.device,
+        std_board_info=json.dumps(board),
+        control_path=base.ControlPath(
+            cpid_type="PCI", cpid_info=pci.split(place or function.address)
+        ),
+        deployables=deployables,
+    )
+
+
+def handle_of(function: pci.Function) -> base.AttachHandle:
+    """The handle by which the function itself is given to a guest."""
+    return base.AttachHandle(attach_type="PCI", attach_info=pci.split(function.address))
+
+
+def with_deployables(device: base.Device, *deployables: base.Deployable) -> base.Device:
+    """The device with other deployables."""
+    return replace(device, deployables=deployables)
+
+
+def is_with_guests(function: pci.Function) -> bool:
+    """Whether the function is bound to the driver that gives functions to guests."""
+    return function.driver is not None and "vfio" in function.driver

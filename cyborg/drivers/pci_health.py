@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sysfs tells of a PCI device's health.
+
+Every change of a sentence costs a report, so none holds a number that keeps changing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, pci, pci_facts
+
+#: What a driver adds for its own devices.
+Ailment = Callable[[pci.Function, pci.Snapshot], str | None]
+
+
+class Health:
+    """Judges devices by the options of ``[pci_health]``; remembers what each consisted of."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._options = conf.pci_health
+        self._parts: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, device: base.Device, functions: pci.Snapshot, ailment: Ailment) -> str | None:
+        """What is wrong with a device, or None."""
+        address = pci.join(device.control_path.cpid_info)
+        given = _given(device)
+        sentences = [
+            f"PCI function {part} is missing from the bus"
+            for part in self._lost_parts(address, given, functions)
+        ]
+        function = functions.get(address)
+        try:
+            if function is not None and function.pf is not None:
+                function = functions.get(function.pf, function)
+            if function is not None:
+                sentences += self._ailments(function, given, functions)
+                own = ailment(functions[address], functions)
+                sentences += [own] if own is not None else []
+        except pci.Vanished:
+            sentences.append(f"PCI function {address} is missing from the bus")
+        return "; ".join(dict.fromkeys(sentences)) or None
+
+    def _lost_parts(self, address: str, given: set[str], functions: pci.Snapshot) -> list[str]:
+        """Functions of a card that went while others stayed. Virtual ones may go and come."""
+        slot = address.rpartition(".")[0]
+        whole = {
+            part
+            for part in given
+            if part.rpartition(".")[0] == slot and part in functions and functions[part].pf is None
+        }
+        with self._lock:
+            known = self._parts.setdefault(address, {address}) | whole
+            self._parts[address] = known
+        return sorted(known - functions.keys())
+
+    def _ailments(
+        self, function: pci.Function, given: set[str], functions: pci.Snapshot
+    ) -> Iterator[str]:
+        address = function.address
+        if self._options.driver_unbound and address not in given and function.driver is None:
+            yield f"PCI function {address} has no driver"
+        link = pci_facts.link(function, functions)
+        if link is not None:
+            yield from self._of_link(address, link)
+        for kind, threshold in (
+            ("fatal", self._options.aer_fatal_errors),
+            ("nonfatal", self._options.aer_nonfatal_errors),
+        ):
+            if threshold and pci_facts.errors(function, functions, kind) >= threshold:
+                times = f"{threshold} or more" if threshold > 1 else "a"
+                noun = "errors" if threshold > 1 else "error"
+                yield f"PCI function {address} has had {times} {kind} PCIe {noun}"
+
+    def _of_link(self, address: str, link: pci_facts.Link) -> Iterator[str]:
+        if not link.is_up:
+            yield f"PCI function {address} does not answer: its link is down"
+            return
+        if self._options.link_width and link.is_narrow:
+            yield (f"The link of PCI function {address} has {link.width} lanes of {link.max_width}")
+        if self._options.link_speed and link.is_slow:
+            yield (
+                f"The link of PCI function {address} runs at {link.speed} instead of "
+                f"{link.max_speed}"
+            )
+
+
+def _given(device: base.Device) -> set[str]:
+    return {
+        pci.join(handle.attach_info)
+        for deployable in device.deployables
+        for handle in deployable.attach_handles
+        if handle.attach_type == "PCI"
+    }

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of PCI products from the system's ``pci.ids``, for people to read.
+
+Nothing is chosen by a name: another edition of the file has others.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+
+#: Where distributions keep the file (package pci.ids or hwdata).
+PATHS = (pathlib.Path("/usr/share/misc/pci.ids"), pathlib.Path("/usr/share/hwdata/pci.ids"))
+
+_MARKETING = re.compile(r"\[([^\[\]]+)\]\s*$")
+
+
+def product(vendor: str, device: str) -> str | None:
+    """The product's name as it is sold, or None where the system does not know it."""
+    for path in PATHS:
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            continue
+        name = _products(path, changed, vendor).get(device)
+        if name is not None:
+            found = _MARKETING.search(name)
+            return found.group(1).strip() if found else name
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _products(path: pathlib.Path, changed: int, vendor: str) -> Mapping[str, str]:
+    """The products of one vendor. ``changed`` makes a new edition be read."""
+    del changed
+    text = path.read_text(encoding="utf-8", errors="replace")
+    _before, _line, after = f"\n{text}".partition(f"\n{vendor}  ")
+    products = {}
+    for line in after.splitlines()[1:]:
+        if line and not line.startswith(("\t", "#")):
+            break
+        if line.startswith("\t") and not line.startswith("\t\t"):
+            device, _blanks, name = line.strip().partition("  ")
+            products[device] = name.strip()
+    return products
