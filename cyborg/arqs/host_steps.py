@@ -17,8 +17,9 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, rpc, work
-from cyborg.arqs import binding, release, states
+from cyborg.arqs import binding, outcome, release, states
 from cyborg.db import models
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -27,9 +28,8 @@ LOG = logging.getLogger(__name__)
 class _Situation:
     """The ARQ that holds the handle, and what its state asks of the host."""
 
-    arq_uuid: str
-    state: str
-    bind_started_ms: int | None
+    arq: models.Arq
+    device_uuid: str
     now_ms: int
     host: str
     missing: bool
@@ -44,9 +44,9 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     if situation is None:
         return
     claim.checkpoint()
-    if situation.state == states.BOUND:
+    if situation.arq.state == states.BOUND:
         _prepare_again(conf, situation)
-    elif situation.state == states.BIND_STARTED:
+    elif situation.arq.state == states.BIND_STARTED:
         _prepare(conf, claim, situation)
     else:
         _clean(conf, claim, situation)
@@ -56,7 +56,13 @@ def _situation(handle_uuid: str) -> _Situation | None:
     arq, handle = models.Arq, models.AttachHandle
     query = (
         sa.select(
-            arq, handle, models.Deployable, models.ControlPath, models.Host.name, db.now_ms()
+            arq,
+            handle,
+            models.Deployable,
+            models.Device.uuid,
+            models.ControlPath,
+            models.Host.name,
+            db.now_ms(),
         )
         .join(handle, handle.id == arq.attach_handle_id)
         .join(models.Deployable, models.Deployable.id == handle.deployable_id)
@@ -69,12 +75,11 @@ def _situation(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, path, host, now_ms = row
+    holder, held, deployable, device_uuid, path, host, now_ms = row
     action = "prepare" if holder.state in {states.BIND_STARTED, states.BOUND} else "clean"
     return _Situation(
-        arq_uuid=holder.uuid,
-        state=holder.state,
-        bind_started_ms=holder.bind_started_ms,
+        arq=holder,
+        device_uuid=device_uuid,
         now_ms=now_ms,
         host=host,
         missing=held.missing,
@@ -99,7 +104,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, f"The host could not prepare the handle: {exc}")
     except rpc.BrokerUnreachable as exc:
-        _restart_clock(situation.arq_uuid)
+        _restart_clock(situation.arq.uuid)
         raise work.TryLater(str(exc)) from exc
     except rpc.HostUnreachable as exc:
         _give_up_after_deadline(conf, claim, situation, exc)
@@ -120,7 +125,7 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
 def _give_up_after_deadline(
     conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
 ) -> None:
-    waited = situation.now_ms - (situation.bind_started_ms or situation.now_ms)
+    waited = situation.now_ms - (situation.arq.bind_started_ms or situation.now_ms)
     if waited < conf.conductor.bind_deadline * 1000:
         raise work.TryLater(str(exc)) from exc
     reason = f"Host {situation.host} did not prepare the handle in {waited // 1000} s: {exc}"
@@ -130,7 +135,7 @@ def _give_up_after_deadline(
 @db.retry
 def _bound(claim: work.Claim, situation: _Situation) -> None:
     arq = models.Arq
-    guard = (arq.uuid == situation.arq_uuid, arq.state == states.BIND_STARTED)
+    guard = (arq.uuid == situation.arq.uuid, arq.state == states.BIND_STARTED)
     host = models.Host
     with db.writer() as session:
         # A report from before the step must not pass for one that says the same after a reboot.
@@ -138,8 +143,8 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
         if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):
-            _want_event(session, situation.arq_uuid)
-            LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq_uuid)
+            _end(session, situation, states.BOUND)
+            LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq.uuid)
 
 
 @db.retry
@@ -147,17 +152,21 @@ def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
     """BindFailed; the handle stays attached, and is cleaned before anybody else is given it."""
     with db.writer() as session:
         work.hold(session, claim)
-        if binding.fail(session, situation.arq_uuid, reason):
-            _want_event(session, situation.arq_uuid)
+        if binding.fail(session, situation.arq.uuid, reason):
+            _end(session, situation, states.BIND_FAILED, reason)
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])
 
 
-def _want_event(session: orm.Session, arq_uuid: str) -> None:
-    instance = session.scalar(
-        sa.select(models.Arq.instance_uuid).where(models.Arq.uuid == arq_uuid)
-    )
-    work.want(session, work.NOVA_EVENT, [instance] if instance else [])
+def _end(
+    session: orm.Session, situation: _Situation, state: str, reason: str | None = None
+) -> None:
+    """Have everybody told that the bind has ended; the ARQ is still bound to what it was."""
+    arq, step = situation.arq, situation.step
+    held = notices.Handle(step.attach_handle_uuid, step.attach_type, situation.device_uuid)
+    now_ms = session.execute(sa.select(db.now_ms())).scalar_one()
+    outcome.record(session, [outcome.End(arq, state, reason, held)], now_ms)
+    work.want(session, work.NOVA_EVENT, [arq.instance_uuid] if arq.instance_uuid else [])
 
 
 @db.retry
@@ -178,7 +187,7 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             )
         except (rpc.HostStepFailed, rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
-    _release(claim, situation.arq_uuid)
+    _release(claim, situation.arq.uuid)
 
 
 @db.retry
