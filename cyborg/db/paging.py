@@ -93,4 +93,5 @@ def _after(
 
 
 def _nullable(column: Any) -> bool:
-    return bool(column.property.columns[0].nullable)
+    # What is computed in the list's own SELECT has no such mark, and is never null.
+    return bool(getattr(column.property.columns[0], "nullable", False))
