@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from keystoneauth1 import exceptions as ka_exc
+from openstack import exceptions as sdk_exc
 from records import BIN
 from stack import Stack
 
@@ -78,18 +79,30 @@ class Scene:
         assert answer.status_code < 300, answer.text
         return self.until_status(server, status)
 
-    def force_down(self, host: str, *, down: bool) -> None:
-        """Tell Nova that a compute service is dead, or that it is not."""
+    def fail_host(self, host: str) -> None:
+        """Stop a compute service, and tell Nova that it is dead."""
+        self.stack.records.stop(f"nova-compute-{host}")
         (service,) = self.compute.services(host=host, binary="nova-compute")
-        self.compute.update_service_forced_down(service, forced=down)
+        self.compute.update_service_forced_down(service, forced=True)
 
-    def until_up(self, host: str) -> None:
-        """Return when Nova takes the compute service of a host for alive."""
+    def mend_host(self, host: str) -> None:
+        """Start a compute service again, and return when Nova takes it for alive."""
+        self.stack.start(f"nova-compute-{host}")
+
+        def accepted() -> bool | None:
+            (service,) = self.compute.services(host=host, binary="nova-compute")
+            try:
+                self.compute.update_service_forced_down(service, forced=False)
+            except sdk_exc.BadRequestException:
+                # It has not cleaned up yet what was evacuated from it.
+                return None
+            return True
 
         def alive() -> bool | None:
             (service,) = self.compute.services(host=host, binary="nova-compute")
             return service.state == "up" or None
 
+        self.until(f"the return of {host}", accepted)
         self.until(f"nova-compute of {host}", alive)
 
     def clear(self) -> None:

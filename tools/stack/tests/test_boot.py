@@ -70,8 +70,7 @@ class TestOperations:
         server = scene.boot("accel-two")
         scene.check_bound(server, 2)
         dead = server.compute_host
-        scene.stack.records.stop(f"nova-compute-{dead}")
-        scene.force_down(dead, down=True)
+        scene.fail_host(dead)
         try:
             scene.act(server, "evacuate", "ACTIVE", {})
 
@@ -82,9 +81,7 @@ class TestOperations:
             assert {arq["hostname"] for arq in arqs} == {moved.compute_host}
             assert [arq["state"] for arq in arqs] == ["Bound"] * 2
         finally:
-            scene.stack.start(f"nova-compute-{dead}")
-            scene.force_down(dead, down=False)
-            scene.until_up(dead)
+            scene.mend_host(dead)
         scene.until(
             "allocations on one host", lambda: len(scene.allocations(server)) == 1 or None
         )
