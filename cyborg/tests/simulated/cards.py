@@ -43,13 +43,14 @@ from typing import Any
 
 import yaml
 
-_DATA = pathlib.Path(__file__).parent.parent / "data"
+#: Where the hosts and the cards are.
+DATA = pathlib.Path(__file__).parent.parent / "data"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def host(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     """A host by the name of its file, or by what such a file holds; every card is whole."""
-    facts = _read(_DATA / "hosts" / f"{spec}.yaml") if isinstance(spec, str) else dict(spec)
+    facts = _read(DATA / "hosts" / f"{spec}.yaml") if isinstance(spec, str) else dict(spec)
     entries: list[dict[str, Any]] = [
         {"card": each} if isinstance(each, str) else each for each in facts["cards"]
     ]
@@ -91,7 +92,7 @@ def _card(name: str) -> dict[str, Any]:
 def _cards() -> dict[str, dict[str, Any]]:
     return {
         name: keys
-        for path in sorted((_DATA / "cards").glob("*.yaml"))
+        for path in sorted((DATA / "cards").glob("*.yaml"))
         for name, keys in _read(path).items()
     }
 

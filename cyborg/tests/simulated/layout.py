@@ -45,13 +45,14 @@ class Function:
 class Layout:
     """The functions of a host by address, in the order in which the kernel would find them.
 
-    ``named`` has the address of each card's first function by the name in the host's file, or by
-    the name of the card where it has none; cards of one name are in one list.
+    ``cards`` has the address of each card's first function. In ``named`` they are by the name in
+    the host's file, or by the name of the card where it has none.
     """
 
     def __init__(self, host: Mapping[str, Any]) -> None:
         self.host = host
         self.functions: dict[str, Function] = {}
+        self.cards: list[str] = []
         self.named: dict[str, list[str]] = {}
         self._of_driver: dict[str | None, int] = {}
         entries = host["cards"]
@@ -60,7 +61,7 @@ class Layout:
 
     def add(self, facts: Mapping[str, Any], numa: int = 0) -> list[Function]:
         """Put one more card into the host: a root port of its own, and its functions."""
-        index = sum(map(len, self.named.values()))
+        index = len(self.cards)
         domain, first = self._place(index, facts.get("address"))
         port_bus = (first >> 8) - 1
         port_address = kernel_text.address(domain, port_bus << 8)
@@ -76,6 +77,7 @@ class Layout:
             names = self._names(address, number, index, f"f{position}", whole)
             added.append(Function(address, f"{port}/{address}", whole, names=names))
         self.functions |= {function.address: function for function in added}
+        self.cards.append(added[1].address)
         self.named.setdefault(facts.get("name", facts["card"]), []).append(added[1].address)
         return added
 

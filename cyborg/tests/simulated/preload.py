@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from cyborg.tests.simulated import layout, uevents
+from cyborg.tests.simulated.kernel import Kernel
 from cyborg.tests.simulated.tree import Tree
 
 _PRELOAD = "libumockdev-preload.so.0"
@@ -33,11 +34,18 @@ class Host(Tree):
     def __init__(self, root: pathlib.Path, spec: str | Mapping[str, Any], machine: Machine) -> None:
         super().__init__(root, layout.load(spec), self._tell)
         self._machine = machine
+        self._kernel = Kernel(self)
         self.build()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of a module on the host; it, its arguments and answer are pickled."""
         return self._machine.call(self.root, function, *arguments)
+
+    def submit(
+        self, function: Callable[..., Any], *arguments: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Call a function as ``call`` does, but do not wait for it."""
+        return self._machine.submit(self.root, function, *arguments)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the host."""
@@ -45,6 +53,13 @@ class Host(Tree):
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
+
+    def write(self, path: str, text: str) -> None:
+        """Write below ``/sys`` as somebody on the host would, with all that follows from it.
+
+        :raises OSError: as the kernel refuses it
+        """
+        self._kernel.write(path, text)
 
     def _tell(self, properties: Mapping[str, str]) -> None:
         uevents.to_preloaded(self.root, properties)
@@ -58,15 +73,20 @@ class Machine:
 
     def call(self, root: pathlib.Path, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of a module in the process, and return what it returns."""
-        if self._executor is None:
-            self._start()
-        assert self._executor is not None
         try:
-            future = self._executor.submit(_with_tree, str(root), function, arguments)
-            return future.result(_PATIENCE)
+            return self.submit(root, function, *arguments).result(_PATIENCE)
         except (BrokenProcessPool, TimeoutError):
             self.stop()
             raise
+
+    def submit(
+        self, root: pathlib.Path, function: Callable[..., Any], *arguments: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Call a function in the process once it is free."""
+        if self._executor is None:
+            self._start()
+        assert self._executor is not None
+        return self._executor.submit(_with_tree, str(root), function, arguments)
 
     def stop(self) -> None:
         """End the process, even if it hangs."""

@@ -86,29 +86,22 @@ class Tree:
             self.appear(function)
         return added[1].address
 
-    def appear(self, function: Function) -> None:
+    def appear(self, function: Function, vfs: int | None = None) -> None:
         """A function is found on the bus, is bound, and its virtual functions are enabled."""
         self._create(function)
         self.say("add", function.path)
         if function.facts["bound"]:
-            self.attach(function, function.facts["bound"])
-        if function.facts.get("vfs"):
-            self.enable(function, function.facts["vfs"])
+            self._attach(function, function.facts["bound"])
+        if count := function.facts.get("vfs", 0) if vfs is None else vfs:
+            self._enable(function, count, probe=True)
+        self.refresh(function)
 
-    def enable(self, pf: Function, count: int, *, probe: bool = True) -> None:
+    def enable(self, address: str, count: int, *, probe: bool = True) -> None:
         """Make virtual functions; the events come in the order seen on Linux 6.1 and 6.12."""
-        for number in range(count):
-            vf = self.layout.virtual(pf, number)
-            self._create(vf)
-            self.say("add", vf.path)
-            self.files.link(f"{vf.path}/physfn", pf.path)
-            self.files.link(f"{pf.path}/virtfn{number}", vf.path)
-            self.say("change", vf.path)
-            if probe and vf.facts["bound"]:
-                self.attach(vf, vf.facts["bound"])
-        self.files.put(f"{pf.path}/sriov_numvfs", count)
-        vgpu.refresh(self.files, pf)
-        self.say("change", pf.path)
+        function = self.function(address)
+        self._enable(function, count, probe=probe)
+        self.refresh(function)
+        self.say("change", function.path)
 
     def disable(self, address: str) -> None:
         """Take away all virtual functions of a physical one."""
@@ -118,15 +111,11 @@ class Tree:
         if self.files.path(f"{path}/sriov_numvfs").exists():
             self.files.put(f"{path}/sriov_numvfs", 0)
 
-    def attach(self, function: Function, driver: str) -> None:
-        """Bind a function; its own driver also shows what only that driver can."""
-        self._driver(driver, function.facts.get("module"))
-        self.files.link(f"{function.path}/driver", f"bus/pci/drivers/{driver}")
-        self.files.link(f"bus/pci/drivers/{driver}/{function.address}", function.path)
-        self._set_driver(function, driver)
-        if driver == function.facts["driver"]:
-            self._drive(function)
-        self.say("bind", function.path)
+    def attach(self, address: str, driver: str | None = None) -> None:
+        """Bind a function, to its own driver by default, which shows what only it can."""
+        function = self.function(address)
+        self._attach(function, driver or function.facts["driver"])
+        self.refresh(function)
 
     def detach(self, address: str) -> None:
         """Unbind a function, which takes its VFs away and all that its driver showed."""
@@ -139,6 +128,7 @@ class Tree:
         self.files.unlink(f"{function.path}/driver")
         self._set_driver(function, None)
         self.say("unbind", function.path)
+        self.refresh(function)
 
     def pull(self, address: str) -> None:
         """Take a function off the bus, with all that hangs on it."""
@@ -171,6 +161,10 @@ class Tree:
         text = kernel_text.aer_counters(kind, counts)
         self.files.put(f"{self.path(address)}/aer_dev_{kind}", text)
 
+    def refresh(self, function: Function) -> None:
+        """What is left of a card's virtual GPUs depends on all its functions."""
+        vgpu.refresh(self.files, self.layout.functions[function.pf or function.address])
+
     def properties(self, path: str) -> dict[str, str]:
         """What the uevents of a device say of it."""
         lines = self.files.read(f"{path}/uevent").split("\n")
@@ -202,6 +196,27 @@ class Tree:
             self._groups += 1
             self.files.link(f"{group}/devices/{function.address}", path)
             self.files.link(f"{path}/iommu_group", group)
+
+    def _enable(self, pf: Function, count: int, *, probe: bool) -> None:
+        for number in range(count):
+            vf = self.layout.virtual(pf, number)
+            self._create(vf)
+            self.say("add", vf.path)
+            self.files.link(f"{vf.path}/physfn", pf.path)
+            self.files.link(f"{pf.path}/virtfn{number}", vf.path)
+            self.say("change", vf.path)
+            if probe and vf.facts["bound"]:
+                self._attach(vf, vf.facts["bound"])
+        self.files.put(f"{pf.path}/sriov_numvfs", count)
+
+    def _attach(self, function: Function, driver: str) -> None:
+        self._driver(driver, function.facts.get("module"))
+        self.files.link(f"{function.path}/driver", f"bus/pci/drivers/{driver}")
+        self.files.link(f"bus/pci/drivers/{driver}/{function.address}", function.path)
+        self._set_driver(function, driver)
+        if driver == function.facts["driver"]:
+            self._drive(function)
+        self.say("bind", function.path)
 
     def _driver(self, driver: str, module: Mapping[str, str] | None = None) -> None:
         home = f"bus/pci/drivers/{driver}"

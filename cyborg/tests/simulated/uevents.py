@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import socket
@@ -12,10 +13,13 @@ from collections.abc import Mapping
 _NETLINK_KOBJECT_UEVENT = 15
 _REQUEST_AND_ACKNOWLEDGE = 1 | 4
 
+_numbers = itertools.count(1)
+
 
 def to_preloaded(root: pathlib.Path, properties: Mapping[str, str]) -> None:
     """Tell the processes for which umockdev shows ``root``: as udev, and as the kernel."""
-    body = _lines(properties)
+    # The kernel counts its messages, and libudev takes none without a number.
+    body = _lines({**properties, "SEQNUM": str(next(_numbers))})
     subsystem = _murmur2(properties["SUBSYSTEM"].encode())
     header = b"libudev\0" + struct.pack(">I", 0xFEEDCAFE) + struct.pack("=III", 40, 40, len(body))
     message = header + struct.pack(">IIII", subsystem, 0, 0, 0) + body

@@ -81,12 +81,11 @@ def create(files: Files, type_path: str, text: str) -> str:
     return path
 
 
-def remove(files: Files, path: str) -> str:
-    """Take a mediated device away; the path of the function that it was on."""
+def remove(files: Files, path: str) -> None:
+    """Take a mediated device away."""
     type_path = files.real(f"{path}/mdev_type")
     files.unlink(f"{type_path}/devices/{os.path.basename(path)}")
     files.drop(path)
-    return os.path.dirname(path)
 
 
 def give(files: Files, vf: Function, text: str) -> None:
@@ -94,14 +93,14 @@ def give(files: Files, vf: Function, text: str) -> None:
 
     :raises OSError: as the driver refuses it
     """
-    current = int(files.read(f"{vf.path}/{_CURRENT}"))
-    if not text.isdigit() or (int(text) and int(text) not in vf.facts["vgpu"]["types"]):
-        raise OSError(errno.EINVAL, "no vGPU type")
-    if int(text) and current:
-        raise OSError(errno.EBUSY, "the virtual function has a vGPU")
-    if int(text) and int(text) not in _listed(files.read(f"{vf.path}/{_CREATABLE}")):
-        raise OSError(errno.EINVAL, "the vGPU type cannot be made now")
-    files.put(f"{vf.path}/{_CURRENT}", int(text))
+    if text != "0":
+        if text not in vf.facts["vgpu"]["types"]:
+            raise OSError(errno.EINVAL, "no vGPU type")
+        if files.read(f"{vf.path}/{_CURRENT}") != "0":
+            raise OSError(errno.EBUSY, "the virtual function has a vGPU")
+        if text not in _listed(files.read(f"{vf.path}/{_CREATABLE}")):
+            raise OSError(errno.EINVAL, "the vGPU type cannot be made now")
+    files.put(f"{vf.path}/{_CURRENT}", text)
 
 
 def _refresh_mdev(files: Files, pf: Function) -> None:
@@ -112,7 +111,7 @@ def _refresh_mdev(files: Files, pf: Function) -> None:
         path: sum(len(files.names(f"{path}/{_TYPES}/{name}/devices")) for name in types)
         for path in holders
     }
-    used: collections.Counter[Any] = collections.Counter()
+    used: collections.Counter[str] = collections.Counter()
     for path in holders:
         for name in types:
             used[name] += len(files.names(f"{path}/{_TYPES}/{name}/devices"))
@@ -126,22 +125,22 @@ def _refresh_mdev(files: Files, pf: Function) -> None:
 def _refresh_vgpu(files: Files, pf: Function) -> None:
     facts = pf.facts["vgpu"]
     current = {
-        path: int(files.read(f"{path}/{_CURRENT}"))
+        path: files.read(f"{path}/{_CURRENT}")
         for path in _holders(files, pf, each=True)
         if files.path(f"{path}/{_CURRENT}").exists()
     }
-    used = collections.Counter(number for number in current.values() if number)
+    used = collections.Counter(number for number in current.values() if number != "0")
     creatable = [
         f"{number:<5} : {kind['name']}"
         for number, kind in facts["types"].items()
         if _room(facts, number, used)
     ]
     for path, number in current.items():
-        text = "" if number or not creatable else "\n".join(["ID    : vGPU Name", *creatable])
-        files.put(f"{path}/{_CREATABLE}", text)
+        listed = ["ID    : vGPU Name", *creatable] if number == "0" and creatable else []
+        files.put(f"{path}/{_CREATABLE}", "\n".join(listed))
 
 
-def _room(facts: Mapping[str, Any], name: Any, used: Mapping[Any, int]) -> int:
+def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:
     """How many more of a type fit on the card."""
     others = any(count for other, count in used.items() if other != name)
     if others and not facts.get("mixed"):
@@ -158,5 +157,5 @@ def _holders(files: Files, pf: Function, *, each: bool) -> list[str]:
     return [files.real(f"{pf.path}/{name}") for name in links]
 
 
-def _listed(text: str) -> set[int]:
-    return {int(line.split(":")[0]) for line in text.split("\n")[1:]}
+def _listed(text: str) -> set[str]:
+    return {line.split(":")[0].strip() for line in text.split("\n")[1:]}
