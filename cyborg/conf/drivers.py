@@ -81,6 +81,12 @@ VGPU_TYPE_OPTS: list[cfg.Opt] = [
         help="PCI addresses of the functions that are split into this type: a card, which means "
         "its virtual functions too, or single virtual functions.",
     ),
+    cfg.IntOpt(
+        "max_instances",
+        min=1,
+        help="How many virtual GPUs of this type are offered of one card that has virtual "
+        "functions. Unset, as many as the card tells, or else as fit in its memory.",
+    ),
 ]
 
 NIC_OPTS: list[cfg.Opt] = [

@@ -12,7 +12,7 @@ import fnmatch
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from oslo_config import cfg
@@ -94,10 +94,34 @@ class PciDriver:
 
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
-    ) -> Iterable[base.Device]:
-        """Change the device that the declaration made, or make none or several of it."""
+    ) -> base.Device:
+        """The device that the declaration made, changed as the driver likes."""
         del function, functions
-        yield device
+        return device
+
+    def resource(self, function: pci.Function) -> str:
+        """The resource class as which the function is given out."""
+        del function
+        return self.resource_class
+
+    def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
+        """By what the function is given to a guest."""
+        del functions
+        return handle_of(function)
+
+    def groups(
+        self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
+    ) -> Sequence[Sequence[pci.Function]]:
+        """Which functions make a deployable together; the first of them names it."""
+        del function, functions
+        return [[each] for each in offered] if self.split else [offered]
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """What is reported instead where a card is divided in its vendor's own way, or None."""
+        del function, functions, host
+        return None
 
     def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """What is wrong with a device that only its vendor's files tell."""
@@ -134,12 +158,7 @@ class PciDriver:
             if function.pf is not None and self.expose != "each":
                 continue
             try:
-                given = self._given(function, functions, mine)
-                done.update(each.address for each in given)
-                offered = self._offered(given, functions, mine, host.foreign)
-                device = self._device(host.name, function, offered, functions)
-                if device is not None:
-                    yield from self.refine(device, function, functions)
+                yield from self._found(function, functions, mine, host, done)
             except pci.Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
 
@@ -148,6 +167,26 @@ class PciDriver:
         return self._health.of(device, host.pci, self.ailment)
 
     # What is given out.
+
+    def _found(
+        self,
+        function: pci.Function,
+        functions: pci.Snapshot,
+        mine: Set[str],
+        host: base.Host,
+        done: set[str],
+    ) -> Iterator[base.Device]:
+        """The devices of one card. ``done`` are functions that are in a device already."""
+        divided = self.divided(function, functions, host)
+        if divided is not None:
+            yield from divided
+            return
+        given = self._given(function, functions, mine)
+        done.update(each.address for each in given)
+        offered = self._offered(given, functions, mine, host.foreign)
+        device = self._device(host.name, function, offered, functions) if offered else None
+        if device is not None:
+            yield self.refine(device, function, functions)
 
     def _exactness(self, function: pci.Function, functions: pci.Snapshot) -> int:
         fitting = [match.digits for match in self.match if match.fits(function)]
@@ -193,7 +232,7 @@ class PciDriver:
             if reason is None:
                 offered.append(each)
             else:
-                self._say(each, reason)
+                self.say(each, reason)
         # The functions of a slot are given together or not at all.
         return [] if self.expose == "slot" and len(offered) < len(given) else offered
 
@@ -205,18 +244,15 @@ class PciDriver:
         functions: pci.Snapshot,
     ) -> base.Device | None:
         place = function.address
-        groups: list[tuple[str, Sequence[pci.Function]]]
-        groups = [(each.address, [each]) for each in offered]
+        groups = self.groups(function, offered, functions)
         if self.expose == "slot":
             # The name stays when one of the functions is lost.
-            place = f"{place.rpartition('.')[0]}.0"
-            groups = [(place, offered)] if offered else []
-        elif not self.split:
-            groups = [(offered[0].address, offered)] if offered else []
+            place, groups = f"{place.rpartition('.')[0]}.0", [offered]
         deployables = []
-        for name, members in groups:
+        for members in groups:
+            name = place if self.expose == "slot" else members[0].address
             try:
-                deployables.append(self.deployable(f"{host}_{name}", members, functions))
+                deployables.append(self._deployable(f"{host}_{name}", members, functions))
             except pci.Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
         if not deployables:
@@ -225,7 +261,7 @@ class PciDriver:
         kind = (spec.type if spec else None) or self.type
         return device_of(function, functions, kind, tuple(deployables), place=place)
 
-    def deployable(
+    def _deployable(
         self, name: str, members: Sequence[pci.Function], functions: pci.Snapshot
     ) -> base.Deployable:
         """The functions as a deployable with a handle each."""
@@ -239,9 +275,9 @@ class PciDriver:
         ]
         return base.Deployable(
             name=name,
-            resource_class=(spec.resource_class if spec else None) or self.resource_class,
+            resource_class=(spec.resource_class if spec else None) or self.resource(function),
             num_accelerators=1 if self.expose == "slot" else len(members),
-            attach_handles=tuple(handle_of(each) for each in members),
+            attach_handles=tuple(self.handle(each, functions) for each in members),
             traits=tuple(dict.fromkeys(facts.trait(trait) for trait in traits)),
             attributes=attributes,
         )
@@ -259,7 +295,7 @@ class PciDriver:
         self._known_facts[key] = {**known, **present}
         return self._known_facts[key]
 
-    def _say(self, function: pci.Function, reason: str) -> None:
+    def say(self, function: pci.Function, reason: str) -> None:
         """Log once what will be so at every pass."""
         if (function.address, reason) not in self._said:
             self._said.add((function.address, reason))
@@ -311,11 +347,6 @@ def device_of(
 def handle_of(function: pci.Function) -> base.AttachHandle:
     """The handle by which the function itself is given to a guest."""
     return base.AttachHandle(attach_type="PCI", attach_info=pci.split(function.address))
-
-
-def with_deployables(device: base.Device, *deployables: base.Deployable) -> base.Device:
-    """The device with other deployables."""
-    return replace(device, deployables=deployables)
 
 
 def is_with_guests(function: pci.Function) -> bool:

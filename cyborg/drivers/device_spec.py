@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import json
 import logging
@@ -106,19 +107,25 @@ class _Interface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """One object of the list: what it matches, and what a device that matches gets.
+class Tags:
+    """What a device gets that matches.
 
     ``exclude`` says that it gets nothing: it is left to the host.
     """
 
+    resource_class: str | None
+    traits: tuple[str, ...]
+    type: str | None
+    exclude: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec(Tags):
+    """One object of the list: what it matches, and what a device that matches gets."""
+
     vendor_id: str | None
     product_id: str | None
     address: _Address
-    resource_class: str | None
-    traits: tuple[str, ...]
-    type: str | None = None
-    exclude: bool = False
 
     @property
     def digits(self) -> int:
@@ -161,6 +168,19 @@ def first_match(
     return next((spec for spec in specs if spec.matches(function, functions)), None)
 
 
+def tags(item: Mapping[str, Any]) -> Tags:
+    """The tags of one object.
+
+    :raises ValueError: one of them is wrong
+    """
+    return Tags(
+        resource_class=_resource_class(_text(item, "resource_class")),
+        traits=_traits(_text(item, "traits")),
+        type=_type(_text(item, "type")),
+        exclude=_boolean(item, "exclude"),
+    )
+
+
 def _spec(item: Any, option: str) -> Spec:
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
@@ -170,10 +190,7 @@ def _spec(item: Any, option: str) -> Spec:
         vendor_id=_identifier(item, "vendor_id"),
         product_id=_identifier(item, "product_id"),
         address=_address(item),
-        resource_class=_resource_class(_text(item, "resource_class")),
-        traits=_traits(_text(item, "traits")),
-        type=_type(_text(item, "type")),
-        exclude=_boolean(item, "exclude"),
+        **dataclasses.asdict(tags(item)),
     )
 
 

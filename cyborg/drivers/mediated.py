@@ -9,6 +9,8 @@ handle finds the device, and :meth:`HostSteps.clean` removes it.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from cyborg.drivers import base, privileged
 
@@ -33,12 +35,18 @@ class HostSteps:
         privileged.remove_mdev(handle.uuid)
 
 
-def handles(mdev_type: str, count: int) -> tuple[base.AttachHandle, ...]:
-    """Attach handles for as many mediated devices of a type."""
+def handles(
+    mdev_type: str, count: int, place: Mapping[str, str] = MappingProxyType({})
+) -> tuple[base.AttachHandle, ...]:
+    """Attach handles for as many mediated devices of a type; ``place`` tells their parent."""
     return tuple(
         base.AttachHandle(
             attach_type="MDEV",
-            attach_info={"asked_type": mdev_type, "vgpu_mark": f"{mdev_type}_{number}"},
+            attach_info={
+                **place,
+                "asked_type": mdev_type,
+                "vgpu_mark": f"{mdev_type}_{number}",
+            },
         )
         for number in range(count)
     )

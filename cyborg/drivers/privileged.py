@@ -35,6 +35,7 @@ _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 #: Drivers, mdev types and parents of mediated devices: no slash, and no dot in front.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
@@ -75,6 +76,19 @@ def remove_mdev(uuid: str) -> None:
     except OSError:
         if path.exists():
             raise
+
+
+@_privileged
+def set_vgpu_type(address: str, number: str) -> None:
+    """Give a virtual function of an NVIDIA card the vGPU type of that number, or none for 0.
+
+    :raises OSError: EBUSY where a guest uses the one it has, else what the kernel says
+    """
+    path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvidia/current_vgpu_type"
+    if number == "0" and not path.exists():
+        return  # with the function, or with its driver, the type is gone
+    if path.read_text().strip() != _checked(_NUMBER, number):
+        _write(path, number)
 
 
 @_privileged

@@ -41,10 +41,11 @@ class Files:
         return f"{text}\n"
 
     def names(self, address: str, path: str) -> set[str]:
+        below = f"{path}/" if path else ""
         names = {
-            known.removeprefix(f"{path}/").partition("/")[0]
+            known.removeprefix(below).partition("/")[0]
             for known in self._texts.get(address, {})
-            if known.startswith(f"{path}/")
+            if known.startswith(below)
         }
         if not names or address in self.vanished:
             raise FileNotFoundError(errno.ENOENT, f"no {path} of {address}")

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Huawei Ascend processors for artificial intelligence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cyborg.drivers import declarative, pci
+
+
+class HuaweiAscendDriver(declarative.PciDriver):
+    """Reports each processor, or its virtual functions while it has any."""
+
+    match = (declarative.Match(vendor="19e5", class_code="1200*"),)
+    type = "AICHIP"
+    resource_class = "CUSTOM_AICHIP"
+    expose = "vfs"
+    group = "huawei_ascend_driver"
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """Vendor and product."""
+        del functions
+        yield "CUSTOM_AICHIP_HUAWEI"
+        yield f"CUSTOM_AICHIP_PRODUCT_ID_{function.device}"

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inspur FPGA cards, given out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cyborg.drivers import declarative, pci
+
+
+class InspurFpgaDriver(declarative.PciDriver):
+    """Reports each FPGA card. Other products of the vendor have other classes."""
+
+    match = (declarative.Match(vendor="1bd4", class_code="1200*"),)
+    type = "FPGA"
+    resource_class = "FPGA"
+    group = "inspur_fpga_driver"
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """Vendor and product."""
+        del functions
+        yield "CUSTOM_FPGA_INSPUR"
+        yield f"CUSTOM_FPGA_PRODUCT_ID_{function.device}"

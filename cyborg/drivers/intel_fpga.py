@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel FPGA cards under the kernel's DFL driver or the older OPAE one.
+
+A card has regions that are programmed apart. Where each has a virtual function of its own, each is
+a deployable of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cyborg.drivers import declarative, pci
+
+#: Cards by the ids of their physical functions, with the name of each in a trait.
+_CARDS = {
+    "09c4": "PAC_ARRIA10",
+    "0b2b": "PAC_D5005",
+    "0b30": "PAC_N3000",
+    "bcce": "OFS",
+}
+_NOTHING_LOADED = re.compile(r"f+|0+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Region:
+    """What is loaded in a region, and what fits in it."""
+
+    afu_id: str | None
+    interface_id: str | None
+
+
+class IntelFpgaDriver(declarative.PciDriver):
+    """Reports each card with its virtual functions, or with itself while it has none."""
+
+    match = tuple(declarative.Match(vendor="8086", device=device) for device in _CARDS)
+    type = "FPGA"
+    resource_class = "FPGA"
+    expose = "vfs"
+    split = False
+    group = "intel_fpga_driver"
+
+    def groups(
+        self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
+    ) -> Sequence[Sequence[pci.Function]]:
+        """A region apart where it has a virtual function, else all of them together."""
+        if _is_one_each(function, _regions(function, functions)):
+            return [[each] for each in offered]
+        return [offered]
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """The card, the functions that are loaded, and the regions that bitstreams are for."""
+        card = functions[function.pf or function.address]
+        yield "CUSTOM_FPGA_INTEL"
+        yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.device]}"
+        for region in _regions_of(function, functions):
+            if region.afu_id and not _NOTHING_LOADED.fullmatch(region.afu_id):
+                yield f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.afu_id}"
+        for region in _regions_of(function, functions):
+            if region.interface_id:
+                yield f"CUSTOM_FPGA_REGION_INTEL_{region.interface_id}"
+
+    def attributes(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """The bitstream of the static part is what other cards call firmware."""
+        card = function.pf or function.address
+        firmware = [
+            functions.text(card, f"{path}/bitstream_id") for path in _below(card, functions, "fme")
+        ]
+        return {"firmware": next((each for each in firmware if each), None)}
+
+    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """A card whose static part reads as all ones does not work."""
+        for region in _regions(function, functions):
+            if region.interface_id and re.fullmatch(r"f+", region.interface_id):
+                return f"A region of FPGA {function.address} cannot be read"
+        return None
+
+
+def _regions_of(function: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
+    """The region that a virtual function is for, or all of the card's."""
+    card = functions[function.pf or function.address]
+    regions = _regions(card, functions)
+    if function.pf is not None and _is_one_each(card, regions):
+        return [regions[card.vfs.index(function.address)]]
+    return regions
+
+
+def _is_one_each(card: pci.Function, regions: Sequence[_Region]) -> bool:
+    return len(regions) > 1 and len(card.vfs) == len(regions)
+
+
+def _regions(card: pci.Function, functions: pci.Snapshot) -> list[_Region]:
+    """A card's regions, each with the port through which it is used."""
+    address = card.address
+    interfaces = list(_interfaces(address, functions))
+    ports = sorted(
+        _below(address, functions, "port"),
+        key=lambda path: (functions.number(address, f"{path}/id") or 0, path),
+    )
+    if not ports:
+        return [_Region(afu_id=None, interface_id=interface) for interface in interfaces]
+    return [
+        _Region(
+            afu_id=functions.text(address, f"{path}/afu_id"),
+            # Ports of one region have one interface.
+            interface_id=interfaces[min(number, len(interfaces) - 1)] if interfaces else None,
+        )
+        for number, path in enumerate(ports)
+    ]
+
+
+def _interfaces(address: str, functions: pci.Snapshot) -> Iterator[str]:
+    """The ids of the interfaces between the static part and each region."""
+    found = []
+    for fme in _below(address, functions, "fme"):
+        found.append(functions.text(address, f"{fme}/pr/interface_id"))
+        for child in functions.names(address, fme):
+            if child.startswith("dfl-fme-region."):
+                place = f"{fme}/{child}/fpga_region"
+                found += [
+                    functions.text(address, f"{place}/{region}/compat_id")
+                    for region in functions.names(address, place)
+                ]
+    if not any(found):
+        found = [
+            functions.text(address, f"fpga_region/{region}/compat_id")
+            for region in functions.names(address, "fpga_region")
+        ]
+    yield from (interface for interface in found if interface)
+
+
+def _below(address: str, functions: pci.Snapshot, kind: str) -> Iterator[str]:
+    """The paths of a card's ports (``port``) or of its management engine (``fme``)."""
+    for place in ("fpga", "fpga_region"):
+        for top in functions.names(address, place):
+            for child in functions.names(address, f"{place}/{top}"):
+                if child.startswith((f"intel-fpga-{kind}.", f"dfl-{kind}.")):
+                    yield f"{place}/{top}/{child}"

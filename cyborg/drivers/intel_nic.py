@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel network cards whose virtual functions are given out with a physical network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from oslo_config import cfg
+
+from cyborg.conf import drivers as options
+from cyborg.drivers import base, declarative, pci
+
+LOG = logging.getLogger(__name__)
+
+_DEVICES = (
+    "1572",  # X710 SFP+
+    "1574",
+    "158[0-9ab]",  # XL710, XXV710, X710
+    "15ff",  # X710-T
+    "0cf8",  # X710-N3000
+    "0d58",  # XXV710-N3000
+    "37c[ef]",  # X722
+    "37d[0-3]",
+    "159[123ab]",  # E810
+    "188[a-f]",  # E823
+    "189[0-9a]",  # E822
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wiring:
+    """What the operator says of interfaces: each one's physical network and functions."""
+
+    networks: Mapping[str, str]
+    functions: Mapping[str, tuple[str, ...]]
+    addresses: frozenset[str]
+
+
+class IntelNicDriver(declarative.PciDriver):
+    """Reports network cards: each virtual function, or the port while it has none."""
+
+    match = tuple(
+        declarative.Match(vendor="8086", device=device, class_code="02*") for device in _DEVICES
+    )
+    type = "NIC"
+    resource_class = "CUSTOM_NIC"
+    expose = "vfs"
+    group = "nic_devices"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._wiring = _wiring(conf)
+
+    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+        """Nothing but the cards that the operator names, where any is named."""
+        claimed = super().claims(functions)
+        named = self._wiring.addresses
+        return {
+            address: exactness
+            for address, exactness in claimed.items()
+            if not named or {address, functions[address].pf} & named
+        }
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """The kind of function, and what the operator says of the port."""
+        yield "CUSTOM_PF" if function.pf is None else "CUSTOM_VF"
+        if function.pf is not None:
+            yield "HW_NIC_SRIOV"
+        ports = _ports(function, functions)
+        for port in ports:
+            yield from (f"CUSTOM_{name}" for name in self._wiring.functions.get(port, ()))
+        network = self._network(ports)
+        if network is not None:
+            yield f"CUSTOM_{network}"
+
+    def attributes(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """The physical network that the port is connected to."""
+        return {"physical_network": self._network(_ports(function, functions))}
+
+    def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
+        """Nova wants the physical network with the function."""
+        handle = declarative.handle_of(function)
+        network = self._network(_ports(function, functions))
+        if network is None:
+            return handle
+        return replace(handle, attach_info={**handle.attach_info, "physical_network": network})
+
+    def _network(self, ports: Iterable[str]) -> str | None:
+        known = self._wiring.networks
+        return next((known[port] for port in ports if port in known), None)
+
+
+def _ports(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
+    """The interfaces of the port on which a function is."""
+    return functions.get(function.pf or function.address, function).netdevs
+
+
+def _wiring(conf: cfg.ConfigOpts) -> _Wiring:
+    networks: dict[str, str] = {}
+    named: dict[str, tuple[str, ...]] = {}
+    addresses: set[str] = set()
+    for name in conf.nic_devices.enabled_nic_types:
+        section = options.register_nic_type(conf, name)
+        for network, port in _pairs(name, section.physical_device_mappings):
+            networks.setdefault(port, network)
+        for function, port in _pairs(name, section.function_device_mappings):
+            named[port] = (*named.get(port, ()), function)
+        addresses.update(address.strip().lower() for address in section.device_addresses)
+    return _Wiring(networks=networks, functions=named, addresses=frozenset(addresses))
+
+
+def _pairs(section: str, mappings: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """``what:port|port`` as pairs; a mapping that is none is named in the log and left out."""
+    for mapping in mappings:
+        what, colon, ports = mapping.partition(":")
+        if not (what.strip() and colon and ports.strip()):
+            LOG.error("[%s] %r is no mapping such as physnet1:ens1f0|ens2f0", section, mapping)
+            continue
+        for port in ports.split("|"):
+            yield what.strip(), port.strip()

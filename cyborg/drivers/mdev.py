@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices of any kind that the operator lists, whatever bus their parents are on."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, device_spec, facts, mediated, pci
+
+LOG = logging.getLogger(__name__)
+
+_PARENTS = pathlib.Path("/sys/class/mdev_bus")
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_KEYS = frozenset({"parent", "mdev_type", "resource_class", "traits", "type"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spec:
+    """One object of the list: which parents, which type of theirs, and as what."""
+
+    parent: str
+    mdev_type: str
+    resource_class: str
+    traits: tuple[str, ...]
+    type: str
+
+    @property
+    def exactness(self) -> int:
+        """How exactly it means a parent, as :class:`base.Claiming` counts it."""
+        return 1 + sum(char in "0123456789abcdef" for char in self.parent)
+
+
+class MdevDriver(mediated.HostSteps):
+    """Reports the parents that ``[mdev] mdev_spec`` lists, one device each."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._specs = tuple(_parse(conf.mdev.mdev_spec))
+        self._said: set[str] = set()
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        """The parents that are PCI functions."""
+        found = ((address, self._spec(address)) for address in functions)
+        # A function that cannot be a parent is nobody's for that.
+        return {
+            address: spec.exactness
+            for address, spec in found
+            if spec is not None and functions.names(address, "mdev_supported_types")
+        }
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every parent that is listed and offers the type."""
+        if not self._specs:
+            return
+        foreign = host.foreign
+        for path in sorted(_PARENTS.iterdir()) if _PARENTS.is_dir() else ():
+            spec = self._spec(path.name)
+            if spec is None or path.name in foreign:
+                continue
+            try:
+                device = self._device(host.name, path, spec)
+            except OSError:
+                if path.exists():
+                    raise
+                continue  # it vanished
+            if device is not None:
+                yield device
+
+    def _spec(self, parent: str) -> _Spec | None:
+        return next((spec for spec in self._specs if fnmatch.fnmatch(parent, spec.parent)), None)
+
+    def _device(self, host: str, path: pathlib.Path, spec: _Spec) -> base.Device | None:
+        types = path / "mdev_supported_types"
+        names = sorted(each.name for each in types.iterdir())
+        kind = next((name for name in names if fnmatch.fnmatch(name, spec.mdev_type)), None)
+        if kind is None:
+            if path.name not in self._said:
+                self._said.add(path.name)
+                LOG.info("%s has no mediated devices of type %s", path.name, spec.mdev_type)
+            return None
+        created = mediated.created(path.name, kind)
+        total = int((types / kind / "available_instances").read_text()) + len(created)
+        is_pci = _ADDRESS.fullmatch(path.name) is not None
+        place = pci.split(path.name) if is_pci else {"parent": path.name}
+        attributes = {"mdev_type": kind, **_facts(path)}
+        traits = [
+            "OWNER_CYBORG",
+            f"CUSTOM_MDEV_{kind}",
+            *spec.traits,
+            *facts.traits_of(attributes),
+        ]
+        deployable = base.Deployable(
+            name=f"{host}_{path.name}",
+            resource_class=spec.resource_class,
+            num_accelerators=total,
+            attach_handles=mediated.handles(kind, total, place),
+            traits=tuple(dict.fromkeys(facts.trait(trait) for trait in traits)),
+            attributes=attributes,
+            prepares=True,
+            cleans=True,
+            prepared=created,
+        )
+        return base.Device(
+            type=spec.type,
+            vendor=(_text(path / "vendor") or "unknown").removeprefix("0x"),
+            model=_text(types / kind / "name") or kind,
+            control_path=base.ControlPath(cpid_type="PCI" if is_pci else "MDEV", cpid_info=place),
+            deployables=(deployable,),
+        )
+
+
+def _parse(texts: Iterable[str]) -> Iterator[_Spec]:
+    for text in texts:
+        try:
+            value = json.loads(text)
+        except ValueError as exc:
+            raise ValueError(f"[mdev] mdev_spec {text!r} is not JSON: {exc}") from exc
+        for item in value if isinstance(value, list) else [value]:
+            try:
+                yield _spec(item)
+            except ValueError as exc:
+                raise ValueError(f"[mdev] mdev_spec {json.dumps(item)}: {exc}") from exc
+
+
+def _spec(item: Any) -> _Spec:
+    if not isinstance(item, dict) or not isinstance(item.get("mdev_type"), str):
+        raise ValueError("must be an object with mdev_type")  # noqa: TRY004 - one for every fault
+    if unknown := sorted(item.keys() - _KEYS):
+        raise ValueError(f"it has {unknown}; it may have {sorted(_KEYS)}")
+    tags = device_spec.tags(item)
+    return _Spec(
+        parent=str(item.get("parent", "*")).lower(),
+        mdev_type=item["mdev_type"],
+        resource_class=tags.resource_class or "CUSTOM_MDEV",
+        traits=tags.traits,
+        type=tags.type or "MDEV",
+    )
+
+
+def _facts(path: pathlib.Path) -> dict[str, str | int]:
+    node = _text(path / "numa_node")
+    known: dict[str, str | int] = {}
+    if node is not None and node.isdigit():
+        known["numa_node"] = int(node)
+    if _ADDRESS.fullmatch(path.name):
+        known["pci_address"] = path.name
+    return known
+
+
+def _text(path: pathlib.Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA GPUs: whole cards, and the virtual GPUs that a card is divided into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from oslo_config import cfg
+
+from cyborg.drivers import (
+    base,
+    declarative,
+    facts,
+    mediated,
+    nvidia_vgpu,
+    pci,
+    pci_facts,
+    privileged,
+)
+
+
+class NvidiaGpuDriver(declarative.PciDriver):
+    """Reports each card whole, or where the operator wants it divided, each part.
+
+    A virtual function is never a whole GPU: without a type it is nothing that a guest could use.
+    """
+
+    match = (
+        declarative.Match(vendor="10de", class_code="0300*"),
+        declarative.Match(vendor="10de", class_code="0302*"),
+    )
+    type = "GPU"
+    resource_class = "PGPU"
+    group = "gpu_devices"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._wishes = nvidia_vgpu.Wishes(conf)
+        self._types = nvidia_vgpu.Types()
+        self._mediated = mediated.HostSteps()
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """The owner and the product."""
+        del functions
+        yield "OWNER_CYBORG"
+        yield f"CUSTOM_NVIDIA_{function.device}"
+
+    def attributes(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """What the vendor's driver tells."""
+        told = nvidia_vgpu.information(function, functions)
+        return {
+            "product": functions.product(function) or told.get("Model"),
+            "memory_mib": nvidia_vgpu.memory_mib(function, functions),
+            "firmware": told.get("Video BIOS"),
+            "serial": told.get("GPU UUID"),
+        }
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """The parts, each on the function that offers it."""
+        found = nvidia_vgpu.parts(function, functions, self._wishes, self._types)
+        if found is None:
+            return None
+        if not found:
+            self.say(function, "it is to be divided, and offers nothing of the type now")
+        return [
+            self._device_of(part, functions, host.name)
+            for part in found
+            if part.function.address not in host.foreign
+        ]
+
+    def prepare(self, handle: base.HeldHandle) -> None:
+        """Create the handle's mediated device, or give its virtual function the type."""
+        if handle.attach_type == "MDEV":
+            self._mediated.prepare(handle)
+        else:
+            privileged.set_vgpu_type(pci.join(handle.attach_info), handle.attach_info["asked_type"])
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Undo what :meth:`prepare` has done; the guest's memory goes with it."""
+        if handle.attach_type == "MDEV":
+            self._mediated.clean(handle)
+        else:
+            privileged.set_vgpu_type(pci.join(handle.attach_info), "0")
+
+    def _device_of(self, part: nvidia_vgpu.Part, functions: pci.Snapshot, host: str) -> base.Device:
+        function = part.function
+        card = functions[function.pf or function.address]
+        attributes = {
+            **pci_facts.attributes(function, functions),
+            "vgpu_type": part.type,
+            **({"memory_mib": part.memory_mib} if part.memory_mib else {}),
+        }
+        version = pci_facts.driver_version(card, functions)
+        if version is not None:
+            attributes["driver_version"] = version
+        product = f"CUSTOM_NVIDIA_{card.device}"
+        traits = [
+            "OWNER_CYBORG",
+            f"{product}_{nvidia_vgpu.short(part.name)}" if part.name else product,
+            *(["CUSTOM_NVIDIA_MIG"] if part.is_slice else []),
+            *facts.traits_of(attributes),
+        ]
+        deployable = base.Deployable(
+            name=f"{host}_{function.address}",
+            resource_class="VGPU",
+            num_accelerators=part.total,
+            attach_handles=_handles(part),
+            traits=tuple(dict.fromkeys(facts.trait(trait) for trait in traits)),
+            attributes=attributes,
+            prepares=True,
+            cleans=True,
+            prepared=part.created,
+        )
+        return declarative.device_of(function, functions, self.type, (deployable,))
+
+
+def _handles(part: nvidia_vgpu.Part) -> tuple[base.AttachHandle, ...]:
+    place = pci.split(part.function.address)
+    if part.created is not None:
+        return mediated.handles(part.type, part.total, place)
+    return (base.AttachHandle(attach_type="PCI", attach_info={**place, "asked_type": part.type}),)
