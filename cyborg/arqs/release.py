@@ -8,17 +8,19 @@ stays attached to its ARQ, and so cannot be given out, until the step is done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, errors, notifications, rpc, work
 from cyborg.arqs import service, states
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,9 @@ class _Held:
 
     id: int
     uuid: str
+    type: str
     missing: bool
+    device_uuid: str
     prepares: bool
     cleans: bool
     host_id: int
@@ -113,6 +117,7 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         )
     if plain:
         db.delete(session, models.Arq, models.Arq.id.in_(plain))
+    _announce(session, notices.ARQ_DELETED, arqs, states.DELETING, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
         LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
@@ -137,9 +142,27 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         db.update(
             session, models.Arq, models.Arq.id.in_(plain), **unbound, attach_handle_id=None
         )
+    changed = [arq for arq in arqs if arq.state != states.UNBOUND]
+    _announce(session, notices.ARQ_UNBOUND, changed, states.UNBOUND, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
         LOG.info("ARQ %s is Unbound", arq.uuid)
+
+
+def _announce(
+    session: orm.Session,
+    event: notices.Event,
+    arqs: Iterable[models.Arq],
+    state: str,
+    held: Mapping[int, _Held],
+) -> None:
+    def handle_of(arq: models.Arq) -> notices.Handle | None:
+        found = held.get(arq.id)
+        return notices.Handle(found.uuid, found.type, found.device_uuid) if found else None
+
+    notifications.announce(
+        session, (notices.of_arq(event, arq, state, handle=handle_of(arq)) for arq in arqs)
+    )
 
 
 def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
@@ -148,27 +171,31 @@ def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
     if not handle_ids:
         return {}
     handle, deployable, host = models.AttachHandle, models.Deployable, models.Host
-    locked = {
+    locked: dict[int, Any] = {
         row.id: row
         for row in session.execute(
-            sa.select(handle.id, handle.uuid, handle.missing)
+            sa.select(handle.id, handle.uuid, handle.attach_type, handle.missing)
             .where(handle.id.in_(handle_ids))
             .order_by(handle.id)
             .with_for_update()
         )
     }
-    facts = session.execute(
-        sa.select(handle.id, deployable.prepares, deployable.cleans, host.id, host.name)
+    facts: Any = session.execute(
+        sa.select(
+            handle.id,
+            models.Device.uuid,
+            deployable.prepares,
+            deployable.cleans,
+            host.id,
+            host.name,
+        )
         .join(deployable, deployable.id == handle.deployable_id)
         .join(models.Device, models.Device.id == deployable.device_id)
         .join(host, host.id == models.Device.host_id)
         .where(handle.id.in_(handle_ids))
     )
     return {
-        handle_ids[fact[0]]: _Held(
-            fact[0], locked[fact[0]].uuid, locked[fact[0]].missing, *fact[1:]
-        )
-        for fact in facts
+        handle_ids[fact[0]]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts
     }
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, profiles
+from cyborg import db, errors, notifications, profiles
 from cyborg.arqs import states
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +57,10 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
         ]
         if rows:
             session.execute(sa.insert(models.Arq), rows)
-    created = [models.Arq(**row, attach_handle=None) for row in rows]
+        created = [models.Arq(**row, attach_handle=None) for row in rows]
+        notifications.announce(
+            session, (notices.of_arq(notices.ARQ_CREATED, arq, states.INITIAL) for arq in created)
+        )
     LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
     return created
 

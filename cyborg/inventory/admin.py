@@ -14,13 +14,16 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, errors, notifications, rpc, work
 from cyborg.db import models, paging
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
 ENABLED = "enabled"
 MAINTAINING = "maintaining"
+
+_STATUS_EVENTS = {ENABLED: notices.DEVICE_ENABLED, MAINTAINING: notices.DEVICE_DISABLED}
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -53,12 +56,20 @@ def set_device_status(uuid: str, status: str) -> None:
 @db.retry
 def _set_device_status(uuid: str, status: str) -> None:
     with db.writer() as session:
-        if not db.update(session, models.Device, models.Device.uuid == uuid, status=status):
+        other = (models.Device.uuid == uuid, models.Device.status != status)
+        changed = db.update(session, models.Device, *other, status=status)
+        found = session.execute(
+            sa.select(models.Device, models.Host)
+            .join(models.Host, models.Host.id == models.Device.host_id)
+            .where(models.Device.uuid == uuid)
+        ).one_or_none()
+        if found is None:
             raise errors.NotFound.of("Device", uuid=uuid)
-        host = sa.select(models.Host.name).join(
-            models.Device, models.Device.host_id == models.Host.id
-        )
-        work.want(session, work.PLACEMENT, session.scalars(host.where(models.Device.uuid == uuid)))
+        device, host = found
+        work.want(session, work.PLACEMENT, [host.name])
+        if changed:
+            event = _STATUS_EVENTS[status]
+            notifications.announce(session, [notices.of_device(event, device, host.node)])
 
 
 def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:

@@ -6,16 +6,17 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, notifications
 from cyborg.db import models
+from cyborg.notifications import notices
 
 
-def discard(session: orm.Session, host_id: int) -> None:
+def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     """Delete what is missing from the host and held by no ARQ: handles, deployables, devices.
 
-    A constant number of statements. The caller has wanted ``placement/<host>`` in this transaction:
-    the lock on that row keeps two from discarding at once, of whom neither would see that the last
-    handle of a deployable is gone.
+    Returns the ids of the devices. A constant number of statements. The caller has wanted
+    ``placement/<host>`` in this transaction: the lock on that row keeps two from discarding at
+    once, of whom neither would see that the last handle of a deployable is gone.
     """
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
     of_host = sa.select(deployable.id).join(device).where(device.host_id == host_id)
@@ -35,16 +36,19 @@ def discard(session: orm.Session, host_id: int) -> None:
         db.delete(session, models.Attribute, models.Attribute.deployable_id.in_(empty))
         db.delete(session, deployable, deployable.id.in_(empty))
     has_deployables = sa.exists().where(deployable.device_id == device.id)
-    bare = list(
-        session.scalars(
-            sa.select(device.id).where(
-                device.host_id == host_id, device.missing.is_(True), ~has_deployables
-            )
-        )
-    )
+    gone = session.execute(
+        sa.select(device, models.Host.node)
+        .join(models.Host, models.Host.id == device.host_id)
+        .where(device.host_id == host_id, device.missing.is_(True), ~has_deployables)
+    ).all()
+    bare = [row.id for row, _ in gone]
     if bare:
+        notifications.announce(
+            session, (notices.of_device(notices.DEVICE_DELETED, row, node) for row, node in gone)
+        )
         db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(bare))
         db.delete(session, device, device.id.in_(bare))
+    return frozenset(bare)
 
 
 def _delete_selected(
