@@ -22,14 +22,15 @@ ATTACH_TYPES = frozenset({"PCI", "MDEV", "TEST_PCI"})
 
 #: Facts that every driver states in the same words, as attributes of a deployable: the key and the
 #: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
-#: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the present PCI link, such as
-#: ``16.0 GT/s x16``.
+#: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the
+#: lanes in use now: ``16.0 GT/s x16``.
 FACTS: Mapping[str, type[str] | type[int]] = {
     "capacity_mib": int,
     "driver_version": str,
     "firmware": str,
     "link": str,
     "memory_mib": int,
+    "namespaces": int,
     "numa_node": int,
     "pci_address": str,
     "product": str,

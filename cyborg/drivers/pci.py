@@ -52,7 +52,10 @@ class Vanished(LookupError):
 
 
 class Details(Protocol):
-    """Where the facts beyond the walk come from. A path is relative to the function."""
+    """Where the facts beyond the walk come from.
+
+    A path is relative to the function, or begins with ``/`` where they are kept elsewhere.
+    """
 
     def read(self, address: str, path: str) -> str:
         """The text of a file.
@@ -217,10 +220,10 @@ class _Tree:
     """This host's sysfs."""
 
     def read(self, address: str, path: str) -> str:
-        return _text(f"{_DEVICES}/{address}/{path}")
+        return _text(_below(address, path))
 
     def names(self, address: str, path: str) -> Iterable[str]:
-        return os.listdir(f"{_DEVICES}/{address}/{path}")
+        return os.listdir(_below(address, path))
 
     def exists(self, address: str) -> bool:
         return os.path.exists(f"{_DEVICES}/{address}")
@@ -314,6 +317,10 @@ def _routing_id(address: str) -> tuple[str, int]:
     place = split(address)
     device = int(place["device"], 16) << 3 | int(place["function"], 16)
     return place["domain"], int(place["bus"], 16) << 8 | device
+
+
+def _below(address: str, path: str) -> str:
+    return path if path.startswith("/") else f"{_DEVICES}/{address}/{path}"
 
 
 def _text(path: str) -> str:
