@@ -16,14 +16,31 @@ from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
 
 
+#: The paste file that is used where the operator has none.
+SHIPPED_PASTE_FILE = pathlib.Path(__file__).with_name("api-paste.ini")
+
+
+class UnusablePasteFile(Exception):
+    """The operator's paste file is not one for this release."""
+
+
 def load(conf: cfg.ConfigOpts) -> WSGIApplication:
     """The application behind the middleware that the paste file names for our auth_strategy.
 
     Database and messaging are configured by the caller.
+
+    :raises UnusablePasteFile: it does not say how to build the application
     """
-    uri = f"config:{_paste_file(conf)}"
+    path = paste_file(conf)
     with middleware.building(conf):
-        return cast(WSGIApplication, deploy.loadapp(uri, name=conf.api.auth_strategy))
+        try:
+            app = deploy.loadapp(f"config:{path}", name=conf.api.auth_strategy)
+        except (LookupError, ImportError) as exc:
+            raise UnusablePasteFile(
+                f"The paste file {path} cannot be used: {exc}. Remove it, or make it again from a "
+                f"copy of {SHIPPED_PASTE_FILE}."
+            ) from exc
+    return cast(WSGIApplication, app)
 
 
 def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication:
@@ -46,8 +63,7 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     return guard.Guard(app, conf)
 
 
-def _paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:
+def paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:
     """The configured file, or the one that ships with us where there is none of that name."""
-    name = conf.api.api_paste_config
-    found = conf.find_file(name)
-    return pathlib.Path(found) if found else pathlib.Path(__file__).with_name("api-paste.ini")
+    found = conf.find_file(conf.api.api_paste_config)
+    return pathlib.Path(found) if found else SHIPPED_PASTE_FILE

@@ -18,15 +18,19 @@ from keystonemiddleware import auth_token
 from keystonemiddleware import opts as auth_token_opts
 from oslo_config import cfg
 from oslo_middleware import cors as oslo_cors
+from oslo_middleware import healthcheck as oslo_health
 from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
+from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg.api import versions
+from cyborg.api import health, versions
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
 #: Paths that everybody may read: the documents about the API itself.
 PUBLIC_PATHS = frozenset({"/", "/v2", "/v2.json", "/v2/openapi.json"})
+
+HEALTHCHECK_PATH = "/healthcheck"
 
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
 _NOAUTH_ADMIN = {
@@ -81,6 +85,23 @@ def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
 def http_proxy_to_wsgi(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """The headers of a proxy in front of us, where ``[oslo_middleware]`` permits them."""
     return functools.partial(oslo_proxy.HTTPProxyToWSGI, conf=lent_conf())
+
+
+def healthcheck(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """For balancers: whether this process, its database and its broker work. Needs no token."""
+    conf = lent_conf()
+    conf.register_opts(health_opts.HEALTHCHECK_OPTS, group="healthcheck")
+    conf.set_default("backends", list(health.BACKENDS), group="healthcheck")
+
+    def wrap(app: WSGIApplication) -> WSGIApplication:
+        checked = oslo_health.Healthcheck(app, conf)
+        return lambda environ, start: (checked if _is_check(environ) else app)(environ, start)
+
+    return wrap
+
+
+def _is_check(environ: WSGIEnvironment) -> bool:
+    return bool(environ.get("PATH_INFO", "").rstrip("/") == HEALTHCHECK_PATH)
 
 
 def request_id(_defaults: dict[str, str], **local_conf: str) -> Filter:

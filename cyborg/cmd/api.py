@@ -13,6 +13,14 @@ from cyborg.api import app, server
 
 LOG = log.getLogger(__name__)
 
+_CANNOT_SERVE = (
+    app.UnusablePasteFile,
+    policy.UnreadableRules,
+    server.NoCertificate,
+    server.UnsafeAddress,
+    OSError,
+)
+
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop, and return the exit status."""
@@ -23,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()
-    except (server.UnsafeAddress, server.NoCertificate, policy.UnreadableRules, OSError) as exc:
+    except _CANNOT_SERVE as exc:
         LOG.critical("Cannot serve: %s", exc)
         return 1
     process.run([http], conf=conf)

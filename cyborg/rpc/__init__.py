@@ -38,6 +38,7 @@ __all__ = [
     "ReportFailed",
     "Server",
     "agent_server",
+    "check",
     "close",
     "conductor_server",
     "configure",
@@ -71,6 +72,15 @@ def close() -> None:
         if _current is not None:
             _current.close()
         _current = None
+
+
+def check() -> None:
+    """Return when the broker has taken a message. Waits as long as that takes.
+
+    :raises BrokerUnreachable: it does not
+    """
+    if _current is not None:
+        _current.check()
 
 
 def kick() -> None:

@@ -22,6 +22,9 @@ CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 VERSION = "2.0"
 
+#: A topic that no queue is bound to.
+_NOBODY = "cyborg-nobody"
+
 #: Seconds without a sign of life from whoever carries out a call, after which it counts as dead.
 SILENCE = 6
 #: Seconds a report may take to be stored, as long as the conductor gives signs of life.
@@ -48,7 +51,8 @@ class Link:
         self._connecting: threading.Thread | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()
-        if url.transport == "fake":
+        self._in_memory = url.transport == "fake"
+        if self._in_memory:
             self._connected.set()
 
     def kick(self) -> None:
@@ -61,6 +65,17 @@ class Link:
                     target=self._cast_kicks, name="rpc-kick", daemon=True
                 )
                 self._kicker.start()
+
+    def check(self) -> None:
+        """Send a message that nobody gets, over the connections that other messages use."""
+        if self._in_memory:
+            return
+        try:
+            self._conductor.prepare(topic=_NOBODY, retry=0).cast({}, "hello")
+        except messaging.MessageUndeliverable:
+            return
+        except Exception as exc:
+            raise faults.BrokerUnreachable(f"the message broker cannot be reached: {exc}") from exc
 
     def report(self, report: payloads.HostReport) -> Mapping[str, Any]:
         """Have a conductor store a report."""
@@ -129,7 +144,7 @@ class Link:
 
     def _connect(self) -> None:
         """Make the connection by a call to nobody."""
-        nobody = self._conductor.prepare(topic="cyborg-nobody", timeout=1, retry=0)
+        nobody = self._conductor.prepare(topic=_NOBODY, timeout=1, retry=0)
         while not self._closed.is_set():
             try:
                 nobody.call({}, "hello")

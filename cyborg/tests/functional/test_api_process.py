@@ -143,6 +143,23 @@ def test_a_port_in_use_is_said(tmp_path: pathlib.Path, database_url: str) -> Non
     assert "Traceback" not in log
 
 
+def test_a_paste_file_of_another_release_is_refused_with_a_sentence(
+    tmp_path: pathlib.Path, database_url: str
+) -> None:
+    (tmp_path / "api-paste.ini").write_text("[pipeline:main]\npipeline = request_id api_v2\n")
+    process = start(write_config(tmp_path, database_url), tmp_path / "log")
+    assert process.wait(PATIENCE) == 1
+    log = (tmp_path / "log").read_text()
+    assert f"The paste file {tmp_path / 'api-paste.ini'} cannot be used" in log
+    assert "Traceback" not in log
+
+
+def test_without_a_certificate_https_is_refused(tmp_path: pathlib.Path, database_url: str) -> None:
+    process = start(write_config(tmp_path, database_url, enable_ssl_api=True), tmp_path / "log")
+    assert process.wait(PATIENCE) == 1
+    assert "[api] enable_ssl_api needs [ssl] cert_file" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize("way", ["argument", "folder", "files"])
 def test_the_wsgi_module_finds_its_configuration(config: pathlib.Path, way: str) -> None:
     code = (

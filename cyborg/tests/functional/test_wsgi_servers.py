@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API under the WSGI servers of others: uWSGI and gunicorn, each with two processes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import requests
+
+from cyborg.tests.functional.test_api_process import free_port
+from cyborg.tests.standalone_site import TIMEOUT, wait_for
+
+pytestmark = pytest.mark.usefixtures("database")
+
+MODULE = "cyborg.wsgi.api:application"
+PROFILE = [{"name": "p", "groups": [{"resources:FPGA": "1"}]}]
+FILES = "cyborg.conf;secret.conf"
+
+
+def command(server: str, port: int) -> list[str]:
+    """As the installation guide starts it."""
+    program = str(pathlib.Path(sys.executable).with_name(server))
+    if server == "gunicorn":
+        return [program, "--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "2", MODULE]
+    options = ["--module", MODULE, "--http-socket", f"127.0.0.1:{port}", "--master"]
+    options += ["--processes", "2", "--threads", "2", "--buffer-size", "65535", "--need-app"]
+    return [program, *options, "--die-on-term", "--add-header", "Connection: close"]
+
+
+class Server:
+    """One WSGI server as a process of its own."""
+
+    def __init__(self, kind: str, folder: pathlib.Path, database_url: str) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._port = free_port()
+        self._database_url = database_url
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.write("https://first.example")
+
+    def write(self, public_endpoint: str) -> None:
+        """Two files, as operators have who keep the passwords apart."""
+        (self._folder / "cyborg.conf").write_text(
+            "[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1/\n"
+            f"[api]\nauth_strategy = noauth\npublic_endpoint = {public_endpoint}\n"
+        )
+        secret = f"[database]\nconnection = {self._database_url}\n"
+        (self._folder / "secret.conf").write_text(secret)
+
+    def start(self, *arguments: str, **environ: str) -> None:
+        """Start it and wait until it answers."""
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command(self._kind, self._port), *arguments],
+                env={**os.environ, **environ},
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(self._kind, self.root)
+
+    def root(self) -> str | None:
+        """Where the root document says that the API is, if it is there already."""
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            answer = requests.get(self.url, timeout=TIMEOUT)
+        except requests.ConnectionError:
+            return None
+        return str(answer.json()["versions"][0]["links"][0]["href"])
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(TIMEOUT)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(TIMEOUT)
+
+
+@pytest.fixture
+def make(tmp_path: pathlib.Path, database_url: str) -> Iterator[Callable[[str], Server]]:
+    made: list[Server] = []
+
+    def making(kind: str) -> Server:
+        made.append(Server(kind, tmp_path, database_url))
+        return made[-1]
+
+    yield making
+    for server in made:
+        server.kill()
+
+
+@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
+def test_the_api_works_and_ends_in_good_order(
+    make: Callable[[str], Server], kind: str, tmp_path: pathlib.Path
+) -> None:
+    server = make(kind)
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    made = requests.post(f"{server.url}/v2/device_profiles", json=PROFILE, timeout=TIMEOUT)
+    assert made.status_code == 201
+    for _ in range(8):
+        found = requests.get(f"{server.url}/v2/device_profiles", timeout=TIMEOUT).json()
+        assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
+    health = requests.get(f"{server.url}/healthcheck", timeout=TIMEOUT)
+    assert health.status_code == 503
+    assert "message broker does not answer" in health.text
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def test_gunicorn_reads_the_file_again_on_sighup(
+    make: Callable[[str], Server], tmp_path: pathlib.Path
+) -> None:
+    server = make("gunicorn")
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    assert server.root() == "https://first.example/v2"
+    server.write("https://second.example")
+    server.signal(signal.SIGHUP)
+    wait_for("the new file", lambda: server.root() == "https://second.example/v2")
+
+
+def test_uwsgi_hands_arguments_through(
+    make: Callable[[str], Server], tmp_path: pathlib.Path
+) -> None:
+    server = make("uwsgi")
+    files = [f"--config-file {tmp_path / name}" for name in FILES.split(";")]
+    server.start("--pyargv", " ".join(files))
+    assert server.root() == "https://first.example/v2"
