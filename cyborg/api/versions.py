@@ -35,7 +35,9 @@ REGULAR = Version(2, 4)
 PROFILE_VISIBILITY = Version(2, 5)
 #: Which services live, and giving up what a dead host holds.
 SERVICES = Version(2, 6)
-MAX = SERVICES
+#: Devices say whether they are healthy, and attributes have types.
+FACTS = Version(2, 7)
+MAX = FACTS
 
 #: An answer tells caches that it depends on the header, and clients what is served.
 RANGE_HEADERS = {

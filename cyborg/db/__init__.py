@@ -208,6 +208,24 @@ def _now_ms_postgresql(element: Any, compiler: Any, **kwargs: Any) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
+class exactly(sa.sql.functions.FunctionElement[str]):  # noqa: N801 - reads as an SQL function
+    """A text that is equal to the same bytes only, also where the column folds case on MySQL."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+@sa_compiler.compiles(exactly)
+def _exactly(element: Any, compiler: Any, **kwargs: Any) -> str:
+    return str(compiler.process(element.clauses, **kwargs))
+
+
+@sa_compiler.compiles(exactly, "mysql")
+@sa_compiler.compiles(exactly, "mariadb")
+def _exactly_mysql(element: Any, compiler: Any, **kwargs: Any) -> str:
+    return f"{compiler.process(element.clauses, **kwargs)} COLLATE utf8mb4_bin"
+
+
 def upsert(
     session: orm.Session,
     model: type[orm.DeclarativeBase],

@@ -16,6 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, notifications, rpc, work
 from cyborg.db import models, paging
+from cyborg.inventory import facts
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ COLUMNS: dict[str, Any] = {
     "updated_at": models.Attribute.updated_at,
 }
 
+_FILTERS = {**COLUMNS, "value": db.exactly(models.Attribute.value)}
 _OPTIONS = (orm.contains_eager(models.Attribute.deployable),)
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -79,7 +81,7 @@ def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list
 
     :raises Invalid: attributes cannot be sorted by that key, or the marker is no attribute
     """
-    where = paging.equal(COLUMNS, wanted)
+    where = paging.equal(_FILTERS, wanted)
     with db.reader() as session:
         return paging.fetch(session, _visible(), COLUMNS, page, where=where, options=_OPTIONS)
 
@@ -113,7 +115,8 @@ def create_attribute(
 
     One whose key begins with ``trait`` is set as a trait in Placement.
 
-    :raises Invalid: the deployable does not exist, or the value is no legal trait
+    :raises Invalid: the deployable does not exist, or the value is no legal trait, or not of the
+        type that a fact of that key has
     :raises Conflict: the deployable has an attribute of that key, or another has that uuid
     """
     if key.startswith("trait") and not _TRAIT.fullmatch(value):
@@ -121,7 +124,12 @@ def create_attribute(
             f"value: {value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, 0-9 "
             "and _ only."
         )
-    made = {"uuid": uuid or models.new_uuid(), "key": key, "value": value, "origin": "admin"}
+    made = {
+        "uuid": uuid or models.new_uuid(),
+        "key": key,
+        "value": facts.stored(key, value),
+        "origin": "admin",
+    }
     if deployable_uuid is None:
         attribute = _create_attribute(models.Deployable.id == deployable_id, made)
     else:

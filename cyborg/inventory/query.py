@@ -11,6 +11,9 @@ from sqlalchemy import orm
 from cyborg import db, errors
 from cyborg.db import models, paging
 
+HEALTHY = "healthy"
+UNHEALTHY = "unhealthy"
+
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
 DEVICE_COLUMNS: dict[str, Any] = {
     "id": models.Device.id,
@@ -37,6 +40,12 @@ DEPLOYABLE_COLUMNS: dict[str, Any] = {
 }
 
 
+#: What a list of devices can be narrowed by besides.
+_DEVICE_FILTERS = {
+    **DEVICE_COLUMNS,
+    "missing": models.Device.missing,
+    "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
+}
 _OF_DEVICES = (orm.contains_eager(models.Device.host),)
 _OF_DEPLOYABLES = (
     orm.contains_eager(models.Deployable.device),
@@ -44,12 +53,12 @@ _OF_DEPLOYABLES = (
 )
 
 
-def list_devices(page: paging.Page = paging.ALL, **wanted: str) -> list[models.Device]:
+def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[models.Device]:
     """Devices with their hosts; those only that have the values ``wanted``. From one SELECT.
 
     :raises Invalid: devices cannot be sorted by that key, or the marker is no device
     """
-    where = paging.equal(DEVICE_COLUMNS, wanted)
+    where = paging.equal(_DEVICE_FILTERS, wanted)
     with db.reader() as session:
         return paging.fetch(
             session, _devices(), DEVICE_COLUMNS, page, where=where, options=_OF_DEVICES

@@ -15,7 +15,7 @@ from cyborg.api.request import Request
 from cyborg.api.schemas import deployables as schemas
 from cyborg.api.schemas import fields
 from cyborg.db import models
-from cyborg.inventory import query
+from cyborg.inventory import facts, query
 from cyborg.policies import deployable as policies
 
 
@@ -61,7 +61,6 @@ class Deployables(Resource):
 
 
 def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
-    attributes = [{attribute.key: attribute.value} for attribute in deployable.attributes]
     regular = request.version >= versions.REGULAR
     device_uuid = {"device_uuid": deployable.device.uuid} if regular else {}
     bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
@@ -73,7 +72,7 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
         "num_accelerators": deployable.num_accelerators,
         "device_id": deployable.device_id,
         **device_uuid,
-        "attributes_list": json.dumps(attributes),
+        **_attributes(request, deployable.attributes),
         "rp_uuid": deployable.rp_uuid,
         "driver_name": deployable.driver_name,
         "bitstream_id": deployable.bitstream_id,
@@ -84,3 +83,10 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
         "created_at": timestamp(deployable.created_at),
         "updated_at": timestamp(deployable.updated_at),
     }
+
+
+def _attributes(request: Request, attributes: Sequence[models.Attribute]) -> dict[str, Any]:
+    if request.version < versions.FACTS:
+        texts = [{attribute.key: attribute.value} for attribute in attributes]
+        return {"attributes_list": json.dumps(texts)}
+    return {"attributes": {each.key: facts.shown(each.key, each.value) for each in attributes}}

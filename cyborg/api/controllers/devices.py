@@ -52,6 +52,13 @@ class Devices(Resource):
 
 def _view(request: Request, device: models.Device) -> dict[str, Any]:
     status = {"status": device.status} if request.version >= versions.DEVICE_STATUS else {}
+    health: dict[str, Any] = {}
+    if request.version >= versions.FACTS:
+        health = {
+            "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
+            "health_reason": device.unhealthy,
+            "missing": device.missing,
+        }
     return {
         "uuid": device.uuid,
         "type": device.type,
@@ -62,6 +69,7 @@ def _view(request: Request, device: models.Device) -> dict[str, Any]:
         # Nova's name of the host, as upstream shows it.
         "hostname": device.host.node,
         **status,
+        **health,
         "links": [self_link(request, "devices", device.uuid)],
         "created_at": timestamp(device.created_at),
         "updated_at": timestamp(device.updated_at),

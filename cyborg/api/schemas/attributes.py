@@ -9,14 +9,15 @@ from cyborg.inventory import admin
 
 _VALUE_MAX = 65535
 
-_KEY = {"key": fields.TEXT, "value": {"type": "string"}}
+_KEY: dict[str, fields.Schema] = {"key": fields.TEXT, "value": {"type": "string"}}
+_TYPED_VALUE = {"value": {"type": ["string", "integer"]}}
 _REST = {
     "created_at": fields.TIME,
     "updated_at": fields.TIME_OR_NULL,
     "links": fields.LINKS,
 }
 _OLD = fields.shown("Attribute", uuid=fields.UUID, deployable_id=fields.ID, **_KEY, **_REST)
-_NEW = fields.shown(
+_REGULAR = fields.shown(
     "Attribute",
     uuid=fields.UUID,
     deployable_id=fields.ID,
@@ -24,17 +25,19 @@ _NEW = fields.shown(
     **_KEY,
     **_REST,
 )
+_TYPED = {**_REGULAR, "properties": {**_REGULAR["properties"], **_TYPED_VALUE}}
 
-ATTRIBUTE = {versions.MIN: _OLD, versions.REGULAR: _NEW}
+ATTRIBUTE = {versions.MIN: _OLD, versions.REGULAR: _REGULAR, versions.FACTS: _TYPED}
 ATTRIBUTES = {
     versions.MIN: fields.listed("attributes", _OLD),
-    versions.REGULAR: fields.paged("attributes", _NEW),
+    versions.REGULAR: fields.paged("attributes", _REGULAR),
+    versions.FACTS: fields.paged("attributes", _TYPED),
 }
+_FILTERS = {"deployable_id": fields.ID, "deployable_uuid": fields.UUID, "key": fields.TEXT}
 QUERY = {
     versions.MIN: {"deployable_id": fields.ID, "key": fields.TEXT},
-    versions.REGULAR: fields.paging(
-        admin.COLUMNS, deployable_id=fields.ID, deployable_uuid=fields.UUID, key=fields.TEXT
-    ),
+    versions.REGULAR: fields.paging(admin.COLUMNS, **_FILTERS),
+    versions.FACTS: fields.paging(admin.COLUMNS, **_FILTERS, value=fields.TEXT),
 }
 
 _BY_ID: fields.Schema = {

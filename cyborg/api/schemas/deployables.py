@@ -15,9 +15,16 @@ _PARTS = {
     "num_accelerators": {"type": "integer", "minimum": 0},
     "device_id": fields.ID,
 }
+#: JSON in a text: a list of objects with one key each.
+_ATTRIBUTES_AS_TEXT: dict[str, fields.Schema] = {"attributes_list": {"type": "string"}}
+_ATTRIBUTES: dict[str, fields.Schema] = {
+    "attributes": {
+        "title": "AttributesByKey",
+        "type": "object",
+        "additionalProperties": {"type": ["string", "integer"]},
+    }
+}
 _REST = {
-    # JSON in a text: a list of objects with one key each.
-    "attributes_list": {"type": "string"},
     "rp_uuid": fields.UUID,
     "driver_name": fields.TEXT,
     "bitstream_id": fields.TEXT_OR_NULL,
@@ -25,13 +32,17 @@ _REST = {
     "created_at": fields.TIME,
     "updated_at": fields.TIME_OR_NULL,
 }
-_OLD = fields.shown("Deployable", **_PARTS, **_REST)
-_NEW = fields.shown("Deployable", **_PARTS, device_uuid=fields.UUID, **_REST)
+_OLD = fields.shown("Deployable", **_PARTS, **_ATTRIBUTES_AS_TEXT, **_REST)
+_REGULAR = fields.shown(
+    "Deployable", **_PARTS, device_uuid=fields.UUID, **_ATTRIBUTES_AS_TEXT, **_REST
+)
+_TYPED = fields.shown("Deployable", **_PARTS, device_uuid=fields.UUID, **_ATTRIBUTES, **_REST)
 
-DEPLOYABLE = {versions.MIN: _OLD, versions.REGULAR: _NEW}
+DEPLOYABLE = {versions.MIN: _OLD, versions.REGULAR: _REGULAR, versions.FACTS: _TYPED}
 DEPLOYABLES = {
     versions.MIN: fields.listed("deployables", _OLD),
-    versions.REGULAR: fields.paged("deployables", _NEW),
+    versions.REGULAR: fields.paged("deployables", _REGULAR),
+    versions.FACTS: fields.paged("deployables", _TYPED),
 }
 QUERY = {
     versions.MIN: fields.FILTERS,

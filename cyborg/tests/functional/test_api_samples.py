@@ -62,7 +62,7 @@ class Api:
 @pytest.fixture
 def api(conf: cfg.ConfigOpts) -> Api:
     conf.set_override("auth_strategy", "noauth", group="api")
-    hosts.apply(hosts.card("a"))
+    hosts.apply(hosts.card("a", attributes={"memory_mib": 8192}))
     return Api(conf)
 
 

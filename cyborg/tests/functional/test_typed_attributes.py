@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts with types, and the health of devices, as the API shows them from microversion 2.7."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import webob
+from oslo_config import cfg
+
+from cyborg import context
+from cyborg.api import app
+from cyborg.db import models
+from cyborg.tests import boots, engine, hosts
+
+Call = Callable[..., Any]
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+HOT = "temperature is 105 degrees"
+FACTS: dict[str, str | int] = {"memory_mib": 81559, "numa_node": 0, "product": "A100 80GB"}
+TRAITS = ("CUSTOM_FAKE_DEVICE",)
+
+
+@pytest.fixture
+def call(conf: cfg.ConfigOpts) -> Call:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    application = app.load(conf)
+
+    def calling(
+        method: str, url: str, body: Any = None, *, version: str = "2.7", status: int = 200
+    ) -> Any:
+        request = webob.Request.blank(url, method=method)
+        request.headers["OpenStack-API-Version"] = f"accelerator {version}"
+        if body is not None:
+            request.content_type, request.body = "application/json", json.dumps(body).encode()
+        answer = request.get_response(application)
+        assert answer.status_int == status, answer.text
+        return answer.json if answer.body else None
+
+    return calling
+
+
+def _report(*, unhealthy: str | None = None, **changes: Any) -> None:
+    fields = {"traits": TRAITS, "attributes": FACTS} | changes
+    hosts.apply(hosts.card("a", range(1), unhealthy=unhealthy, **fields), hosts.card("b"))
+
+
+def test_deployables_show_values_in_their_types(call: Call) -> None:
+    _report()
+    shown = call("GET", "/v2/deployables?name=host-1_a")["deployables"][0]
+    assert shown["attributes"] == {"traits1": TRAITS[0], "rc": "FPGA", **FACTS}
+    assert call("GET", f"/v2/deployables/{shown['uuid']}") == shown
+    assert "attributes_list" not in shown
+
+
+def test_up_to_2_6_deployables_show_one_text(call: Call) -> None:
+    _report()
+    texts = [{"traits1": TRAITS[0]}, {"rc": "FPGA"}]
+    texts += [{key: str(value)} for key, value in FACTS.items()]
+    for version in ("2.0", "2.6"):
+        shown = call("GET", "/v2/deployables", version=version)["deployables"][0]
+        assert shown["attributes_list"] == json.dumps(texts)
+        assert "attributes" not in shown
+
+
+def test_attributes_are_shown_in_their_types_from_2_7(call: Call) -> None:
+    _report()
+    for version, value in (("2.7", 81559), ("2.6", "81559"), ("2.0", "81559")):
+        (shown,) = call("GET", "/v2/attributes?key=memory_mib", version=version)["attributes"]
+        assert shown["value"] == value
+        one = call("GET", f"/v2/attributes/{shown['uuid']}", version=version)
+        assert one["value"] == value
+
+
+def test_attributes_are_found_by_their_value_exactly(call: Call) -> None:
+    _report()
+    for query, keys in (
+        ("key=memory_mib&value=81559", ["memory_mib"]),
+        ("value=A100+80GB", ["product"]),
+        ("value=a100+80gb", []),
+        ("value=81559.0", []),
+        ("key=rc&value=FPGA&limit=1", ["rc"]),
+    ):
+        found = call("GET", f"/v2/attributes?{query}")["attributes"]
+        assert [attribute["key"] for attribute in found] == keys
+        call("GET", f"/v2/attributes?{query}", version="2.6", status=400)
+
+
+def test_what_is_no_number_is_refused_where_the_fact_is_one(call: Call) -> None:
+    hosts.apply(hosts.card("a"))
+    deployable = call("GET", "/v2/deployables")["deployables"][0]["device_id"]
+    values = ["", "16 GB", "-1", -1, "1.5", "٣", "1\n", 2**31, "9" * 300]
+    for key, value in itertools.product(["memory_mib", "numa_node", "capacity_mib"], values):
+        body = {"deployable_id": deployable, "key": key, "value": value}
+        for version in ("2.0", "2.7"):
+            call("POST", "/v2/attributes", body, version=version, status=400)
+
+
+def test_what_an_administrator_says_has_the_type_of_its_key(call: Call) -> None:
+    hosts.apply(hosts.card("a"))
+    deployable = call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    for key, value, shown in (
+        ("memory_mib", 1024, 1024),
+        ("capacity_mib", "2147483647", 2147483647),
+        ("numa_node", "0000", 0),
+        ("product", 5, "5"),
+        ("slot", 5, "5"),
+        ("shelf", "0005", "0005"),
+    ):
+        body = {"deployable_uuid": deployable, "key": key, "value": value}
+        made = call("POST", "/v2/attributes", body, status=201)
+        assert made["value"] == shown
+        assert call("GET", f"/v2/deployables/{deployable}")["attributes"][key] == shown
+
+
+def test_what_an_administrator_says_stands_until_it_is_deleted(call: Call) -> None:
+    hosts.apply(hosts.card("a", range(1)), hosts.card("b"))
+    deployable = call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    body = {"deployable_uuid": deployable, "key": "memory_mib", "value": 40960}
+    made = call("POST", "/v2/attributes", body, status=201)
+    for facts in (FACTS, {}, FACTS):
+        _report(attributes=facts)
+        shown = call("GET", f"/v2/deployables/{deployable}")["attributes"]
+        assert shown == {"rc": "FPGA", "traits1": TRAITS[0], **facts, "memory_mib": 40960}
+    call("POST", "/v2/attributes", {**body, "key": "product", "value": "T4"}, status=409)
+    call("DELETE", f"/v2/attributes/{made['uuid']}", status=204)
+    _report()
+    assert call("GET", f"/v2/deployables/{deployable}")["attributes"]["memory_mib"] == 81559
+
+
+def test_devices_show_what_ails_them(call: Call) -> None:
+    for reason in (None, HOT, None):
+        _report(unhealthy=reason)
+        shown, other = call("GET", "/v2/devices")["devices"]
+        health = "unhealthy" if reason else "healthy"
+        assert (shown["health"], shown["health_reason"]) == (health, reason)
+        assert (other["health"], other["health_reason"]) == ("healthy", None)
+        assert shown["missing"] is other["missing"] is False
+        assert call("GET", f"/v2/devices/{shown['uuid']}") == shown
+        for version in ("2.0", "2.6"):
+            old = call("GET", f"/v2/devices/{shown['uuid']}", version=version)
+            assert not {"health", "health_reason", "missing"} & old.keys()
+
+
+def test_devices_are_listed_by_their_health_and_whether_they_are_there(
+    call: Call, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    _report()
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    hosts.apply(hosts.card("b"), hosts.card("c", unhealthy=HOT))
+    gone, well, ill = call("GET", "/v2/devices")["devices"]
+    assert (gone["missing"], gone["health"]) == (True, "healthy")
+    for query, found in (
+        ("health=healthy", [gone, well]),
+        ("health=unhealthy", [ill]),
+        ("health=unhealthy&missing=true", []),
+        ("missing=false", [well, ill]),
+        ("missing=true", [gone]),
+        ("missing=true&hostname=host-2", []),
+    ):
+        assert call("GET", f"/v2/devices?{query}")["devices"] == found
+        call("GET", f"/v2/devices?{query}", version="2.6", status=400)
+
+
+def test_what_is_no_health_is_refused(call: Call) -> None:
+    for query in ("health=ill", "health=", "missing=perhaps", "missing=", "sort_key=health"):
+        call("GET", f"/v2/devices?{query}", status=400)
