@@ -12,10 +12,12 @@ import logging
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db, errors, notifications
 from cyborg.db import models, paging
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -54,22 +56,23 @@ def leave(uuid: str) -> None:
         db.delete(session, models.Conductor, models.Conductor.uuid == uuid)
 
 
-def mark_overdue(seconds: int) -> None:
-    """Mark down the hosts that have not reported for so long; what they have is kept."""
+def mark_overdue(conf: cfg.ConfigOpts) -> None:
+    """Mark down the hosts without a report for ``[conductor] host_down_time``; all else is kept."""
+    seconds = conf.conductor.host_down_time
     host = models.Host
     overdue = (
         host.down.is_(False),
         host.removed.is_(False),
         host.last_seen_ms < _before(seconds),
     )
-    ids = _some_ids(overdue)
+    ids = _some_hosts(overdue)
     if ids:
         for name in _mark_down((host.id.in_(ids), *overdue)):
             LOG.warning("Host %s is down: it has not reported for %d s", name, seconds)
 
 
 @db.retry
-def _some_ids(where: tuple[sa.ColumnElement[bool], ...]) -> list[int]:
+def _some_hosts(where: tuple[sa.ColumnElement[bool], ...]) -> list[int]:
     host = models.Host
     with db.reader() as session:
         return list(session.scalars(sa.select(host.id).where(*where).limit(_BATCH)))
@@ -79,12 +82,15 @@ def _some_ids(where: tuple[sa.ColumnElement[bool], ...]) -> list[int]:
 def _mark_down(where: tuple[sa.ColumnElement[bool], ...]) -> list[str]:
     """Mark those that still meet the conditions when they are locked; their names."""
     host = models.Host
-    query = sa.select(host.id, host.name).where(*where).order_by(host.id)
+    query = sa.select(host).where(*where).order_by(host.id).with_for_update(skip_locked=True)
     with db.writer() as session:
-        found = session.execute(query.with_for_update(skip_locked=True)).all()
-        if found:
-            db.update(session, host, host.id.in_([row_id for row_id, _name in found]), down=True)
-    return [name for _row_id, name in found]
+        hosts = list(session.scalars(query))
+        for found in hosts:
+            found.down = True
+        notifications.announce(
+            session, (notices.of_host(notices.HOST_DOWN, found) for found in hosts)
+        )
+    return [found.name for found in hosts]
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One conductor: a worker on the work table, a server for reports and kicks, signs of life."""
+"""One conductor: a worker on the work table, a server for messages, signs of life, duties."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import rpc, work
+from cyborg import process, rpc, work
 from cyborg.arqs import binding, events, host_steps
-from cyborg.conductor import endpoint, life, worker
+from cyborg.conductor import duties, endpoint, life, worker
 from cyborg.placement import sync
 
 #: Seconds for which handlers may finish when the conductor stops. With the time that the RPC
@@ -32,11 +32,13 @@ class ConductorService:
         conf.register_mutate_hook(self._read_again)
         self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._worker.kick))
         self._life = life.Life(self._worker.name, conf.host)
+        self._duties = process.Loop("duties", functools.partial(duties.perform, conf))
 
     def start(self) -> None:
         """Begin to work. The worker does not wait for a broker: it needs none."""
         self._life.start()
         self._worker.start()
+        self._duties.start()
         self._server.start()
 
     def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
@@ -46,6 +48,7 @@ class ConductorService:
     def stop(self) -> None:
         """Take no more work, finish or give back what was taken."""
         self._server.stop()
+        self._duties.stop(grace=2.0)
         self._worker.stop(STOP_GRACE)
         self._life.stop()
 

@@ -34,4 +34,21 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds one attempt of a host step may take before it is tried again.",
     ),
+    cfg.IntOpt(
+        "host_down_time",
+        default=180,
+        min=1,
+        mutable=True,
+        help="Seconds without a report from its agent after which a host is down, until its next "
+        "report. What it has is kept. Let it be several times [agent] report_interval of every "
+        "host.",
+    ),
+    cfg.IntOpt(
+        "arq_expiry",
+        default=86400,
+        min=0,
+        mutable=True,
+        help="Seconds after which an accelerator request that nobody has ever bound is deleted; "
+        "0 keeps it for good.",
+    ),
 ]

@@ -8,14 +8,16 @@ one at a time; an unchanged one costs a single statement.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, rpc, work
+from cyborg import db, notifications, rpc, work
 from cyborg.db import models
 from cyborg.inventory import changes, missing
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -37,10 +39,23 @@ def _unchanged(report: rpc.HostReport) -> bool:
         newer = (*same, _newer_than_stored(report))
         if db.update(session, host, *newer, host.down.is_(False), **_seen(report)):
             return True
-        came_up = db.update(session, host, *newer, **_seen(report)) == 1
-    if came_up:
-        LOG.info("Host %s is up again", report.host)
-    return came_up
+        if db.update(session, host, *newer, **_seen(report)):
+            _tell_up(session, report.host)
+            return True
+    return False
+
+
+def _tell_up(session: orm.Session, host_name: str) -> None:
+    """Tell that the host, which was down, is not when the caller's transaction commits."""
+    query = sa.select(models.Host).where(models.Host.name == host_name)
+
+    def told() -> Iterator[notices.Notice]:
+        # Nobody reads it where there is nobody to tell.
+        for host in session.scalars(query):
+            yield notices.of_host(notices.HOST_UP, host)
+
+    notifications.announce(session, told())
+    db.after_commit(session, lambda: LOG.info("Host %s is up again", host_name))
 
 
 def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
@@ -105,9 +120,9 @@ def _apply(report: rpc.HostReport) -> None:
         came_up, host.removed = host.down, False
         for name, value in _seen(report).items():
             setattr(host, name, value)
+        if came_up:
+            _tell_up(session, host.name)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
-    if came_up:
-        LOG.info("Host %s is up again", report.host)
     for path, reason in healths:
         # %r: a driver's words may hold what no log file can.
         now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"

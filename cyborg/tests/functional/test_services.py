@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import pathlib
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import pytest
+import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, rpc, services
+from cyborg.conductor import duties
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
-from cyborg.tests import messages
+from cyborg.inventory import query
+from cyborg.tests import hosts, messages
+from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.service import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -106,3 +113,82 @@ def test_a_conductor_stops_without_its_database(
     rpc.close()
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
+
+
+def host_states() -> dict[str, str]:
+    return {found.host: found.state for found in services.list_services(binary=services.AGENT)}
+
+
+@pytest.mark.every_database
+def test_a_host_that_does_not_report_is_down_until_it_does(
+    conf: cfg.ConfigOpts,
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "cyborg")
+    hosts.apply(hosts.card("a"))
+    hosts.apply(hosts.device("b", hosts.deployable("host-2_b")), host="host-2")
+    let_seconds_pass(conf.conductor.host_down_time + 1)
+    hosts.apply(hosts.device("b", hosts.deployable("host-2_b")), host="host-2")
+    caplog.clear()
+    for _ in range(2):
+        services.mark_overdue(conf)
+    assert host_states() == {"host-1": services.DOWN, "host-2": services.UP}
+    assert caplog.messages == ["Host host-1 is down: it has not reported for 180 s"]
+    assert len(query.list_devices()) == 2
+
+    caplog.clear()
+    with count_sql() as counter:
+        hosts.apply(hosts.card("a"))
+    assert len(counter.statements) <= 2
+    hosts.apply(hosts.card("a"))
+    assert host_states()["host-1"] == services.UP
+    assert caplog.messages == ["Host host-1 is up again"]
+
+    let_seconds_pass(conf.conductor.host_down_time + 1)
+    services.mark_overdue(conf)
+    hosts.apply(hosts.card("a", range(3)))
+    assert host_states() == {"host-1": services.UP, "host-2": services.DOWN}
+    assert caplog.messages.count("Host host-1 is up again") == 2
+
+
+@pytest.mark.every_database
+def test_of_many_conductors_one_says_that_a_host_is_down(
+    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"host-{number}" for number in range(20)]
+    for name in names:
+        hosts.apply(host=name)
+    let_seconds_pass(conf.conductor.host_down_time + 1)
+    with futures.ThreadPoolExecutor() as pool:
+        for _ in pool.map(services.mark_overdue, [conf] * 8):
+            pass
+    assert set(host_states().values()) == {services.DOWN}
+    assert len([text for text in caplog.messages if "is down" in text]) == len(names)
+
+
+def test_a_conductor_notices_by_itself(conf: cfg.ConfigOpts) -> None:
+    conf.set_override("poll_interval", 0.1, group="conductor")
+    hosts.apply()
+    let_seconds_pass(conf.conductor.host_down_time + 1)
+    rpc.use_memory(conf)
+    one = conductor_service.ConductorService(conf)
+    one.start()
+    until(lambda: host_states() == {"host-1": services.DOWN})
+    one.stop()
+    rpc.close()
+
+
+def test_what_a_duty_meets_keeps_no_other_from_being_done(
+    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
+) -> None:
+    with db.writer() as session:
+        session.execute(sa.text("DROP TABLE hosts"))
+        old = models.utcnow() - datetime.timedelta(seconds=conf.conductor.arq_expiry + 1)
+        session.add(
+            models.Arq(state=models.INITIAL, device_profile_name="p", group={}, created_at=old)
+        )
+    assert duties.perform(conf) == conf.conductor.poll_interval
+    assert "A fault in cyborg.services.mark_overdue" in caplog.text
+    with db.reader() as session:
+        assert session.scalars(sa.select(models.Arq)).all() == []
