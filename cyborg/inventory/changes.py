@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.inventory import lost
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +59,11 @@ class Plan:
         """Names of the deployables to insert, each with its driver."""
         of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
         return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
+
+    def device_uuids(self) -> dict[int, str]:
+        """The device of each deployable that there was, by the deployable's id."""
+        rows = (*self.gone, *(kept.row for kept in self.kept))
+        return {dep.id: row.uuid for row in rows for dep in row.deployables}
 
     def health_changes(self) -> list[tuple[str, str | None]]:
         """Control paths of devices that have fallen ill, each with the reason, or got well: None.
@@ -161,8 +166,11 @@ def without(plan: Plan, names: set[str]) -> Plan:
     )
 
 
-def apply(session: orm.Session, host_id: int, plan: Plan) -> None:
-    """Carry the plan out; what is gone is marked, for :func:`cyborg.inventory.missing.discard`."""
+def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]:
+    """Carry the plan out, and return the rows of new devices.
+
+    What is gone is marked, for :func:`cyborg.inventory.missing.discard`.
+    """
     lost_handles: list[models.AttachHandle] = []
     for device in plan.gone:
         device.missing = True
@@ -174,12 +182,14 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> None:
         lost_handles += _update_deployable(row, kept.driver, deployable)
     for kept, deployable in plan.new_deployables:
         session.add(_deployable(kept.driver, deployable, kept.row))
-    for new in plan.new:
-        session.add_all(_device(host_id, new))
+    inserted = [list(_device(host_id, new)) for new in plan.new]
+    for rows in inserted:
+        session.add_all(rows)
     session.flush()
-    _fail_undecided(session, lost_handles)
-    pending = [*_unsettled(lost_handles), *_forgotten(plan)]
+    lost.fail_binds(session, lost_handles, plan.device_uuids())
+    pending = [*lost.pending_steps(lost_handles), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
+    return [row for rows in inserted for row in rows if isinstance(row, models.Device)]
 
 
 def _lose_deployables(rows: Iterable[models.Deployable]) -> list[models.AttachHandle]:
@@ -329,30 +339,6 @@ def _handle(handle: base.AttachHandle) -> models.AttachHandle:
         attach_type=handle.attach_type,
         attach_info=base.canonical_json(dict(handle.attach_info)),
     )
-
-
-def _fail_undecided(session: orm.Session, lost: Iterable[models.AttachHandle]) -> None:
-    """Settle the ARQs that hold lost handles without serving a guest yet or any more."""
-    holders = [(handle, handle.arq) for handle in lost if handle.arq is not None]
-    undecided = [arq.id for _, arq in holders if arq.state == models.BIND_STARTED]
-    if undecided:
-        db.update(
-            session,
-            models.Arq,
-            sa.and_(models.Arq.id.in_(undecided), models.Arq.state == models.BIND_STARTED),
-            state=models.BIND_FAILED,
-            state_reason="The device vanished from its host while it was being prepared.",
-            attach_handle_id=None,
-        )
-        instances = [arq.instance_uuid for _, arq in holders if arq.id in undecided]
-        work.want(session, work.NOVA_EVENT, [uuid_ for uuid_ in instances if uuid_])
-
-
-def _unsettled(lost: Iterable[models.AttachHandle]) -> Iterator[str]:
-    """Lost handles with a step pending, which counts as done; its handler sees to that."""
-    for handle in lost:
-        if handle.arq is not None and handle.arq.state not in models.SERVING:
-            yield handle.uuid
 
 
 def _forgotten(plan: Plan) -> Iterator[str]:
