@@ -244,6 +244,13 @@ def _renew(owners: list[str], lease_seconds: float) -> set[str]:
         return {owner for owner in session.scalars(sa.select(row.owner).where(held)) if owner}
 
 
+def is_wanted(kind: str, key: str) -> bool:
+    """Whether that is still to be done."""
+    row = models.Work
+    with db.reader() as session:
+        return session.scalar(sa.select(row.id).where(row.kind == kind, row.key == key)) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
     """A row that was tried again and again to no avail."""
