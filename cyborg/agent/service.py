@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import process, rpc
-from cyborg.agent import discovery, endpoint
+from cyborg.agent import discovery, endpoint, hotplug
 from cyborg.drivers import registry
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ class Agent:
         )
         self._server = rpc.agent_server(conf, conf.host, endpoint.Endpoint(loaded.drivers))
         self._loop = process.Loop("discovery", self._step)
+        self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
         self._last_pass = -math.inf
+        self._looking_due = threading.Event()
         conf.register_mutate_hook(self._read_again)
         self._undelivered: rpc.HostReport | None = None
         self._pause = _FIRST_PAUSE
@@ -44,12 +47,21 @@ class Agent:
     def start(self) -> None:
         """Make the first pass now, and receive host steps as soon as there is a broker."""
         self._server.start()
+        if self._watcher is not None:
+            # Before the first pass, so that what changes during it makes another.
+            self._watcher.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Make no further pass and accept no further step."""
+        if self._watcher is not None:
+            self._watcher.stop()
         self._loop.stop()
         self._server.stop()
+
+    def _look_now(self) -> None:
+        self._looking_due.set()
+        self._loop.wake()
 
     def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
         self._discovery.timeout = conf.agent.driver_timeout
@@ -58,7 +70,8 @@ class Agent:
     def _step(self) -> float:
         """Make a pass if it is due, deliver what is not delivered; return how long to wait."""
         interval: float = self._conf.agent.report_interval
-        if time.monotonic() >= self._last_pass + interval:
+        if self._looking_due.is_set() or time.monotonic() >= self._last_pass + interval:
+            self._looking_due.clear()
             # A fresh report replaces one that could not be delivered: it says all of it anew.
             self._undelivered = self._report()
             self._last_pass = time.monotonic()

@@ -27,6 +27,12 @@ OPTS: list[cfg.Opt] = [
         "reported as failed, its known devices are kept, and it is not called again before it "
         "has returned.",
     ),
+    cfg.BoolOpt(
+        "hotplug",
+        default=True,
+        help="Make a discovery pass within a second after the kernel has told of a device that "
+        "came, went or changed its driver. Devices are found by the periodic pass all the same.",
+    ),
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of this host's root resource provider in Placement, which is Nova's name of "

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's own events, in a network namespace of the test's own, make the agent look again."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import itertools
+import multiprocessing
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cyborg.agent import hotplug
+from cyborg.tests.simulated import preload, uevents
+
+PATIENCE = 60
+_CLONE_NEWNET = 0x40000000
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Callable[..., Any]]:
+    """Call a function where nobody else hears the events that it makes up."""
+    if os.geteuid() != 0:
+        preload.missing("only root may make up events of the kernel")
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(
+        1, mp_context=spawn, initializer=leave_the_network
+    ) as child:
+        yield lambda function: child.submit(function).result(2 * PATIENCE)
+
+
+def leave_the_network() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def event(number: int = 0, subsystem: str = "pci") -> None:
+    """Have the kernel say that a device has come."""
+    path = f"/devices/made-up/{number}"
+    uevents.to_namespace({"ACTION": "add", "DEVPATH": path, "SUBSYSTEM": subsystem})
+
+
+class Looks:
+    """Counts the looks of a watcher that runs for the length of the block."""
+
+    def __init__(self) -> None:
+        self.times: queue.Queue[float] = queue.Queue()
+        self.watcher = hotplug.Watcher(lambda: self.times.put(time.monotonic()))
+
+    def __enter__(self) -> Looks:
+        self.watcher.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.watcher.stop()
+
+    def wait(self) -> float:
+        """When the next look was."""
+        return self.times.get(timeout=PATIENCE)
+
+
+def one_event() -> None:
+    with Looks() as looks:
+        event()
+        looks.wait()
+        event(subsystem="mdev")
+        looks.wait()
+
+
+def many_events() -> tuple[float, int]:
+    """Seconds that a thousand events took to be looked at, and how many looks that made."""
+    with Looks() as looks:
+        begin = time.monotonic()
+        for number in range(1000):
+            event(number)
+        sent = time.monotonic()
+        # The look that comes so much later is of the last of them, or there is none after it.
+        while (last := looks.wait()) < sent:
+            pass
+        return last - begin, looks.times.qsize() + 1
+
+
+def endless_events() -> None:
+    with Looks() as looks:
+        stop = threading.Event()
+
+        def storm() -> None:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                event(number)
+
+        thread = threading.Thread(target=storm)
+        thread.start()
+        for _ in range(3):
+            looks.wait()
+        stop.set()
+        thread.join()
+
+
+def foreign_events() -> bool:
+    """Whether the first look is for the event of an accelerator."""
+    with Looks() as looks:
+        event(subsystem="net")
+        event(subsystem="block")
+        time.sleep(3 * hotplug.DELAY)
+        begin = time.monotonic()
+        event()
+        return looks.wait() >= begin
+
+
+def broken_monitor() -> None:
+    with Looks() as looks:
+        monitor = looks.watcher._monitor
+        assert monitor is not None
+        with pathlib.Path(os.devnull).open() as other:
+            os.dup2(other.fileno(), monitor.fileno())
+        # The first look is for what nobody heard meanwhile.
+        event()
+        looks.wait()
+        event()
+        looks.wait()
+
+
+def test_each_event_makes_a_look(kernel):
+    kernel(one_event)
+
+
+def test_many_events_make_few_looks(kernel):
+    seconds, looks = kernel(many_events)
+
+    assert looks <= seconds / hotplug.DELAY + 1
+
+
+def test_a_storm_does_not_put_the_look_off(kernel):
+    kernel(endless_events)
+
+
+def test_what_is_no_accelerators_makes_none(kernel):
+    assert kernel(foreign_events)
+
+
+def test_a_monitor_that_fails_is_made_anew_and_nothing_is_lost(kernel):
+    kernel(broken_monitor)
+
+
+AGENT = """
+import sys
+from cyborg.cmd import agent
+from cyborg.agent import service
+
+class Watched(service.Agent):
+    def _report(self):
+        report = super()._report()
+        names = [deployable.name for device in report.devices["pci_driver"]
+                 for deployable in device.deployables]
+        print("report", *names, flush=True)
+        return report
+
+    def _deliver(self, report):
+        return True  # nobody is there who could take it
+
+service.Agent = Watched
+sys.exit(agent.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def agent(simulate_live, tmp_path):
+    """A host with one card, and its agent, which says what it reports."""
+    host = simulate_live({"cards": ["t4", "qat-4xxx"]})
+    config = tmp_path / "cyborg.conf"
+    config.write_text(
+        "[DEFAULT]\nhost = host-1\ntransport_url = fake://\n"
+        "[agent]\nenabled_drivers = pci_driver\nreport_interval = 86400\n"
+        '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
+    )
+    command = [sys.executable, "-c", AGENT, "--config-file", str(config)]
+    process = host.start(*command, stdout=subprocess.PIPE)
+    lines = (line.split() for line in process.stdout)
+    return host, process, (words[1:] for words in lines if words[:1] == ["report"])
+
+
+def test_a_card_that_comes_or_goes_is_reported_long_before_the_next_pass(agent):
+    host, process, reports = agent
+    assert next(reports) == [f"host-1_{host.card('t4')}"]
+
+    # Of what happens a first report may have one half.
+    host.change("pull", host.card("t4"))
+    assert any(names == [] for names in reports)
+    host.change("add", "t4")
+    assert any(len(names) == 1 for names in reports)
+
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
