@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import settings
 from keystoneauth1 import exceptions as ka_exc
 from openstack import exceptions as sdk_exc
 from records import BIN
@@ -56,6 +57,8 @@ class Scene:
             if self.compute.find_flavor(name) is None:
                 flavor = self.compute.create_flavor(name=name, ram=64, vcpus=1, disk=1)
                 self.compute.create_flavor_extra_specs(flavor, {"accel:device_profile": name})
+        for host in settings.HOSTS:
+            self.mend_host(host)
         self.clear()
 
     # --- acts -------------------------------------------------------------------------------
