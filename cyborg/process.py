@@ -26,8 +26,18 @@ RELOAD_SIGNAL = signal.SIGHUP
 
 def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
     """Read a service's options from its command line and the files it names, and open its log."""
+    read_options(conf, arguments)
+    open_log(conf)
+
+
+def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
+    """Read options from a command line and the files it names."""
     _register(conf)
     conf(list(arguments), project="cyborg", version=version.VERSION)
+
+
+def open_log(conf: cfg.ConfigOpts) -> None:
+    """Log where the options say, and first of all what they say in vain."""
     log.setup(conf, "cyborg")
     tell_what_means_nothing(conf)
 

@@ -7,16 +7,25 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import process, rpc
+from cyborg import metrics, process, rpc
 from cyborg.agent import service
+from cyborg.cmd import discover
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the agent until it is told to stop, and return the exit status."""
+    """Run the agent until it is told to stop, or one command; return the exit status."""
     conf = cfg.CONF
-    process.configure(conf, sys.argv[1:] if argv is None else argv)
+    conf.register_cli_opt(
+        cfg.SubCommandOpt(
+            "command", title="Commands", help="Without one, the agent runs.", handler=discover.add
+        )
+    )
+    process.read_options(conf, sys.argv[1:] if argv is None else argv)
+    if conf.command.name == discover.NAME:
+        return discover.run(conf)
+    process.open_log(conf)
     rpc.configure(conf)
-    process.run([service.Agent(conf)], conf=conf)
+    process.run([*metrics.endpoints(conf), service.Agent(conf)], conf=conf)
     return 0
 
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-agent discover``: shows what the drivers of this host see, and changes nothing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg import process
+from cyborg.agent import survey
+
+NAME = "discover"
+_FORMATS = {"table": survey.as_table, "json": survey.as_json}
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to a command line."""
+    text = (
+        "Show what the drivers of this host see and would report. No service need run, and "
+        "nothing is written. The exit status is 1 where a driver failed."
+    )
+    parser = subparsers.add_parser(NAME, help=text, description=text)
+    parser.add_argument(
+        "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."
+    )
+    parser.add_argument(
+        "--driver",
+        action="append",
+        metavar="NAME",
+        help="Ask this driver instead of those of [agent] enabled_drivers. May be repeated.",
+    )
+
+
+def run(conf: cfg.ConfigOpts) -> int:
+    """Carry the command out, and return the exit status."""
+    # The agent's own log may be another user's, and this is no agent.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Sentences("%(message)s"))
+    logging.basicConfig(level=logging.DEBUG if conf.debug else logging.INFO, handlers=[handler])
+    process.tell_what_means_nothing(conf)
+    if conf.command.driver:
+        conf.set_override("enabled_drivers", conf.command.driver, group="agent")
+    found = survey.make(conf)
+    print(_FORMATS[conf.command.format](found))
+    return int(found.failed)
+
+
+class _Sentences(logging.Formatter):
+    """Leaves tracebacks out: what went wrong is in the answer."""
+
+    def formatException(self, _exc_info: Any) -> str:  # noqa: N802 - the library's name
+        return ""
