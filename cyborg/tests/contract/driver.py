@@ -9,10 +9,15 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterable, Mapping
 
+import os_resource_classes
+import os_traits
 import pytest
 from oslo_config import cfg
 
 from cyborg.drivers import base, pci, registry
+
+#: ``look(host_name, passes)``: the devices of each pass.
+Look = Callable[..., list[list[base.Device]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +84,8 @@ def host_with(
 class DriverContract:
     """Inherit, set ``entry_point``, and override ``conf`` and ``host`` as the driver needs.
 
-    The host must show the driver one device at least.
+    The host must show the driver one device at least. A driver of PCI devices inherits
+    :class:`cyborg.tests.contract.simulated.SimulatedDriverContract` instead.
     """
 
     entry_point: str
@@ -96,8 +102,18 @@ class DriverContract:
         return lambda: entry_point.load()(conf)
 
     @pytest.fixture
-    def devices(self, make, host) -> list[base.Device]:
-        return list(make().discover(host))
+    def look(self, make, host) -> Look:
+        """What a new driver finds, on a host of that name, in each of some passes."""
+
+        def look(name: str = "host-1", passes: int = 1) -> list[list[base.Device]]:
+            driver, there = make(), dataclasses.replace(host, name=name)
+            return [list(driver.discover(there)) for _ in range(passes)]
+
+        return look
+
+    @pytest.fixture
+    def devices(self, look: Look) -> list[base.Device]:
+        return look()[0]
 
     def test_the_registry_loads_it(self, conf, make):
         conf.set_override("enabled_drivers", [self.entry_point], group="agent")
@@ -111,11 +127,15 @@ class DriverContract:
         assert devices
         assert all(isinstance(device, base.Device) for device in devices)
 
-    def test_two_passes_and_two_drivers_find_the_same(self, make, host, devices):
-        driver = make()
+    def test_two_passes_and_two_drivers_find_the_same(self, look, devices):
+        assert look(passes=2) == [devices, devices]
 
-        assert list(driver.discover(host)) == devices
-        assert list(driver.discover(host)) == devices
+    def test_it_names_nothing_that_placement_refuses(self, devices):
+        for deployable in _deployables(devices):
+            name = deployable.resource_class
+            assert name in os_resource_classes.STANDARDS or name.startswith("CUSTOM_")
+            for trait in deployable.traits:
+                assert trait in os_traits.get_traits() or trait.startswith("CUSTOM_")
 
     def test_devices_cross_the_wire_unchanged(self, devices):
         for device in devices:
@@ -126,16 +146,16 @@ class DriverContract:
 
         assert len(paths) == len(devices)
 
-    def test_names_of_deployables_are_distinct_and_begin_with_the_host(self, devices, host):
+    def test_names_of_deployables_are_distinct_and_begin_with_the_host(self, devices):
         names = [deployable.name for device in devices for deployable in device.deployables]
 
         assert len(set(names)) == len(names)
-        assert all(name.startswith(f"{host.name}_") for name in names)
+        assert all(name.startswith("host-1_") for name in names)
 
-    def test_another_host_has_other_names(self, make, host, devices):
-        elsewhere = dataclasses.replace(host, name="host-2")
+    def test_another_host_has_other_names(self, look, devices):
+        (elsewhere,) = look("host-2")
 
-        theirs = {d.name for device in make().discover(elsewhere) for d in device.deployables}
+        theirs = {deployable.name for deployable in _deployables(elsewhere)}
 
         assert theirs.isdisjoint(d.name for device in devices for d in device.deployables)
 
@@ -167,6 +187,10 @@ class DriverContract:
                 assert not deployable.prepares or isinstance(driver, base.Preparable)
                 assert not deployable.cleans or isinstance(driver, base.Cleanable)
 
+
+class HostStepContract(DriverContract):
+    """For a driver whose steps need nothing of the host."""
+
     def test_a_step_may_be_repeated(self, make, devices):
         driver = make()
         for device in devices:
@@ -184,6 +208,10 @@ class DriverContract:
                     for _ in range(2):
                         if deployable.cleans:
                             driver.clean(handle)
+
+
+def _deployables(devices: Iterable[base.Device]) -> list[base.Deployable]:
+    return [deployable for device in devices for deployable in device.deployables]
 
 
 def _handles(devices: Iterable[base.Device]) -> list[base.AttachHandle]:

@@ -12,7 +12,7 @@ from cyborg.drivers import base, fake
 from cyborg.tests.contract import driver as contract
 
 
-class TestFakeDriver(contract.DriverContract):
+class TestFakeDriver(contract.HostStepContract):
     entry_point = "fake_driver"
 
     @pytest.fixture(params=[(1, 16, False), (300, 2, False), (2, 4, True)])

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Discovery passes of the real drivers, to be called in a process that sees a simulated host."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from cyborg import conf as cyborg_conf
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci, registry
+
+_PATIENCE = 60
+_CHILDREN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+
+
+class Pass(NamedTuple):
+    """What one pass found, and what became of drivers that found nothing."""
+
+    devices: Mapping[str, tuple[base.Device, ...]]
+    errors: Mapping[str, str]
+
+
+class Cost(NamedTuple):
+    """What a pass did beside reading files."""
+
+    children: list[str]
+    walks: int
+
+
+def configured(text: str, drivers: Sequence[str], host: str) -> cfg.ConfigOpts:
+    """The configuration that a file with this text makes."""
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write(text)
+        file.flush()
+        conf(args=[], default_config_files=[file.name], default_config_dirs=[])
+    conf.set_override("host", host)
+    conf.set_override("enabled_drivers", list(drivers), group="agent")
+    return conf
+
+
+def run(
+    drivers: Sequence[str], text: str = "", host: str = "host-1", passes: int = 1
+) -> list[Pass]:
+    """Let an agent that has just been started make so many passes."""
+    looking, errors = _discovery(drivers, text, host)
+    found = [looking.run() for _ in range(passes)]
+    return [Pass(each.devices, {**errors, **each.errors}) for each in found]
+
+
+def cost(drivers: Sequence[str], text: str = "") -> Cost:
+    """What a pass costs when the process has warmed up."""
+    seen: list[tuple[str, object]] = []
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event in _CHILDREN or event in {"os.listdir", "os.scandir"}:
+            seen.append((event, arguments[0] if arguments else None))
+
+    looking, _errors = _discovery(drivers, text, "host-1")
+    looking.run()
+    sys.addaudithook(watch)
+    looking.run()
+    now = list(seen)
+    return Cost(
+        children=[event for event, _ in now if event in _CHILDREN],
+        walks=sum(str(place) == "/sys/bus/pci/devices" for _, place in now),
+    )
+
+
+def without_each(driver: str, text: str, addresses: Iterable[str]) -> dict[str, list[base.Device]]:
+    """What a driver finds if a function vanishes before more is asked of it: for each."""
+    conf = configured(text, [driver], "host-1")
+    walk = pci.scan()
+    found = {}
+    for address in addresses:
+        (made,) = registry.load(conf).drivers.values()
+        meanwhile = pci.Snapshot(walk.values(), _Vanishing(walk._details, address))
+        found[address] = list(made.discover(_Host(pci=meanwhile)))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Host:
+    pci: pci.Snapshot
+    name: str = "host-1"
+    foreign: frozenset[str] = frozenset()
+
+
+class _Vanishing:
+    """This host's sysfs, in which one function is gone."""
+
+    def __init__(self, details: pci.Details, gone: str) -> None:
+        self._details = details
+        self._gone = gone
+
+    def read(self, address: str, path: str) -> str:
+        self._look(address)
+        return self._details.read(address, path)
+
+    def names(self, address: str, path: str) -> Iterable[str]:
+        self._look(address)
+        return self._details.names(address, path)
+
+    def exists(self, address: str) -> bool:
+        return address != self._gone
+
+    def product(self, vendor: str, device: str) -> str | None:
+        return self._details.product(vendor, device)
+
+    def _look(self, address: str) -> None:
+        if address == self._gone:
+            raise FileNotFoundError(str(pathlib.Path("/sys/bus/pci/devices", address)))
+
+
+def _discovery(
+    drivers: Sequence[str], text: str, host: str
+) -> tuple[discovery.Discovery, Mapping[str, str]]:
+    loaded = registry.load(configured(text, drivers, host))
+    return discovery.Discovery(host, loaded.drivers, timeout=_PATIENCE), loaded.errors

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every driver of PCI devices promises, tried on a simulated host of its vendor's."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.drivers import base, pci
+from cyborg.tests import hosts
+from cyborg.tests.contract import driver, passes
+from cyborg.tests.simulated.preload import Host, Machine, folder
+
+
+class SimulatedDriverContract(driver.DriverContract):
+    """Inherit, and set ``entry_point`` and ``recorded``, a file in ``tests/data/hosts``.
+
+    ``options`` is the text of a configuration file; ``{a100}`` in it is the address of that card.
+    """
+
+    recorded: str
+    options = ""
+
+    @pytest.fixture(scope="class")
+    def simulated(self, machine: Machine) -> Iterator[Host]:
+        """The host, for tests that change nothing."""
+        with folder() as root:
+            yield Host(root, self.recorded, machine)
+
+    @pytest.fixture
+    def changeable(self, simulate) -> Host:
+        """A host of the test's own."""
+        return simulate(self.recorded)
+
+    @pytest.fixture(scope="class")
+    def text(self, simulated: Host) -> str:
+        names = {name: addresses[0] for name, addresses in simulated.layout.named.items()}
+        return textwrap.dedent(self.options).format_map(names)
+
+    @pytest.fixture
+    def conf(self, conf: cfg.ConfigOpts, text: str, tmp_path: pathlib.Path) -> cfg.ConfigOpts:
+        path = tmp_path / "driver.conf"
+        path.write_text(text)
+        conf(args=[], default_config_files=[str(path)], default_config_dirs=[])
+        conf.set_override("host", "host-1")
+        return conf
+
+    @pytest.fixture(scope="class")
+    def look(self, simulated: Host, text: str) -> driver.Look:
+        def look(name: str = "host-1", passes: int = 1) -> list[list[base.Device]]:
+            return [list(found) for found in self.run(simulated, text, name, passes)]
+
+        return look
+
+    @pytest.fixture(scope="class")
+    def devices(self, look: driver.Look) -> list[base.Device]:
+        return look()[0]
+
+    def run(
+        self, simulated: Host, text: str, name: str = "host-1", count: int = 1
+    ) -> list[tuple[base.Device, ...]]:
+        """The devices of each pass, none of which may fail."""
+        found = simulated.call(passes.run, [self.entry_point], text, name, count)
+        assert [each.errors for each in found] == [{}] * count
+        return [each.devices[self.entry_point] for each in found]
+
+    @pytest.mark.makes_up_rows
+    @pytest.mark.usefixtures("database")
+    def test_whatever_is_lost_nothing_in_use_is_removed(self, changeable, text):
+        """Drivers, virtual functions, cards: through the report, as the conductor applies it."""
+        simulated = changeable
+        self._report(simulated, text)
+        held = _hold_one_of_each()
+        assert held
+        for lost in _losses(simulated, held.values()):
+            for lose, address in lost:
+                lose(address)
+            self._report(simulated, text)
+            assert _arqs_of_handles() == held.keys()
+        assert simulated.call(_addresses).isdisjoint(held.values())
+
+    @pytest.mark.makes_up_rows
+    @pytest.mark.usefixtures("database")
+    def test_a_card_that_comes_back_is_the_same(self, changeable, text, devices):
+        simulated = changeable
+        self._report(simulated, text)
+        held = _hold_one_of_each()
+        before = _rows()
+        address = pci.join(devices[0].control_path.cpid_info)
+        card = simulated.function(simulated.function(address).pf or address)
+        simulated.pull(card.address)
+        self._report(simulated, text)
+        simulated.appear(card)
+        self._report(simulated, text)
+
+        assert _arqs_of_handles() == held.keys()
+        assert _rows() == before
+
+    def test_a_function_that_vanishes_meanwhile_takes_no_other_along(
+        self, simulated, text, devices
+    ):
+        places = {each for device in devices for each in sorted(_functions(device))[:2]}
+        some = sorted(places)[:: len(places) // 8 + 1]
+
+        found = simulated.call(passes.without_each, self.entry_point, text, some)
+
+        known = {deployable.name for device in devices for deployable in device.deployables}
+        for gone, left in found.items():
+            assert {dep.name for device in left for dep in device.deployables} <= known
+            remaining = [_plain(each) for each in left]
+            for device in devices:
+                if gone.rpartition(":")[0] not in _buses(device):
+                    assert _plain(device) in remaining
+
+    def _report(self, simulated: Host, text: str) -> None:
+        (devices,) = self.run(simulated, text)
+        hosts.apply(by_driver={self.entry_point: devices})
+
+
+def _addresses() -> set[str]:
+    return set(pci.scan())
+
+
+def _plain(device: base.Device) -> base.Device:
+    """The device as its driver made it, before it was asked for its health."""
+    wire = device.to_wire()
+    return base.Device.from_wire({**wire, "unhealthy": None})
+
+
+def _functions(device: base.Device) -> set[str]:
+    """The functions that a device names."""
+    found = {pci.join(device.control_path.cpid_info)}
+    for deployable in device.deployables:
+        for handle in deployable.attach_handles:
+            found.add(pci.join(handle.attach_info))
+    return found
+
+
+def _buses(device: base.Device) -> set[str]:
+    """The buses of a device's functions: what is on another has nothing to do with it."""
+    return {address.rpartition(":")[0] for address in _functions(device)}
+
+
+def _losses(simulated: Host, held: Iterable[str]) -> list[list[tuple[Callable[[str], None], str]]]:
+    """What is lost, step by step: a virtual function, a driver, a function, all cards."""
+    given = sorted(set(held))
+    cards = sorted({simulated.function(address).pf or address for address in given})
+
+    def pull(address: str) -> None:
+        if simulated.files.path(f"bus/pci/devices/{address}").exists():
+            simulated.pull(address)
+
+    virtual = [address for address in given if address not in cards]
+    return [
+        [(pull, address) for address in virtual[:1]],
+        [(simulated.detach, cards[0])],
+        [(pull, given[-1])],
+        [(pull, address) for address in cards],
+    ]
+
+
+def _hold_one_of_each() -> dict[str, str]:
+    """Let an ARQ hold the first handle of each deployable; the function of each, by ARQ."""
+    query = sa.select(models.AttachHandle).order_by(models.AttachHandle.id)
+    held: dict[int, str] = {}
+    arqs: dict[str, str] = {}
+    with db.writer() as session:
+        for handle in session.scalars(query):
+            if handle.deployable_id in held:
+                continue
+            held[handle.deployable_id] = handle.uuid
+            uuid = models.new_uuid()
+            arqs[uuid] = pci.join(json.loads(handle.attach_info))
+            session.add(
+                models.Arq(
+                    uuid=uuid,
+                    project_id="p",
+                    state=models.BOUND,
+                    device_profile_name="dp",
+                    group={},
+                    instance_uuid=models.new_uuid(),
+                    attach_handle_id=handle.id,
+                )
+            )
+    return arqs
+
+
+def _arqs_of_handles() -> set[str]:
+    """The ARQs whose handles are there."""
+    query = sa.select(models.Arq.uuid).join(
+        models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
+    )
+    with db.reader() as session:
+        return set(session.scalars(query))
+
+
+def _rows() -> dict[str, tuple[str, bool]]:
+    """The uuid of each deployable by its name, and whether it is missing."""
+    deployable = models.Deployable
+    with db.reader() as session:
+        rows = session.execute(sa.select(deployable.name, deployable.uuid, deployable.missing))
+        return {name: (uuid, missing) for name, uuid, missing in rows}

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QAT endpoints, network cards, AI processors, NVMe controllers, mediated devices, any card."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from cyborg.drivers import base, pci
+from cyborg.tests.contract import passes
+from cyborg.tests.contract import simulated as contract
+
+
+def names(devices) -> list[str]:
+    return [deployable.name for device in devices for deployable in device.deployables]
+
+
+def found(simulated, driver: str, text: str = "") -> tuple[base.Device, ...]:
+    (only,) = simulated.call(passes.run, [driver], text)
+    assert only.errors == {}
+    return only.devices[driver]
+
+
+class TestQat(contract.SimulatedDriverContract):
+    entry_point = "intel_qat_driver"
+    recorded = "qat"
+
+    def test_a_virtual_function_is_as_it_always_was(self, simulated, devices):
+        address = simulated.card("qat-c62x")
+        vf = simulated.vfs(address)[0]
+        device = devices[0]
+
+        assert (device.type, len(device.deployables)) == ("QAT", 4)
+        assert pci.join(device.control_path.cpid_info) == address
+        first = device.deployables[0]
+        assert first.name == f"host-1_{vf}"
+        assert (first.resource_class, first.num_accelerators) == ("CUSTOM_QAT", 1)
+        assert first.attach_handles == (
+            base.AttachHandle(attach_type="PCI", attach_info=pci.split(vf)),
+        )
+
+    def test_generation_and_services_are_traits(self, devices):
+        generations = [
+            [trait for trait in device.deployables[0].traits if "QAT_" in trait]
+            for device in devices
+        ]
+
+        assert generations == [["CUSTOM_QAT_GEN2"]] * 3 + [
+            ["CUSTOM_QAT_GEN4", "CUSTOM_QAT_ASYM", "CUSTOM_QAT_SYM"]
+        ] * 2 + [["CUSTOM_QAT_GEN4", "CUSTOM_QAT_DC"]]
+
+    def test_an_endpoint_without_virtual_functions_is_given_itself(self, simulated, devices):
+        assert names(devices)[-1] == f"host-1_{simulated.card('qat-402xx')}"
+
+    def test_an_endpoint_that_is_down_ails(self, changeable):
+        address = changeable.card("qat-4xxx")
+        changeable.files.put(f"{changeable.path(address)}/qat/state", "down")
+
+        ailing = {
+            pci.join(device.control_path.cpid_info): device.unhealthy
+            for device in found(changeable, "intel_qat_driver")
+            if device.unhealthy
+        }
+
+        assert ailing == {address: f"QAT endpoint {address} is down"}
+
+
+class TestNic(contract.SimulatedDriverContract):
+    entry_point = "intel_nic_driver"
+    recorded = "nic"
+    options = """
+        [nic_devices]
+        enabled_nic_types = x710_static
+        [x710_static]
+        physical_device_mappings = physnet1:ens2f0|ens9f0,phys-net-2:ens4f0
+        function_device_mappings = GTPv1:ens2f0,not a mapping
+    """
+
+    def test_a_virtual_function_is_as_it_always_was(self, simulated, devices):
+        address = simulated.card("x710")
+        vf = simulated.vfs(address)[0]
+        device = devices[0]
+
+        first = device.deployables[0]
+        assert (device.type, len(device.deployables)) == ("NIC", 8)
+        assert pci.join(device.control_path.cpid_info) == address
+        assert first.name == f"host-1_{vf}"
+        assert first.resource_class == "CUSTOM_NIC"
+        assert {"CUSTOM_VF", "CUSTOM_GTPV1", "CUSTOM_PHYSNET1"} <= set(first.traits)
+        assert first.attach_handles == (
+            base.AttachHandle(
+                attach_type="PCI",
+                attach_info={**pci.split(vf), "physical_network": "physnet1"},
+            ),
+        )
+
+    def test_a_trait_of_a_network_is_legal_and_its_name_is_kept(self, devices):
+        third = devices[2].deployables[0]
+
+        assert "CUSTOM_PHYS_NET_2" in third.traits
+        assert third.attach_handles[0].attach_info["physical_network"] == "phys-net-2"
+
+    def test_a_port_without_virtual_functions_is_given_itself(self, simulated, devices):
+        (deployable,) = devices[1].deployables
+
+        assert deployable.name == f"host-1_{simulated.card('xl710')}"
+        assert "CUSTOM_PF" in deployable.traits
+
+    def test_the_hosts_own_uplink_is_not_offered(self, simulated, devices):
+        assert f"host-1_{simulated.card('uplink')}" not in names(devices)
+
+
+def test_only_the_cards_that_are_named_are_reported(simulate):
+    simulated = simulate("nic")
+    address = simulated.card("e810")
+    text = f"""
+[nic_devices]
+enabled_nic_types = mine
+[mine]
+device_addresses = {address}
+"""
+
+    (device,) = found(simulated, "intel_nic_driver", text)
+
+    assert pci.join(device.control_path.cpid_info) == address
+
+
+class TestAscend(contract.SimulatedDriverContract):
+    entry_point = "huawei_ascend_driver"
+    recorded = "ascend"
+
+    def test_every_generation_is_reported_with_its_host_in_the_name(self, simulated, devices):
+        assert names(devices)[:5] == [
+            *(f"host-1_{simulated.card('ascend310', number)}" for number in range(4)),
+            f"host-1_{simulated.card('ascend910')}",
+        ]
+        assert {device.type for device in devices} == {"AICHIP"}
+        assert devices[0].deployables[0].traits[:2] == (
+            "CUSTOM_AICHIP_HUAWEI",
+            "CUSTOM_AICHIP_PRODUCT_ID_D100",
+        )
+        assert len(devices[5].deployables) == 2
+
+
+class TestInspurDisk(contract.SimulatedDriverContract):
+    entry_point = "inspur_nvme_ssd_driver"
+    recorded = "nvme"
+
+    def test_a_disk_is_as_it_always_was(self, simulated, devices):
+        (deployable,) = devices[0].deployables
+
+        assert devices[0].type == "SSD"
+        assert deployable.name == f"host-1_{simulated.card('nvme-inspur')}"
+        assert deployable.resource_class == "CUSTOM_SSD"
+        assert deployable.traits[:2] == ("CUSTOM_SSD_INSPUR", "CUSTOM_SSD_PRODUCT_ID_1001")
+
+
+class TestNvme(contract.SimulatedDriverContract):
+    entry_point = "nvme_driver"
+    recorded = "nvme"
+    options = """
+        [nvme]
+        device_spec = {{"vendor_id": "144d"}}
+    """
+
+    def test_the_disk_that_the_host_runs_on_is_not_offered(self, simulated, devices):
+        assert names(devices) == [
+            *(f"host-1_{simulated.card('nvme-pm1733', number)}" for number in range(4)),
+            f"host-1_{simulated.card('nvme-passthrough')}",
+        ]
+
+    def test_namespaces_and_their_size_are_attributes(self, devices):
+        attributes = devices[0].deployables[0].attributes
+
+        assert attributes["namespaces"] == 1
+        assert attributes["capacity_mib"] == 3750748848 // 2048
+        assert attributes["firmware"] == "EPK9AB5Q"
+
+    def test_a_dead_controller_ails(self, changeable, text):
+        address = changeable.card("nvme-pm1733")
+        (name,) = changeable.files.names(f"{changeable.path(address)}/nvme")
+        changeable.files.put(f"{changeable.path(address)}/nvme/{name}/state", "dead")
+
+        device, *others = found(changeable, "nvme_driver", text)
+
+        assert device.unhealthy == f"NVMe controller {address} is dead"
+        assert not any(each.unhealthy for each in others)
+
+
+def test_no_disk_is_reported_that_is_not_listed(simulate):
+    assert found(simulate("nvme"), "nvme_driver") == ()
+
+
+class TestMdev(contract.SimulatedDriverContract):
+    entry_point = "mdev_driver"
+    recorded = "nvidia"
+    options = """
+        [mdev]
+        mdev_spec = {{"parent": "{t4}", "mdev_type": "nvidia-23*", "resource_class": "VGPU"}}
+        mdev_spec = {{"parent": "0000:19:*", "mdev_type": "nvidia-474", "traits": "gold"}}
+    """
+
+    def test_each_parent_has_what_it_says_it_has(self, simulated, devices):
+        a100, t4 = devices[0], devices[-1]
+
+        assert len(devices) == 17
+        assert a100.deployables[0].resource_class == "CUSTOM_MDEV"
+        assert {"OWNER_CYBORG", "CUSTOM_MDEV_NVIDIA_474", "CUSTOM_GOLD"} <= set(
+            a100.deployables[0].traits
+        )
+        (deployable,) = t4.deployables
+        assert deployable.name == f"host-1_{simulated.card('t4')}"
+        assert (deployable.resource_class, deployable.num_accelerators) == ("VGPU", 16)
+        assert deployable.attach_handles[0].attach_info["asked_type"] == "nvidia-230"
+
+    def test_a_part_in_use_is_still_offered_and_is_told_to_be_ready(
+        self, changeable, text, devices
+    ):
+        uuid = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
+        path = changeable.path(changeable.card("t4"))
+        changeable.write(f"{path}/mdev_supported_types/nvidia-230/create", uuid)
+
+        later = found(changeable, "mdev_driver", text)[-1].deployables[0]
+
+        assert later.num_accelerators == devices[-1].deployables[0].num_accelerators
+        assert later.prepared == (uuid,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "must be an object with mdev_type"),
+        ('{"mdev_type": "a", "parents": "b"}', "it may have"),
+        ('{"mdev_type": "a", "type": "TOASTER"}', "type must be one of"),
+    ],
+)
+def test_a_wrong_list_of_mediated_devices_is_told(simulate, spec, sentence):
+    (only,) = simulate({"cards": ["t4"]}).call(
+        passes.run, ["mdev_driver"], f"[mdev]\nmdev_spec = {spec}\n"
+    )
+
+    assert sentence in only.errors["mdev_driver"]
+
+
+class TestPassthrough(contract.SimulatedDriverContract):
+    entry_point = "pci_driver"
+    recorded = "mixed"
+    options = """
+        [pci]
+        device_spec = {{"vendor_id": "10de", "product_id": "20f1"}}
+        device_spec = {{"vendor_id": "8086", "product_id": "1572", "exclude": true}}
+        device_spec = {{"vendor_id": "8086", "type": "NIC", "resource_class": "nic"}}
+        device_spec = {{"vendor_id": "144d"}}
+    """
+
+    def test_type_and_class_are_those_of_the_rule(self, devices):
+        kinds = {
+            (device.type, device.vendor, device.deployables[0].resource_class)
+            for device in devices
+        }
+
+        assert kinds == {
+            ("PCI", "10de", "CUSTOM_PCI"),
+            ("NIC", "8086", "CUSTOM_NIC"),
+            ("PCI", "144d", "CUSTOM_PCI"),
+        }
+
+    def test_what_the_host_uses_or_is_excluded_is_not_offered(self, simulated, devices):
+        offered = set(names(devices))
+
+        for name in ("nvme-system", "uplink", "x710"):
+            assert f"host-1_{simulated.card(name)}" not in offered
+        assert f"host-1_{simulated.card('nvme-pm1733')}" in offered
+
+
+def test_every_driver_at_once_finds_each_function_once(simulate, caplog):
+    caplog.set_level(logging.INFO)
+    simulated = simulate("mixed")
+    text = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n[pci]\ndevice_spec = {"vendor_id": "10de"}'
+
+    (only,) = simulated.call(passes.run, ALL, text)
+
+    assert only.errors == {}
+    given = [
+        pci.join(handle.attach_info)
+        for devices in only.devices.values()
+        for device in devices
+        for deployable in device.deployables
+        for handle in deployable.attach_handles
+    ]
+    assert len(set(given)) == len(given)
+    assert all(only.devices[driver] for driver in ALL if driver not in {"mdev_driver", "pci_driver"})
+    assert only.devices["pci_driver"] == ()
+
+
+def test_a_pass_of_every_driver_walks_once_and_starts_no_process(simulate):
+    text = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n[pci]\ndevice_spec = {"vendor_id": "15b3"}'
+
+    assert simulate("mixed").call(passes.cost, ALL, text) == passes.Cost(children=[], walks=1)
+
+
+ALL = [
+    "amd_gpu_driver",
+    "huawei_ascend_driver",
+    "inspur_fpga_driver",
+    "inspur_nvme_ssd_driver",
+    "intel_fpga_driver",
+    "intel_nic_driver",
+    "intel_qat_driver",
+    "mdev_driver",
+    "nvidia_gpu_driver",
+    "nvme_driver",
+    "pci_driver",
+    "xilinx_fpga_driver",
+]

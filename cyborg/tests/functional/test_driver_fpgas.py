@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FPGA cards: Intel's with their regions, Xilinx's with two functions, Inspur's whole."""
+
+from __future__ import annotations
+
+from cyborg.drivers import base, pci
+from cyborg.tests.contract import passes
+from cyborg.tests.contract import simulated as contract
+
+
+def handle(address: str) -> base.AttachHandle:
+    return base.AttachHandle(attach_type="PCI", attach_info=pci.split(address))
+
+
+def found(simulated, driver: str) -> tuple[base.Device, ...]:
+    (only,) = simulated.call(passes.run, [driver])
+    assert only.errors == {}
+    return only.devices[driver]
+
+
+class TestIntel(contract.SimulatedDriverContract):
+    entry_point = "intel_fpga_driver"
+    recorded = "intel-fpga"
+
+    def test_a_card_under_the_older_driver_is_as_it_always_was(self, simulated, devices):
+        address = simulated.card("pac-a10-shared")
+        device = devices[1]
+
+        (deployable,) = device.deployables
+        vf = f"{address[:-1]}1"
+        assert pci.join(device.control_path.cpid_info) == address
+        assert (device.type, deployable.resource_class) == ("FPGA", "FPGA")
+        assert deployable.name == f"host-1_{vf}"
+        assert deployable.traits[:4] == (
+            "CUSTOM_FPGA_INTEL",
+            "CUSTOM_FPGA_INTEL_PAC_ARRIA10",
+            "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B",
+            "CUSTOM_FPGA_REGION_INTEL_9926AB6D6C925A68AABCA7D84C545738",
+        )
+        assert deployable.attach_handles == (handle(vf),)
+
+    def test_a_card_without_virtual_functions_is_given_itself(self, simulated, devices):
+        (deployable,) = devices[0].deployables
+
+        assert deployable.name == f"host-1_{simulated.card('pac-a10')}"
+        assert deployable.attach_handles == (handle(simulated.card("pac-a10")),)
+
+    def test_a_card_under_the_kernels_driver(self, devices):
+        (deployable,) = devices[3].deployables
+
+        assert deployable.traits[:4] == (
+            "CUSTOM_FPGA_INTEL",
+            "CUSTOM_FPGA_INTEL_PAC_N3000",
+            "CUSTOM_FPGA_FUNCTION_ID_INTEL_9AEFFE5F84570612C000C9660D824272",
+            "CUSTOM_FPGA_REGION_INTEL_F3C99413FE5C4B3183AA4B1C8D1A6E3E",
+        )
+        assert deployable.attributes["firmware"] == "0x23000110010309"
+
+    def test_a_card_with_two_regions_has_the_traits_of_both(self, devices):
+        (deployable,) = devices[4].deployables
+
+        regions = [trait for trait in deployable.traits if "REGION" in trait]
+        loaded = [trait for trait in deployable.traits if "FUNCTION" in trait]
+        assert (len(regions), len(loaded)) == (2, 2)
+
+
+def test_regions_with_a_virtual_function_each_are_deployables(simulate):
+    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    address = simulated.card("d5005")
+    vfs = simulated.vfs(address)
+    first, second = device.deployables
+    assert [first.name, second.name] == [f"host-1_{vf}" for vf in vfs]
+    assert first.attach_handles == (handle(vfs[0]),)
+    assert "CUSTOM_FPGA_REGION_INTEL_F3C99413FE5C4B3183AA4B1C8D1A6E3E" in first.traits
+    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_9AEFFE5F84570612C000C9660D824272" in first.traits
+    assert "CUSTOM_FPGA_REGION_INTEL_BFAC4D851EE856FE8C95865CE1BBAA2D" in second.traits
+    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_56E203E9864F49A7B94B12284C31E02B" in second.traits
+    assert not set(first.traits) >= {trait for trait in second.traits if "REGION" in trait}
+
+
+def test_one_region_has_a_handle_for_each_virtual_function(simulate):
+    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    (deployable,) = device.deployables
+    vfs = simulated.vfs(simulated.card("pac-a10"))
+    assert deployable.name == f"host-1_{vfs[0]}"
+    assert deployable.num_accelerators == 3
+    assert deployable.attach_handles == tuple(handle(vf) for vf in vfs)
+
+
+class TestXilinx(contract.SimulatedDriverContract):
+    entry_point = "xilinx_fpga_driver"
+    recorded = "xilinx"
+
+    def test_a_card_is_as_it_always_was(self, simulated, devices):
+        address = simulated.card("u250")
+        device = devices[0]
+
+        (deployable,) = device.deployables
+        assert pci.join(device.control_path.cpid_info) == address
+        assert deployable.name == f"host-1_{address}"
+        assert (deployable.resource_class, deployable.num_accelerators) == ("FPGA", 1)
+        assert deployable.traits[:2] == ("CUSTOM_FPGA_XILINX", "CUSTOM_FPGA_PRODUCT_ID_5004")
+        assert deployable.attach_handles == (handle(address), handle(f"{address[:-1]}1"))
+
+    def test_the_shell_is_the_firmware(self, devices):
+        assert devices[0].deployables[0].attributes["firmware"] == (
+            "xilinx_u250_gen3x16_xdma_shell_4_1"
+        )
+
+    def test_a_card_that_loses_a_function_keeps_its_name_and_ails(self, changeable):
+        address = changeable.card("u250")
+        changeable.pull(address)
+
+        device, *_others = found(changeable, "xilinx_fpga_driver")
+
+        (deployable,) = device.deployables
+        assert pci.join(device.control_path.cpid_info) == address
+        assert deployable.name == f"host-1_{address}"
+        assert deployable.attach_handles == (handle(f"{address[:-1]}1"),)
+        assert device.unhealthy == f"PCI function {address} is missing from the bus"
+
+
+class TestInspur(contract.SimulatedDriverContract):
+    entry_point = "inspur_fpga_driver"
+    recorded = "inspur"
+
+    def test_cards_are_as_they_always_were_and_disks_are_none(self, simulated, devices):
+        device, _second = devices
+
+        (deployable,) = device.deployables
+        address = simulated.card("fpga-inspur")
+        assert deployable.name == f"host-1_{address}"
+        assert deployable.resource_class == "FPGA"
+        assert deployable.traits[:2] == ("CUSTOM_FPGA_INSPUR", "CUSTOM_FPGA_PRODUCT_ID_0911")
+        assert deployable.attach_handles == (handle(address),)

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs: whole ones, and what they are divided into."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci, registry
+from cyborg.tests.contract import passes
+from cyborg.tests.contract import simulated as contract
+
+A100, MIG, WHOLE, H100, H200, T4, PASSED = (
+    f"0000:{bus}:00.0" for bus in ("19", "21", "29", "31", "39", "41", "49")
+)
+
+
+def names(devices) -> list[str]:
+    return [deployable.name for device in devices for deployable in device.deployables]
+
+
+def by_card(devices) -> dict[str, list[base.Deployable]]:
+    """The deployables by the slot of their device."""
+    found: dict[str, list[base.Deployable]] = {}
+    for device in devices:
+        slot = pci.join(device.control_path.cpid_info).rpartition(":")[0]
+        found.setdefault(f"{slot}:00.0", []).extend(device.deployables)
+    return found
+
+
+def nvidia(simulated, text: str = "", count: int = 1) -> list[passes.Pass]:
+    return simulated.call(passes.run, ["nvidia_gpu_driver"], text, "host-1", count)
+
+
+def found(simulated, text: str = "") -> tuple[base.Device, ...]:
+    (only,) = nvidia(simulated, text)
+    assert only.errors == {}
+    return only.devices["nvidia_gpu_driver"]
+
+
+class TestDividedNvidia(contract.SimulatedDriverContract):
+    entry_point = "nvidia_gpu_driver"
+    recorded = "nvidia"
+    options = """
+        [gpu_devices]
+        enabled_vgpu_types = nvidia-474, nvidia-475, nvidia-1137, nvidia-222
+        [vgpu_nvidia-474]
+        device_addresses = {a100}
+        [vgpu_nvidia-475]
+        device_addresses = {a100-mig}
+        [vgpu_nvidia-1137]
+        device_addresses = {h100}
+        [vgpu_nvidia-222]
+        device_addresses = {t4}
+    """
+
+    def test_each_card_has_as_many_parts_as_fit_on_it(self, devices):
+        parts = {
+            card: [each.num_accelerators for each in deployables]
+            for card, deployables in by_card(devices).items()
+        }
+
+        assert parts == {
+            A100: [1],
+            MIG: [1] * 7,
+            WHOLE: [1],
+            H100: [1, 1],
+            H200: [1],
+            T4: [16],
+            PASSED: [1],
+        }
+
+    def test_parts_are_virtual_gpus_and_the_rest_are_whole(self, devices):
+        classes = {
+            card: {each.resource_class for each in deployables}
+            for card, deployables in by_card(devices).items()
+        }
+
+        assert classes == dict.fromkeys([A100, MIG, H100, T4], {"VGPU"}) | dict.fromkeys(
+            [WHOLE, H200, PASSED], {"PGPU"}
+        )
+
+    def test_a_mediated_device_is_named_as_it_always_was(self, devices):
+        (deployable,) = by_card(devices)[T4]
+
+        assert deployable.name == f"host-1_{T4}"
+        assert deployable.traits[:2] == ("OWNER_CYBORG", "CUSTOM_NVIDIA_1EB8_T4_1B")
+        assert deployable.prepares
+        assert deployable.cleans
+        assert deployable.prepared == ()
+        assert deployable.attributes["memory_mib"] == 1024
+        assert deployable.attach_handles[15] == base.AttachHandle(
+            attach_type="MDEV",
+            attach_info={
+                "domain": "0000",
+                "bus": "41",
+                "device": "00",
+                "function": "0",
+                "asked_type": "nvidia-222",
+                "vgpu_mark": "nvidia-222_15",
+            },
+        )
+
+    def test_a_virtual_function_with_a_mediated_device_is_named_by_its_address(self, devices):
+        (deployable,) = by_card(devices)[A100]
+
+        assert deployable.name == "host-1_0000:19:00.4"
+        assert "CUSTOM_NVIDIA_20F1_A100_40C" in deployable.traits
+
+    def test_slices_are_told_from_shares_of_time(self, devices):
+        cards = by_card(devices)
+
+        assert all("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[MIG])
+        assert all("CUSTOM_NVIDIA_20F1_A100_1_5C" in each.traits for each in cards[MIG])
+        assert not any("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[A100] + cards[H100])
+
+    def test_a_virtual_function_that_is_given_a_type_is_a_pci_device(self, devices):
+        first, _second = by_card(devices)[H100]
+
+        assert "CUSTOM_NVIDIA_2330_H100XM_40C" in first.traits
+        assert first.attributes["memory_mib"] == 40960
+        assert first.attach_handles == (
+            base.AttachHandle(
+                attach_type="PCI",
+                attach_info={
+                    "domain": "0000",
+                    "bus": "31",
+                    "device": "00",
+                    "function": "4",
+                    "asked_type": "1137",
+                },
+            ),
+        )
+
+    def test_parts_in_use_are_still_what_was_offered(self, changeable, text, devices):
+        uuid = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
+        vf = changeable.path("0000:19:00.4")
+        changeable.write(f"{vf}/mdev_supported_types/nvidia-474/create", uuid)
+        changeable.write(f"{changeable.path('0000:31:00.4')}/nvidia/current_vgpu_type", "1137")
+        changeable.write(f"{changeable.path('0000:31:00.5')}/nvidia/current_vgpu_type", "1137")
+
+        later = found(changeable, text)
+
+        assert names(later) == names(devices)
+        assert by_card(later)[A100][0].prepared == (uuid,)
+        assert len(by_card(later)[H100]) == 2
+
+
+class TestWholeNvidia(contract.SimulatedDriverContract):
+    entry_point = "nvidia_gpu_driver"
+    recorded = "nvidia"
+
+    def test_a_virtual_function_is_no_gpu(self, devices):
+        assert names(devices) == [
+            f"host-1_{card}" for card in (A100, MIG, WHOLE, H100, H200, T4, PASSED)
+        ]
+
+    def test_the_host_keeps_the_screen_it_was_booted_with(self, simulated, devices):
+        assert f"host-1_{simulated.card('console')}" not in names(devices)
+
+    def test_a_card_is_as_it_always_was(self, devices):
+        device = devices[5]
+
+        (deployable,) = device.deployables
+        place = {"domain": "0000", "bus": "41", "device": "00", "function": "0"}
+        assert (device.type, device.vendor) == ("GPU", "10de")
+        assert json.loads(device.std_board_info)["product_id"] == "1eb8"
+        assert device.control_path == base.ControlPath(cpid_type="PCI", cpid_info=place)
+        assert (deployable.resource_class, deployable.num_accelerators) == ("PGPU", 1)
+        assert deployable.traits[:2] == ("OWNER_CYBORG", "CUSTOM_NVIDIA_1EB8")
+        assert deployable.attach_handles == (
+            base.AttachHandle(attach_type="PCI", attach_info=place),
+        )
+
+    def test_facts_are_attributes_and_some_are_traits(self, devices):
+        attributes = devices[3].deployables[0].attributes
+
+        assert attributes["memory_mib"] == 81920
+        assert attributes["numa_node"] == 1
+        assert attributes["pci_address"] == H100
+        assert attributes["firmware"] == "92.00.45.00.03"
+        assert {"CUSTOM_MEMORY_GIB_80", "CUSTOM_NUMA_NODE_1"} <= set(
+            devices[3].deployables[0].traits
+        )
+
+    def test_what_only_the_driver_tells_is_remembered_while_a_guest_has_the_card(
+        self, changeable
+    ):
+        before, after = changeable.call(_passed_to_a_guest, str(changeable.root), H200)
+
+        assert before["firmware"] == "92.00.45.00.03"
+        assert after == before
+
+    def test_a_card_is_kept_while_a_guest_has_a_part_of_it(self, changeable):
+        vf = changeable.vfs(A100)[3]
+        changeable.detach(vf)
+        changeable.attach(vf, "vfio-pci")
+
+        assert f"host-1_{A100}" not in names(found(changeable))
+
+
+def _passed_to_a_guest(root: str, address: str) -> tuple[dict, dict]:
+    """The attributes of a card before its driver is exchanged, and after."""
+    loaded = registry.load(passes.configured("", ["nvidia_gpu_driver"], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+
+    def attributes() -> dict:
+        (device,) = (
+            device
+            for device in looking.run().devices["nvidia_gpu_driver"]
+            if pci.join(device.control_path.cpid_info) == address
+        )
+        return dict(device.deployables[0].attributes)
+
+    before = attributes()
+    uevent = pathlib.Path(f"/sys/bus/pci/devices/{address}/uevent")
+    uevent.write_text(uevent.read_text().replace("DRIVER=nvidia", "DRIVER=vfio-pci"))
+    pathlib.Path(root, f"proc/driver/nvidia/gpus/{address}/information").unlink()
+    return before, attributes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "enabled_vgpu_types = nvidia-9\n[vgpu_nvidia-9]\ndevice_addresses = 0000:19:00.0",
+        "enabled_vgpu_types = x, nvidia-222\n"
+        "[vgpu_nvidia-222]\ndevice_addresses = 0000:19:00.0",
+    ],
+    ids=["unknown", "another card's"],
+)
+def test_a_wrong_type_keeps_its_card_and_no_other(simulate, options):
+    simulated = simulate("nvidia")
+
+    assert names(found(simulated, f"[gpu_devices]\n{options}")) == [
+        f"host-1_{card}" for card in (MIG, WHOLE, H100, H200, T4, PASSED)
+    ]
+
+
+def test_a_single_type_is_for_every_card_that_has_it(simulate):
+    simulated = simulate("nvidia")
+
+    cards = by_card(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-222"))
+
+    classes = {card: deployables[0].resource_class for card, deployables in cards.items()}
+    assert classes == dict.fromkeys([A100, MIG, WHOLE, H100, H200, PASSED], "PGPU") | {T4: "VGPU"}
+
+
+def test_a_card_that_is_to_be_of_two_types_becomes_the_first(simulate):
+    simulated = simulate("nvidia")
+
+    cards = by_card(
+        found(
+            simulated,
+            "[gpu_devices]\nenabled_vgpu_types = nvidia-230, nvidia-222\n"
+            f"[vgpu_nvidia-230]\ndevice_addresses = {T4}\n"
+            f"[vgpu_nvidia-222]\ndevice_addresses = {T4}\n",
+        )
+    )
+
+    assert cards[T4][0].attributes["vgpu_type"] == "nvidia-230"
+
+
+def test_the_operator_limits_how_many_parts_a_card_has(simulate):
+    simulated = simulate("nvidia")
+
+    cards = by_card(
+        found(
+            simulated,
+            "[gpu_devices]\nenabled_vgpu_types = 1132\n"
+            f"[vgpu_1132]\ndevice_addresses = {H100}\nmax_instances = 3\n",
+        )
+    )
+
+    assert len(cards[H100]) == 3
+
+
+class TestAmd(contract.SimulatedDriverContract):
+    entry_point = "amd_gpu_driver"
+    recorded = "amd"
+
+    def test_a_part_of_a_card_is_a_virtual_gpu(self, devices):
+        kinds = [
+            [deployable.resource_class for deployable in device.deployables] for device in devices
+        ]
+
+        assert kinds == [["PGPU"], ["VGPU"] * 4, ["PGPU"], ["VGPU"]]
+
+    def test_memory_and_product_are_attributes(self, devices):
+        attributes = devices[0].deployables[0].attributes
+
+        assert attributes["memory_mib"] == 65520
+        assert attributes["product"] == "AMD Instinct MI210"
+        assert attributes["firmware"] == "113-D673-0401"
+        assert "CUSTOM_AMD_740F" in devices[0].deployables[0].traits
