@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import errno
 import pathlib
-import subprocess
 
 import pytest
 import pyudev
@@ -45,17 +43,11 @@ def listen(ready: str, last: str) -> list[tuple[str, str]]:
     monitor.start()
     pathlib.Path(ready).touch()
     seen = []
-    while (device := monitor.poll(timeout=60)) is not None:
+    while (device := monitor.poll(timeout=180)) is not None:
         seen.append((device.action, device.sys_name))
         if device.action == last:
             break
     return seen
-
-
-def refused(call, *arguments) -> str:
-    with pytest.raises(OSError) as caught:
-        call(*arguments)
-    return errno.errorcode[caught.value.errno]
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -72,11 +64,10 @@ def test_pyudev_finds_every_function_as_the_file_says(simulate, name):
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_no_link_leads_nowhere(simulate, name):
-    root = simulate(name).root
+    links = [path for path in (simulate(name).root / "sys").rglob("*") if path.is_symlink()]
 
-    dangling = subprocess.run(["find", root / "sys", "-xtype", "l"], capture_output=True, text=True)
-
-    assert dangling.stdout == ""
+    assert links
+    assert [path for path in links if not path.exists()] == []
 
 
 def test_the_large_host_has_512_functions_beside_its_ports(simulate):
@@ -151,4 +142,4 @@ def test_listeners_are_told(simulate, tmp_path):
     service.until((tmp_path / "ready").exists)
     host.pull(card)
 
-    assert heard.result(60) == [("unbind", card), ("remove", card)]
+    assert heard.result(180) == [("unbind", card), ("remove", card)]

@@ -25,7 +25,7 @@ import pytest
 from cyborg.tests.simulated import cards, layout, namespaces
 from cyborg.tests.simulated.preload import folder, missing
 
-_PATIENCE = 60
+_PATIENCE = 180
 
 
 class Host:
@@ -53,7 +53,7 @@ class Host:
         return self._layout.named[name][number]
 
     def path(self, path: str) -> pathlib.Path:
-        """A path as it is on the host, seen from outside."""
+        """A path as it is on the host, seen from outside; ``resolve`` would lead out of it."""
         return pathlib.Path(f"/proc/{self._server.pid}/root", path.lstrip("/"))
 
     def device(self, address: str) -> pathlib.Path:
@@ -69,9 +69,11 @@ class Host:
     ) -> concurrent.futures.Future[Any]:
         """Call a function as ``call`` does, but do not wait for it."""
         if self._workers is None:
-            spawn = multiprocessing.get_context("spawn")
+            # Forked by a process that has imported what tests need, once for all hosts.
+            server = multiprocessing.get_context("forkserver")
+            server.set_forkserver_preload(["cyborg.tests.conftest"])
             self._workers = concurrent.futures.ProcessPoolExecutor(
-                1, mp_context=spawn, initializer=_enter, initargs=(self._server.pid,)
+                1, mp_context=server, initializer=_enter, initargs=(self._server.pid,)
             )
         return self._workers.submit(function, *arguments)
 

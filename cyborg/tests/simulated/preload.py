@@ -25,7 +25,7 @@ from cyborg.tests.simulated.kernel import Kernel
 from cyborg.tests.simulated.tree import Tree
 
 _PRELOAD = "libumockdev-preload.so.0"
-_PATIENCE = 60
+_PATIENCE = 180
 
 
 class Host(Tree):
