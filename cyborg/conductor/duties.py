@@ -15,12 +15,14 @@ from oslo_config import cfg
 
 from cyborg import errors, services
 from cyborg.arqs import expiry
+from cyborg.placement import audit
 
 LOG = logging.getLogger(__name__)
 
 DUTIES: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     services.mark_overdue,
     expiry.expire,
+    audit.take_turns,
 )
 
 

@@ -51,4 +51,13 @@ OPTS: list[cfg.Opt] = [
         help="Seconds after which an accelerator request that nobody has ever bound is deleted; "
         "0 keeps it for good.",
     ),
+    cfg.IntOpt(
+        "placement_audit_interval",
+        default=3600,
+        min=0,
+        mutable=True,
+        help="Seconds in which every host's providers in Placement are once read in full, spread "
+        "over that time, so that what others changed or deleted is put right though nobody told "
+        "of it; 0 never does.",
+    ),
 ]

@@ -30,6 +30,11 @@ class Record:
     inventories: tree.Inventories
     traits: frozenset[str]
 
+    def has(self, provider: tree.Provider) -> bool:
+        """Whether what is ours on it was left as that provider has it."""
+        ours = {name: inv for name, inv in self.inventories.items() if name in self.ours.classes}
+        return ours == dict(provider.inventories) and self.ours.traits == provider.traits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:

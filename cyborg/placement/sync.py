@@ -25,13 +25,10 @@ MAX_ROUNDS = 5
 Checkpoint = Callable[[], None]
 
 
-def sync_host(
-    conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint, *, full: bool = False
-) -> None:
+def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> None:
     """Make the providers below a host's root as the database wants them.
 
     ``checkpoint`` is called before each change and raises when another process has the host.
-    With ``full`` every provider is read, whatever its generation says.
 
     :raises work.TryLater: something has to wait: a root that Nova has yet to make, a provider
         that still has allocations, a request that Placement refuses
@@ -41,7 +38,7 @@ def sync_host(
         state = desired.read(host_name)
         if state is None or not (state.providers or state.records):
             return
-        outcome = _reconcile(conf, api, state, checkpoint, full=full)
+        outcome = _reconcile(conf, api, state, checkpoint)
         if outcome.conflicts:
             LOG.info("Providers of host %s changed meanwhile; reading them again", host_name)
         elif outcome.failures:
@@ -62,18 +59,13 @@ class _Outcome:
 
 
 def _reconcile(
-    conf: cfg.ConfigOpts,
-    api: client.Client,
-    state: desired.HostState,
-    checkpoint: Checkpoint,
-    *,
-    full: bool,
+    conf: cfg.ConfigOpts, api: client.Client, state: desired.HostState, checkpoint: Checkpoint
 ) -> _Outcome:
     listed = api.find_tree(state.root_name)
     if not listed and state.providers:
         return _make_root(conf, api, state, checkpoint)
     try:
-        actual = _read(api, state, listed, full=full)
+        actual = _read(api, state, listed)
     except (client.GenerationConflict, client.NotFound):
         return _Outcome(seen={}, conflicts=True)
     wanted = state.below(listed[0].uuid if listed else None)
@@ -102,15 +94,15 @@ def _make_root(
 
 
 def _read(
-    api: client.Client, state: desired.HostState, listed: Iterable[client.Listed], *, full: bool
+    api: client.Client, state: desired.HostState, listed: Iterable[client.Listed]
 ) -> dict[str, tree.Provider]:
-    """Our providers of the tree as they are, read only where the generation is news."""
+    """Our providers of the tree as they are, read only where the generation is news or unknown."""
     actual: dict[str, tree.Provider] = {}
     for found in listed:
         record = state.records.get(found.uuid)
         if record is None and found.uuid not in state.providers:
             continue
-        if full or record is None or record.generation != found.generation:
+        if record is None or record.generation != found.generation:
             actual[found.uuid] = api.read_provider(found)
         else:
             actual[found.uuid] = tree.Provider(
@@ -142,10 +134,14 @@ class _Run:
 
     def apply(self, steps: Iterable[tree.Step]) -> _Outcome:
         failed: set[str] = set()
+        told: set[str] = set()
         for step in steps:
             if step.uuid in failed:
                 continue
             self._checkpoint()
+            if step.uuid not in told and not isinstance(step, tree.Place):
+                told.add(step.uuid)
+                self._tell_drift(step.uuid)
             try:
                 self._take(step)
             except (client.GenerationConflict, client.NotFound):
@@ -155,6 +151,12 @@ class _Run:
                 self._fail(step.uuid, str(exc))
                 failed.add(step.uuid)
         return self._outcome
+
+    def _tell_drift(self, uuid: str) -> None:
+        """Log that somebody else has changed a provider, where it should be as we left it."""
+        wanted, record = self._state.providers.get(uuid), self._state.records.get(uuid)
+        if wanted is not None and record is not None and record.has(wanted):
+            LOG.warning("Provider %s is not as it was left; putting it right", wanted.name)
 
     def _fail(self, uuid: str, reason: str) -> None:
         known = self._state.providers.get(uuid) or self._state.records[uuid]

@@ -17,6 +17,8 @@ import webob
 from cheroot import wsgi
 from oslo_config import cfg
 
+from cyborg import db
+from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import desired, local, sync, tree
 from cyborg.tests import hosts
@@ -72,8 +74,14 @@ class PlacementServer:
         self._app = local.load_app(state_dir)
 
     def sync(self, *, full: bool = False) -> None:
-        """Do the work ``placement/host-1``, which no other conductor takes over meanwhile."""
-        sync.sync_host(self._conf, "host-1", lambda: None, full=full)
+        """Do the work ``placement/host-1``, which no other conductor takes over meanwhile.
+
+        With ``full`` as after an audit's turn.
+        """
+        if full:
+            with db.writer() as session:
+                db.update(session, models.ResourceProvider, generation=None)
+        sync.sync_host(self._conf, "host-1", lambda: None)
 
     def stop(self) -> None:
         """Serve no more."""
