@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import sys
 
 import pytest
@@ -14,16 +13,39 @@ from oslo_config import cfg
 from cyborg import conf as cyborg_conf
 from cyborg.agent import discovery
 from cyborg.drivers import pci, registry
-from cyborg.tests import sysfs
 
+HOST = {
+    "cards": [
+        {"card": "console", "address": "0000:02:00.0", "numa": -1},
+        {"card": "a100", "address": "0000:09:00.0", "numa": 0, "vfs": 2},
+        {
+            "card": "x710",
+            "address": "0001:81:1f.7",
+            "numa": 1,
+            "nodes": {"net/second": {"subsystem": "net"}},
+        },
+    ]
+}
 PORT = pci.Function(
-    address="0000:08:00.0",
+    address="0000:01:00.0",
     vendor="8086",
     device="2030",
-    subsystem_vendor="0000",
+    subsystem_vendor="8086",
     subsystem_device="0000",
     class_code="060400",
     driver="pcieport",
+    iommu_group="0",
+)
+CONSOLE = pci.Function(
+    address="0000:02:00.0",
+    vendor="1a03",
+    device="2000",
+    subsystem_vendor="1a03",
+    subsystem_device="2000",
+    class_code="030000",
+    driver="ast",
+    iommu_group="1",
+    boot_vga=True,
 )
 GPU = pci.Function(
     address="0000:09:00.0",
@@ -34,13 +56,15 @@ GPU = pci.Function(
     class_code="030200",
     driver="nvidia",
     numa_node=0,
-    iommu_group="1",
+    iommu_group="3",
     sriov_totalvfs=16,
     vfs=("0000:09:00.4", "0000:09:00.5"),
 )
 VFS = [
-    dataclasses.replace(GPU, address=address, pf=GPU.address, vfs=(), sriov_totalvfs=0, driver=None)
-    for address in GPU.vfs
+    dataclasses.replace(
+        GPU, address=address, pf=GPU.address, vfs=(), sriov_totalvfs=0, iommu_group=group
+    )
+    for address, group in zip(GPU.vfs, ("4", "5"), strict=True)
 ]
 NIC = pci.Function(
     address="0001:81:1f.7",
@@ -51,30 +75,21 @@ NIC = pci.Function(
     class_code="020000",
     driver="i40e",
     numa_node=1,
-    iommu_group="2",
-    netdevs=("ens1f0", "ens1f1"),
+    iommu_group="7",
+    sriov_totalvfs=64,
+    netdevs=("ens3f0", "second"),
 )
-CONSOLE = pci.Function(
-    address="0000:02:00.0",
-    vendor="1a03",
-    device="2000",
-    subsystem_vendor="1a03",
-    subsystem_device="2000",
-    class_code="030000",
-    boot_vga=True,
-)
-EVERYTHING = [CONSOLE, PORT, GPU, *VFS, NIC]
-
-
-@pytest.fixture(scope="module")
-def machine():
-    with sysfs.machine() as child:
-        yield child
+PORTS = [
+    PORT,
+    dataclasses.replace(PORT, address="0000:08:00.0", numa_node=0, iommu_group="2"),
+    dataclasses.replace(PORT, address="0001:80:00.0", numa_node=1, iommu_group="6"),
+]
+EVERYTHING = [CONSOLE, GPU, *VFS, NIC, *PORTS]
 
 
 @pytest.fixture
-def tree(tmp_path):
-    return sysfs.build(tmp_path, EVERYTHING)
+def host(simulate):
+    return simulate(HOST)
 
 
 def scan() -> dict[str, pci.Function]:
@@ -119,25 +134,31 @@ def started_by_second_pass(settings: dict[str, str]) -> tuple[list[str], list[st
     ], started
 
 
-def test_every_fact_is_read_as_it_is(machine, tree):
-    functions = machine.call(tree, scan)
+def test_every_fact_is_read_as_it_is(host):
+    functions = host.call(scan)
 
     assert functions == {function.address: function for function in EVERYTHING}
     assert list(functions) == sorted(functions)
 
 
-def test_a_new_walk_sees_what_has_changed(machine, tree, tmp_path_factory):
-    machine.call(tree, scan)
-    unbound = dataclasses.replace(NIC, driver="vfio-pci", netdevs=())
-    changed = sysfs.build(tmp_path_factory.mktemp("changed"), [GPU, *VFS, unbound])
+def test_a_new_walk_sees_what_has_changed(host):
+    host.call(scan)
+    host.detach(NIC.address)
+    host.attach(NIC.address, "vfio-pci")
+    host.disable(GPU.address)
 
-    assert machine.call(changed, scan) == {each.address: each for each in [GPU, *VFS, unbound]}
+    changed = [
+        dataclasses.replace(NIC, driver="vfio-pci", netdevs=()),
+        dataclasses.replace(GPU, vfs=()),
+        *(each for each in EVERYTHING if each not in {NIC, GPU, *VFS}),
+    ]
+    assert host.call(scan) == {each.address: each for each in changed}
 
 
-def test_a_function_that_is_unplugged_is_absent(machine, tree):
-    sysfs.remove(tree, NIC.address)
+def test_a_function_that_is_unplugged_is_absent(host):
+    host.pull(NIC.address)
 
-    assert NIC.address not in machine.call(tree, scan)
+    assert NIC.address not in host.call(scan)
 
 
 def test_a_host_without_pci_has_no_functions(machine, tmp_path):
@@ -152,22 +173,20 @@ def test_an_absent_sysfs_is_an_error_not_an_empty_host(machine, tmp_path):
     assert "sysfs is not mounted" in machine.call(tmp_path, scan_error)
 
 
-def test_a_function_that_cannot_be_read_is_an_error_not_a_gone_one(machine, tree):
-    uevent = tree / f"sys/devices/pci0001:81/{NIC.address}/uevent"
-    uevent.write_text("")
+def test_a_function_that_cannot_be_read_is_an_error_not_a_gone_one(host):
+    host.files.put(f"{host.path(NIC.address)}/uevent", "")
 
-    assert NIC.address in machine.call(tree, scan_error)
-
-
-def test_a_function_that_udev_overlooks_is_an_error_not_a_gone_one(machine, tree):
-    shutil.rmtree(tree / f"sys/devices/pci0001:81/{NIC.address}")
-    (tree / f"sys/devices/pci0001:81/{NIC.address}").mkdir()
-
-    assert NIC.address in machine.call(tree, scan_error)
+    assert NIC.address in host.call(scan_error)
 
 
-def test_a_pass_of_the_real_drivers_starts_no_child_process(machine, tree):
-    names, started = machine.call(tree, started_by_second_pass, {"vendor_id": "10de"})
+def test_a_function_that_udev_overlooks_is_an_error_not_a_gone_one(host):
+    host.files.unlink(f"{host.path(NIC.address)}/uevent")
+
+    assert NIC.address in host.call(scan_error)
+
+
+def test_a_pass_of_the_real_drivers_starts_no_child_process(host):
+    names, started = host.call(started_by_second_pass, {"vendor_id": "10de"})
 
     assert names == [
         "host-1_0000:09:00.4",
