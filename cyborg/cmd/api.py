@@ -8,7 +8,7 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import db, policy, process, rpc
+from cyborg import db, metrics, notifications, policy, process, rpc
 from cyborg.api import app, server
 
 LOG = log.getLogger(__name__)
@@ -28,13 +28,14 @@ def main(argv: list[str] | None = None) -> int:
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)
     rpc.configure(conf)
+    notifications.configure(conf)
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()
     except _CANNOT_SERVE as exc:
         LOG.critical("Cannot serve: %s", exc)
         return 1
-    process.run([http], conf=conf)
+    process.run([*metrics.endpoints(conf), http], conf=conf)
     rpc.close()
     db.dispose()
     return 0

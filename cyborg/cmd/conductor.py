@@ -7,8 +7,8 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import db, process, rpc
-from cyborg.conductor import service
+from cyborg import db, metrics, notifications, process, rpc
+from cyborg.conductor import gauges, service
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,7 +17,9 @@ def main(argv: list[str] | None = None) -> int:
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)
     rpc.configure(conf)
-    process.run([service.ConductorService(conf)], conf=conf)
+    notifications.configure(conf)
+    shown = metrics.endpoints(conf, gauges.Gauges(conf))
+    process.run([*shown, service.ConductorService(conf)], conf=conf)
     rpc.close()
     db.dispose()
     return 0

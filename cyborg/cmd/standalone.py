@@ -25,10 +25,21 @@ from oslo_config import cfg
 from oslo_log import log
 from oslo_utils import uuidutils
 
-from cyborg import clients, db, policy, process, rpc, version, work
+from cyborg import (
+    clients,
+    db,
+    metrics,
+    notifications,
+    policy,
+    process,
+    rpc,
+    version,
+    work,
+)
 from cyborg import conf as cyborg_conf
 from cyborg.agent import service as agent_service
 from cyborg.api import app, server
+from cyborg.conductor import gauges
 from cyborg.conductor import service as conductor_service
 from cyborg.conf import default
 from cyborg.db import schema
@@ -131,6 +142,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     # Whoever had claimed work in this directory is dead.
     work.hand_back_all()
     rpc.configure(conf)
+    _configure_notifications(conf)
     http = _http_server(conf, state_dir)
     conductor = conductor_service.ConductorService(conf)
     agent = agent_service.Agent(conf)
@@ -142,9 +154,19 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     _reach_without_proxy(url)
     local.point_at(conf, f"{url}/placement")
     ready = _Announcement(f"Cyborg is ready: {url}/v2 (state in {state_dir})")
-    process.run([http, conductor, agent, ready], conf=conf)
+    shown = metrics.endpoints(conf, gauges.Gauges(conf))
+    process.run([*shown, http, conductor, agent, ready], conf=conf)
     rpc.close()
     db.dispose()
+
+
+def _configure_notifications(conf: cfg.ConfigOpts) -> None:
+    if notifications.needs_broker(conf) and not conf[notifications.GROUP].transport_url:
+        raise CannotStart(
+            f"nobody could receive its notifications; let [{notifications.GROUP}] transport_url "
+            "name a message broker, or leave driver unset."
+        )
+    notifications.configure(conf)
 
 
 def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server:

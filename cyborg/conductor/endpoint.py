@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cyborg import rpc
+from cyborg import metrics, rpc
 from cyborg.inventory import report as inventory_report
 
 LOG = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ class ConductorEndpoint:
 
     def report(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Take in the whole view of one host."""
-        inventory_report.apply_report(rpc.HostReport.from_wire(report))
+        with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
+            labels["outcome"] = inventory_report.apply_report(rpc.HostReport.from_wire(report))
         self._kick()
 
     def kick(self, context: Mapping[str, Any]) -> None:

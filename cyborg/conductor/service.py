@@ -9,8 +9,8 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process, rpc, work
-from cyborg.arqs import binding, events, host_steps
-from cyborg.conductor import duties, endpoint, life, worker
+from cyborg.arqs import binding, events, host_steps, instances
+from cyborg.conductor import announcer, duties, endpoint, life, worker
 from cyborg.placement import sync
 
 #: Seconds for which handlers may finish when the conductor stops. With the time that the RPC
@@ -22,15 +22,16 @@ class ConductorService:
     """Runs until :meth:`stop`; any number of them may run against one database."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._announcer = announcer.Announcer(conf)
         self._worker = worker.Worker(
-            handlers(conf),
+            handlers(conf) | self._announcer.handlers,
             name=conf.host,
             threads=conf.thread_pool_size,
             lease_seconds=conf.conductor.work_lease,
             poll_interval=conf.conductor.poll_interval,
         )
         conf.register_mutate_hook(self._read_again)
-        self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._worker.kick))
+        self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._kick))
         self._life = life.Life(self._worker.name, conf.host)
         self._duties = process.Loop("duties", functools.partial(duties.perform, conf))
 
@@ -39,7 +40,12 @@ class ConductorService:
         self._life.start()
         self._worker.start()
         self._duties.start()
+        self._announcer.start(self._worker.kick)
         self._server.start()
+
+    def _kick(self) -> None:
+        self._worker.kick()
+        self._announcer.wake()
 
     def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
         self._worker.poll_interval = conf.conductor.poll_interval
@@ -49,7 +55,9 @@ class ConductorService:
         """Take no more work, finish or give back what was taken."""
         self._server.stop()
         self._duties.stop(grace=2.0)
+        self._announcer.stop()
         self._worker.stop(STOP_GRACE)
+        self._announcer.close()
         self._life.stop()
 
 
@@ -59,5 +67,6 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
         work.BIND: binding.bind_instance,
         work.NOVA_EVENT: functools.partial(events.tell_nova, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
+        work.INSTANCES: functools.partial(instances.ask_nova, conf),
         work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
     }

@@ -15,7 +15,7 @@ import futurist
 from keystoneauth1 import exceptions as ka_exc
 from oslo_context import context as oslo_context
 
-from cyborg import errors, work
+from cyborg import errors, metrics, work
 
 LOG = logging.getLogger(__name__)
 
@@ -131,18 +131,22 @@ class Worker:
 
     def _handle(self, claim: work.Claim) -> None:
         LOG.debug("Doing %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
-        try:
-            self._handlers[claim.kind](claim)
-        except work.LeaseLost:
-            raise
-        except (errors.CyborgError, ka_exc.ClientException) as exc:
-            LOG.warning("Will try %s/%s again: %s", claim.kind, claim.key, exc)
-            work.back_off(claim, str(exc))
-        except Exception as exc:
-            LOG.exception("Will try %s/%s again after a fault", claim.kind, claim.key)
-            work.back_off(claim, f"{type(exc).__name__}: {exc}")
-        else:
-            work.finish(claim)
+        with metrics.observed(metrics.WORK_SECONDS, kind=claim.kind, outcome="lost") as labels:
+            try:
+                self._handlers[claim.kind](claim)
+            except work.LeaseLost:
+                raise
+            except (errors.CyborgError, ka_exc.ClientException) as exc:
+                LOG.warning("Will try %s/%s again: %s", claim.kind, claim.key, exc)
+                work.back_off(claim, str(exc))
+                labels["outcome"] = "again"
+            except Exception as exc:
+                LOG.exception("Will try %s/%s again after a fault", claim.kind, claim.key)
+                work.back_off(claim, f"{type(exc).__name__}: {exc}")
+                labels["outcome"] = "fault"
+            else:
+                work.finish(claim)
+                labels["outcome"] = "done"
 
     def _renew_loop(self) -> None:
         while not self._stopping.wait(self._lease / 3):

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import changes, missing
+from cyborg.inventory import changes, missing, news
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -25,10 +25,15 @@ LOG = logging.getLogger(__name__)
 _OVERTAKEN = 300_000
 
 
-def apply_report(report: rpc.HostReport) -> None:
+#: What may become of a report.
+APPLIED, UNCHANGED, OLD = "applied", "unchanged", "old"
+
+
+def apply_report(report: rpc.HostReport) -> str:
     """Make the rows of the report's host say what the report says; old reports are dropped."""
-    if not _unchanged(report):
-        _apply(report)
+    if _unchanged(report):
+        return UNCHANGED
+    return APPLIED if _apply(report) else OLD
 
 
 @db.retry
@@ -89,21 +94,21 @@ def _seen(report: rpc.HostReport) -> dict[str, object]:
 
 
 @db.retry
-def _apply(report: rpc.HostReport) -> None:
+def _apply(report: rpc.HostReport) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
         if _is_old(host, now_ms, report):
             LOG.info("Dropped an old report of host %s", report.host)
-            return
+            return False
         known = _known_devices(session, host.id)
         plan = changes.diff(known, report.devices, failed_drivers=set(report.errors))
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
-        healths = plan.health_changes()
+        healths, known_news = plan.health_changes(), news.of_known(plan)
         try:
-            changes.apply(session, host.id, plan)
+            new = changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
-            missing.discard(session, host.id)
+            deleted = missing.discard(session, host.id)
         except (
             db_exc.DBReferenceError,
             db_exc.DBDuplicateEntry,
@@ -112,6 +117,7 @@ def _apply(report: rpc.HostReport) -> None:
             # A handle that was free when we looked has been bound since, or one that was missing
             # and held has been released, and is gone.
             raise db.RestartTransaction from exc
+        news.tell(session, report.node, known_news, new=new, deleted=deleted)
         host.node = report.node
         host.driver_errors = errors
         # What could not be taken in must be tried with the next report, though it be the same.
@@ -127,6 +133,7 @@ def _apply(report: rpc.HostReport) -> None:
         # %r: a driver's words may hold what no log file can.
         now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
         LOG.info("Device %s of host %s %s", path, report.host, now)
+    return True
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:

@@ -32,6 +32,7 @@ _KEY = "all"
 
 #: oslo.messaging's drivers that tell nobody.
 _SILENT = frozenset({"", "noop"})
+_LOCAL = _SILENT | {"log", "test"}
 
 
 class _Process:
@@ -55,6 +56,11 @@ def wanted(conf: cfg.ConfigOpts) -> bool:
         if group == GROUP:
             conf.register_opts(options, group=group)
     return not _SILENT.issuperset(conf[GROUP].driver)
+
+
+def needs_broker(conf: cfg.ConfigOpts) -> bool:
+    """Whether what is wanted goes over a message broker, and not only to the log."""
+    return wanted(conf) and not _LOCAL.issuperset(conf[GROUP].driver)
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
@@ -101,8 +107,8 @@ def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
 
 
 @db.retry
-def look() -> None:
-    """Want what is recorded to be sent, unless that is wanted already.
+def look() -> bool:
+    """Want what is recorded to be sent, and say so, unless it is wanted already.
 
     A row that is there is left alone: while the broker is down, more to send is no reason to try
     sooner.
@@ -110,7 +116,8 @@ def look() -> None:
     anything = sa.exists(sa.select(models.Notification.id))
     known = sa.exists().where(models.Work.kind == KIND, models.Work.key == _KEY)
     with db.reader() as session:
-        waits = session.scalar(sa.select(sa.and_(anything, ~known)))
+        waits = bool(session.scalar(sa.select(sa.and_(anything, ~known))))
     if waits:
         with db.writer() as session:
             work.want(session, KIND, [_KEY])
+    return waits

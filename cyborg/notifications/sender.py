@@ -30,6 +30,8 @@ SERVICE = "cyborg-conductor"
 #: How many are sent again at most after a conductor's death.
 _BATCH = 50
 
+_CLOSE_GRACE = 2.0
+
 
 class Undelivered(work.TryLater):
     """The broker is not known to have taken the message."""
@@ -59,6 +61,15 @@ class Sender:
                     sent.append(notification.id)
             finally:
                 _forget(sent)
+
+    def close(self) -> None:
+        """Close the connection, as far as it does not wait for a broker that is down."""
+        if self._transport is not None:
+            closing = threading.Thread(
+                target=self._transport.cleanup, name="notifications-close", daemon=True
+            )
+            closing.start()
+            closing.join(_CLOSE_GRACE)
 
     def _send(self, notification: models.Notification) -> None:
         with self._lock:

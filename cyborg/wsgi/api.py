@@ -17,7 +17,7 @@ from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
 
-from cyborg import db, process, rpc
+from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app
 
 
@@ -51,6 +51,9 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     process.configure(conf, arguments)
     db.configure(conf)
     rpc.configure(conf)
+    notifications.configure(conf)
+    for endpoint in metrics.endpoints(conf):
+        endpoint.start()
     return app.load(conf)
 
 

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics that are read from the database: work, ARQs, attach handles, devices, hosts.
+
+Six SELECTs, however much there is, made no more often than ``[metrics] database_interval`` says,
+whoever asks. Every conductor shows the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import orm
+
+from cyborg import db, notifications
+from cyborg.arqs import states
+from cyborg.conductor import service
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+#: Name and text of each metric, and its labels.
+METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "cyborg_database_up": ("1 where the database could be read, else 0.", ()),
+    "cyborg_work_rows": ("Pieces of work that are still to be done.", ("kind", "state")),
+    "cyborg_work_oldest_seconds": ("Time since the oldest was last wanted.", ("kind",)),
+    "cyborg_work_attempts": ("Attempts at the one that was tried most often.", ("kind",)),
+    "cyborg_accelerator_requests": ("Accelerator requests (ARQs).", ("state",)),
+    "cyborg_attach_handles": ("Attach handles discovered.", ("resource_class", "state")),
+    "cyborg_devices": ("Devices discovered.", ("type", "state")),
+    "cyborg_hosts": ("Hosts with an agent.", ("state",)),
+    "cyborg_hosts_with_driver_errors": ("Hosts of which a driver fails.", ()),
+    "cyborg_notifications_waiting": ("Notifications that are still to be sent.", ()),
+    "cyborg_notifications_oldest_seconds": ("Time since what the oldest tells of.", ()),
+}
+
+#: A metric's name, the values of its labels, and its own.
+_Sample = tuple[str, Sequence[str], float]
+
+
+class Gauges(Collector):
+    """Reads when somebody asks and what it has read before is old."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._interval = conf.metrics.database_interval
+        self._kinds = sorted({*service.handlers(conf), notifications.KIND})
+        self._lock = threading.Lock()
+        self._known: list[GaugeMetricFamily] = []
+        self._read_at: float | None = None
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Tell nothing, so that nobody reads the database before somebody asks."""
+        return []
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """What the database says, or that it says nothing."""
+        with self._lock:
+            if self._read_at is None or time.monotonic() - self._read_at >= self._interval:
+                self._known = _families(self._samples())
+                self._read_at = time.monotonic()
+            return self._known
+
+    def _samples(self) -> list[_Sample]:
+        try:
+            with db.reader() as session:
+                return [
+                    ("cyborg_database_up", (), 1),
+                    *_work(session, self._kinds),
+                    *_arqs(session),
+                    *_handles(session),
+                    *_devices(session),
+                    *_hosts(session),
+                    *_notifications(session),
+                ]
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the other metrics are shown
+            LOG.warning("Cannot read metrics from the database: %s", exc)
+            return [("cyborg_database_up", (), 0)]
+
+
+def _families(samples: Iterable[_Sample]) -> list[GaugeMetricFamily]:
+    families: dict[str, GaugeMetricFamily] = {}
+    for name, labels, value in samples:
+        if name not in families:
+            text, label_names = METRICS[name]
+            families[name] = GaugeMetricFamily(name, text, labels=label_names)
+        families[name].add_metric(labels, float(value))
+    return list(families.values())
+
+
+def _count_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.sum(sa.case((condition, 1), else_=0))
+
+
+def _by_state(
+    session: orm.Session,
+    query: sa.Select[Any],
+    group: orm.InstrumentedAttribute[str],
+    conditions: Mapping[str, sa.ColumnElement[bool]],
+) -> Iterator[tuple[Any, str, float]]:
+    """For each value of ``group`` the number of rows of which a condition is the first to hold."""
+    counts, earlier = [], list[tuple[sa.ColumnElement[bool], int]]()
+    for condition in conditions.values():
+        counts.append(sa.func.sum(sa.case(*earlier, (condition, 1), else_=0)))
+        earlier.append((condition, 0))
+    for row in session.execute(query.with_only_columns(group, *counts).group_by(group)):
+        for state, count in zip(conditions, row[1:], strict=True):
+            yield row[0], state, count
+
+
+def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
+    row, now = models.Work, db.now_ms()
+    claimed = sa.and_(row.owner.is_not(None), row.lease_ms >= now)
+    query = sa.select(
+        row.kind,
+        _count_if(claimed),
+        _count_if(sa.and_(~claimed, row.due_ms > now)),
+        sa.func.count(),
+        now - sa.func.min(row.wanted_ms),
+        sa.func.max(row.attempts),
+    ).group_by(row.kind)
+    found = {kind: counts for kind, *counts in session.execute(query)}
+    for kind in sorted({*kinds, *found}):
+        held, later, total, age_ms, attempts = found.get(kind, (0, 0, 0, 0, 0))
+        yield "cyborg_work_rows", (kind, "waiting"), total - held - later
+        yield "cyborg_work_rows", (kind, "claimed"), held
+        yield "cyborg_work_rows", (kind, "backing_off"), later
+        yield "cyborg_work_oldest_seconds", (kind,), max(0.0, age_ms / 1000)
+        yield "cyborg_work_attempts", (kind,), attempts
+
+
+def _arqs(session: orm.Session) -> Iterator[_Sample]:
+    state = models.Arq.state
+    found = dict(session.execute(sa.select(state, sa.func.count()).group_by(state)).tuples().all())
+    for name in sorted(states.ALL):
+        yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
+
+
+def _handles(session: orm.Session) -> Iterator[_Sample]:
+    handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
+    arq, attribute = models.Arq, models.Attribute
+    query = (
+        sa.select(handle.id)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .join(device, device.id == deployable.device_id)
+        .join(
+            attribute,
+            sa.and_(attribute.deployable_id == deployable.id, attribute.key == "rc"),
+        )
+        .outerjoin(arq, arq.attach_handle_id == handle.id)
+    )
+    conditions = {
+        "in_use": arq.state.in_(models.SERVING),
+        "cleaning": arq.id.is_not(None),
+        "unavailable": sa.or_(
+            device.status != "enabled", device.unhealthy.is_not(None), handle.missing
+        ),
+        "free": sa.true(),
+    }
+    for name, state, count in _by_state(session, query, attribute.value, conditions):
+        yield "cyborg_attach_handles", (name, state), count
+
+
+def _devices(session: orm.Session) -> Iterator[_Sample]:
+    device = models.Device
+    conditions = {
+        "missing": device.missing.is_(True),
+        "unhealthy": device.unhealthy.is_not(None),
+        "maintaining": device.status != "enabled",
+        "enabled": sa.true(),
+    }
+    for name, state, count in _by_state(session, sa.select(device.id), device.type, conditions):
+        yield "cyborg_devices", (name, state), count
+
+
+def _hosts(session: orm.Session) -> Iterator[_Sample]:
+    host = models.Host
+    query = sa.select(
+        sa.func.count(), _count_if(host.down.is_(True)), _count_if(host.driver_errors != {})
+    ).where(host.removed.is_(False))
+    total, down, failing = session.execute(query).one()
+    yield "cyborg_hosts", ("up",), total - (down or 0)
+    yield "cyborg_hosts", ("down",), down or 0
+    yield "cyborg_hosts_with_driver_errors", (), failing or 0
+
+
+def _notifications(session: orm.Session) -> Iterator[_Sample]:
+    row = models.Notification
+    query = sa.select(sa.func.count(), db.now_ms() - sa.func.min(row.occurred_ms))
+    waiting, age_ms = session.execute(query.select_from(row)).one()
+    yield "cyborg_notifications_waiting", (), waiting
+    yield "cyborg_notifications_oldest_seconds", (), max(0.0, (age_ms or 0) / 1000)
