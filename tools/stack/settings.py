@@ -286,3 +286,20 @@ class Settings:
                 "fake_driver": {"devices": 1, "handles_per_device": 8},
             },
         )
+
+    def upstream(self, name: str, host: str | None) -> Path:
+        """The released upstream: its API and conductor, or the agent of a compute host.
+
+        Its hosts have names of their own, so that its providers stand beside ours.
+        """
+        options: dict[str, dict[str, object]] = {
+            "DEFAULT": {"transport_url": self._broker, "host": f"upstream-{host or 'control'}"},
+            "database": {"connection": self._database.format("cyborg_upstream")},
+            "keystone_authtoken": self._validation("cyborg"),
+            "placement": self._user("cyborg"),
+            "nova": self._user("cyborg"),
+            "agent": {"enabled_drivers": "fake_driver"},
+        }
+        if host is not None:
+            options["agent"]["resource_provider_name"] = host
+        return write(self.folder(name) / "cyborg.conf", options)

@@ -161,22 +161,31 @@ class Stack:
     def _server_url(self, name: str) -> str:
         return (self.state / "services" / name / "url").read_text().strip()
 
-    def _configure(self) -> None:
+    def make_database(self, *names: str) -> None:
+        """Make databases, unless they are there."""
         url = make_url(self._server_url("mariadb"))
         with pymysql.connect(
             host=url.host, port=url.port, user=url.username, password=url.password
         ) as server:
-            for name in settings.DATABASES:
+            for name in names:
                 server.cursor().execute(
                     f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4"
                 )
-        pattern = url.set(database="DATABASE").render_as_string(hide_password=False)
-        files = settings.Settings(
+
+    def settings(self) -> settings.Settings:
+        """What writes the configuration files."""
+        url = make_url(self._server_url("mariadb")).set(database="DATABASE")
+        pattern = url.render_as_string(hide_password=False)
+        return settings.Settings(
             self.state / "etc",
             self.known,
             self._server_url("rabbitmq"),
             pattern.replace("DATABASE", "{}") + "?charset=utf8mb4",
         )
+
+    def _configure(self) -> None:
+        self.make_database(*settings.DATABASES)
+        files = self.settings()
         for write in (
             files.keystone, files.placement, files.glance, files.neutron, files.nova, files.cyborg
         ):  # fmt: skip
@@ -243,11 +252,14 @@ class Stack:
             self.records.run(name, *step)
 
     def _start_wsgi(self, name: str) -> None:
+        self.start_wsgi(name, BIN / "uwsgi", name, self.state / "etc" / name)
+
+    def start_wsgi(self, process: str, uwsgi: Path, name: str, folder: Path) -> None:
+        """Start a WSGI service under uWSGI as ``process``, unless it runs."""
         module, _ = settings.WSGI[name]
-        folder = self.state / "etc" / name
         self.records.start(
-            name,
-            BIN / "uwsgi",
+            process,
+            uwsgi,
             "--module", f"{module}:application",
             "--http-socket", f"127.0.0.1:{self.known.ports[name]}",
             "--master", "--processes", "1", "--threads", "8", "--enable-threads",

@@ -175,7 +175,7 @@ class Scene:
         """Uuids of the accelerator providers and the host that each belongs to."""
         found = self.cloud.placement.get("/resource_providers").json()["resource_providers"]
         return {
-            one["uuid"]: one["name"].removesuffix("_FakeDevice")
+            one["uuid"]: one["name"].removesuffix("_FakeDevice").removeprefix("upstream-")
             for one in found
             if one["name"].endswith("_FakeDevice")
         }
