@@ -9,6 +9,8 @@ has.
 from __future__ import annotations
 
 import fnmatch
+import functools
+import itertools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -36,15 +38,23 @@ class Match:
 
     def fits(self, function: pci.Function) -> bool:
         """Whether the function is meant."""
-        return all(
-            glob in ("*", value) or fnmatch.fnmatchcase(value, glob)
-            for glob, value in ((getattr(self, name), getattr(function, name)) for name in _FIELDS)
-        )
+        for name, glob, is_literal in _terms(self):
+            value = getattr(function, name)
+            if value != glob and (is_literal or not fnmatch.fnmatchcase(value, glob)):
+                return False
+        return True
 
     @property
     def digits(self) -> int:
         """How many digits it fixes: of two matches the one that fixes more is more exact."""
         return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
+
+
+@functools.cache
+def _terms(match: Match) -> tuple[tuple[str, str, bool], ...]:
+    """The fields that a match asks for: name, glob, and whether that has no wildcard."""
+    globs = ((name, getattr(match, name)) for name in _FIELDS)
+    return tuple((name, glob, glob.isalnum()) for name, glob in globs if glob != "*")
 
 
 class PciDriver:
@@ -76,6 +86,7 @@ class PciDriver:
         self._specs = device_spec.parse(texts, option=f"[{self.group}] device_spec")
         self._health = pci_health.Health(conf)
         self._said: set[tuple[str, str]] = set()
+        self._claimed: tuple[pci.Snapshot, Mapping[str, int]] | None = None
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
 
     # Hooks.
@@ -130,12 +141,21 @@ class PciDriver:
 
     # Abilities.
 
-    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The functions it would report, each with how exactly it is meant."""
         if self.listed and not self._specs:
             return {}
+        if self._claimed is None or self._claimed[0] is not functions:
+            self._claimed = functions, self._claims(functions)
+        return self._claimed[1]
+
+    def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
         claimed = {}
-        for function in functions.values():
+        vendors = {match.vendor for match in self.match}
+        candidates: Iterable[pci.Function] = functions.values()
+        if all(vendor.isalnum() for vendor in vendors):
+            candidates = itertools.chain.from_iterable(map(functions.of_vendor, vendors))
+        for function in candidates:
             exactness = self._exactness(function, functions)
             if exactness:
                 claimed[function.address] = exactness

@@ -53,7 +53,7 @@ class IntelNicDriver(declarative.PciDriver):
         super().__init__(conf)
         self._wiring = _wiring(conf)
 
-    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """Nothing but the cards that the operator names, where any is named."""
         claimed = super().claims(functions)
         named = self._wiring.addresses

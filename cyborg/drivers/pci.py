@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH110, PTH115, PTH119, PTH123, PTH208
+# ruff: noqa: PTH110, PTH115, PTH119, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
 """What PCI functions a host has: one walk by pyudev, read into values that never change.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ import pyudev
 from cyborg.drivers import host_use, pci_ids
 
 _DEVICES = "/sys/bus/pci/devices"
+_PAGE = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,7 @@ class Snapshot(Mapping[str, Function]):
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._vanished: set[str] = set()
+        self._by_vendor: Mapping[str, Sequence[Function]] | None = None
 
     def __getitem__(self, address: str) -> Function:
         return self._functions[address]
@@ -103,6 +105,15 @@ class Snapshot(Mapping[str, Function]):
 
     def __len__(self) -> int:
         return len(self._functions)
+
+    def of_vendor(self, vendor: str) -> Sequence[Function]:
+        """The functions of one vendor."""
+        if self._by_vendor is None:
+            found: dict[str, list[Function]] = {}
+            for function in self._functions.values():
+                found.setdefault(function.vendor, []).append(function)
+            self._by_vendor = found
+        return self._by_vendor.get(vendor, ())
 
     def text(self, address: str, path: str) -> str | None:
         """What a file below the function says, or None where the kernel does not show it."""
@@ -130,11 +141,12 @@ class Snapshot(Mapping[str, Function]):
         """What a directory below the function holds, sorted; nothing where there is none."""
         key = (address, path)
         if key not in self._names:
+            self._must_not_have_vanished(address)
             try:
                 names = tuple(sorted(self._details.names(address, path)))
             except (FileNotFoundError, NotADirectoryError):
                 names = ()
-            self._must_exist(address)
+                self._must_exist(address)
             self._names.setdefault(key, names)
         return self._names[key]
 
@@ -152,18 +164,23 @@ class Snapshot(Mapping[str, Function]):
         key = (address, path)
         if key not in self._texts:
             text: str | OSError
+            self._must_not_have_vanished(address)
             try:
                 text = self._details.read(address, path).strip()
             except OSError as exc:
                 text = exc
-            self._must_exist(address)
+                self._must_exist(address)
             self._texts.setdefault(key, text)
         return self._texts[key]
 
-    def _must_exist(self, address: str) -> None:
-        if address in self._vanished or not self._details.exists(address):
-            self._vanished.add(address)
+    def _must_not_have_vanished(self, address: str) -> None:
+        if address in self._vanished:
             raise Vanished(f"PCI function {address} is gone since the walk")
+
+    def _must_exist(self, address: str) -> None:
+        if not self._details.exists(address):
+            self._vanished.add(address)
+        self._must_not_have_vanished(address)
 
 
 def split(address: str) -> dict[str, str]:
@@ -324,8 +341,14 @@ def _below(address: str, path: str) -> str:
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _PAGE):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def _optional(path: str) -> str | None:

@@ -79,9 +79,10 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
             for card, deployables in by_card(devices).items()
         }
 
-        assert classes == dict.fromkeys([A100, MIG, H100, T4], {"VGPU"}) | dict.fromkeys(
-            [WHOLE, H200, PASSED], {"PGPU"}
-        )
+        assert classes == {
+            **{card: {"VGPU"} for card in (A100, MIG, H100, T4)},
+            **{card: {"PGPU"} for card in (WHOLE, H200, PASSED)},
+        }
 
     def test_a_mediated_device_is_named_as_it_always_was(self, devices):
         (deployable,) = by_card(devices)[T4]
@@ -202,12 +203,12 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
         assert f"host-1_{A100}" not in names(found(changeable))
 
 
-def _passed_to_a_guest(root: str, address: str) -> tuple[dict, dict]:
+def _passed_to_a_guest(root: str, address: str) -> tuple[dict[str, object], dict[str, object]]:
     """The attributes of a card before its driver is exchanged, and after."""
     loaded = registry.load(passes.configured("", ["nvidia_gpu_driver"], "host-1"))
     looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
 
-    def attributes() -> dict:
+    def attributes() -> dict[str, object]:
         (device,) = (
             device
             for device in looking.run().devices["nvidia_gpu_driver"]
@@ -226,8 +227,7 @@ def _passed_to_a_guest(root: str, address: str) -> tuple[dict, dict]:
     "options",
     [
         "enabled_vgpu_types = nvidia-9\n[vgpu_nvidia-9]\ndevice_addresses = 0000:19:00.0",
-        "enabled_vgpu_types = x, nvidia-222\n"
-        "[vgpu_nvidia-222]\ndevice_addresses = 0000:19:00.0",
+        "enabled_vgpu_types = x,nvidia-222\n[vgpu_nvidia-222]\ndevice_addresses = 0000:19:00.0",
     ],
     ids=["unknown", "another card's"],
 )
