@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's side of a bind: the external events API, and nothing else."""
+"""What we ask of Nova: to take the events of a bind, and whether an instance is still there."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import clients
+from cyborg import clients, errors
 
 LOG = logging.getLogger(__name__)
 
@@ -17,6 +18,15 @@ EVENT = "accelerator-request-bound"
 
 #: The first compute API microversion that knows the event.
 _MICROVERSION = "2.82"
+
+
+#: For questions about servers. From 2.69 on, Nova may answer 404 for one in a cell that is down;
+#: before that such an answer is an error.
+_SERVERS_MICROVERSION = "2.1"
+
+
+class MayNotLook(errors.ServiceUnavailable):
+    """The user of ``[nova]`` may not see the servers of every project."""
 
 
 def bound_event(instance_uuid: str, arq_uuid: str, *, bound: bool) -> dict[str, str]:
@@ -45,3 +55,39 @@ def send_events(
     )
     answers = response.json().get("events", []) if response.status_code in {200, 207} else []
     return response.status_code, answers
+
+
+def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
+    """Whether it is certain that Nova has no such instance, in any project and any cell.
+
+    That the instance is not found is not enough, for to a user who is no administrator the servers
+    of other projects do not exist: the list of all projects must not have it either. That list
+    alone would not be enough either, for it leaves out the cells that are down.
+
+    :raises MayNotLook: Nova does not let us see that list
+    :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
+    """
+    status, found = _get(conf, f"/servers/{instance_uuid}")
+    if status != HTTPStatus.NOT_FOUND or "itemNotFound" not in found:
+        if status != HTTPStatus.OK:
+            LOG.warning("Nova answered %s for instance %s", status, instance_uuid)
+        return False
+    status, listed = _get(conf, "/servers", all_tenants="true", uuid=instance_uuid)
+    if status == HTTPStatus.FORBIDDEN:
+        raise MayNotLook(
+            "Nova does not let the user of [nova] list the servers of all projects; it has to have "
+            "the role admin, or be permitted by os_compute_api:servers:index:get_all_tenants."
+        )
+    return status == HTTPStatus.OK and listed.get("servers") == []
+
+
+def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:
+    """The status and the document of an answer, which is empty where it is not what Nova sends."""
+    response = clients.adapter(conf, "nova").get(
+        path, params=query, microversion=_SERVERS_MICROVERSION, raise_exc=False
+    )
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    return response.status_code, document if isinstance(document, dict) else {}

@@ -27,6 +27,7 @@ BIND = "bind"
 NOVA_EVENT = "nova-event"
 PLACEMENT = "placement"
 HOST_STEP = "host-step"
+INSTANCES = "instances"
 
 #: Seconds of the first back-off and of the longest. Lease, poll and the first back-offs together
 #: stay under a minute, so that a conductor's death is made good within one.

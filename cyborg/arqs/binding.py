@@ -209,6 +209,9 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
         "state": states.BIND_STARTED,
         "state_reason": None,
         "bind_started_ms": db.now_ms(),
+        # Whoever binds for an instance has it.
+        "instance_asked_ms": db.now_ms(),
+        "instance_missed_ms": None,
     }
     if db.update(session, arq, *guard, **values) != len(targets):
         raise db.RestartTransaction

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import errors, services
-from cyborg.arqs import expiry
+from cyborg.arqs import expiry, instances
 from cyborg.placement import audit
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ DUTIES: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     services.mark_overdue,
     expiry.expire,
     audit.take_turns,
+    instances.look,
 )
 
 

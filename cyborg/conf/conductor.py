@@ -60,4 +60,22 @@ OPTS: list[cfg.Opt] = [
         "over that time, so that what others changed or deleted is put right though nobody told "
         "of it; 0 never does.",
     ),
+    cfg.IntOpt(
+        "instance_audit_interval",
+        default=600,
+        min=0,
+        mutable=True,
+        help="Seconds after which Nova is asked again for each instance that has accelerators, "
+        "where [nova] is configured; 0 never asks. Turn it off where accelerators are bound for "
+        "anything but instances of that Nova. The user of [nova] has to see the servers of all "
+        "projects.",
+    ),
+    cfg.IntOpt(
+        "instance_grace",
+        default=3600,
+        min=1,
+        mutable=True,
+        help="Seconds for which Nova must not have known an instance before its accelerators are "
+        "released.",
+    ),
 ]

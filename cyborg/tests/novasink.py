@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import urllib.parse
 from typing import Any
 
 from oslo_config import cfg
@@ -15,7 +16,9 @@ class NovaSink:
     """Receives ``POST /os-server-external-events`` and remembers the events, and who wanted them.
 
     ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
-    request instead.
+    request instead. It shows and lists the ``servers``. Those ``hidden`` it only lists: they are of
+    other projects, and its caller is no administrator. It lists none unless its caller
+    ``sees_all``. ``asked`` has the paths it was asked for.
     """
 
     def __init__(self) -> None:
@@ -23,6 +26,10 @@ class NovaSink:
         self.request_ids: list[str | None] = []
         self.answer = 200
         self.status: int | None = None
+        self.servers: set[str] = set()
+        self.hidden: set[str] = set()
+        self.sees_all = True
+        self.asked: list[str] = []
         sink = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -33,6 +40,11 @@ class NovaSink:
                 sink.requests.append(body["events"])
                 sink.request_ids.append(self.headers["X-OpenStack-Request-ID"])
                 self._reply(*sink.reply(self.path, body["events"]))
+
+            def do_GET(self) -> None:
+                path, _, query = self.path.partition("?")
+                sink.asked.append(path)
+                self._reply(*sink.show(path, dict(urllib.parse.parse_qsl(query))))
 
             def _reply(self, status: int, body: dict[str, Any]) -> None:
                 data = json.dumps(body).encode()
@@ -61,6 +73,20 @@ class NovaSink:
             return self.status, {}
         status = 200 if self.answer == 200 else 207
         return status, {"events": [{**event, "code": self.answer} for event in events]}
+
+    def show(self, path: str, query: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Status and body of an answer about servers."""
+        if self.status is not None:
+            return self.status, {}
+        if path == "/servers":
+            if not self.sees_all or query["all_tenants"] != "true":
+                return 403, {"forbidden": {"code": 403}}
+            known = self.servers | self.hidden
+            return 200, {"servers": [{"id": uuid} for uuid in known & {query["uuid"]}]}
+        uuid = path.removeprefix("/servers/")
+        if uuid in self.servers:
+            return 200, {"server": {"id": uuid}}
+        return 404, {"itemNotFound": {"code": 404, "message": f"Instance {uuid} was not found."}}
 
     @property
     def events(self) -> dict[str, str]:

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator requests of instances that Nova has no more: its DELETE never came, or got lost.
+
+Each request knows when Nova was last asked for its instance, and since when Nova has not known it.
+So the grace period outlives every conductor, and an instance that was never asked for in vain has
+none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import clients, db, nova, work
+from cyborg.arqs import release, states
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+#: Requests whose instances are asked for before the answers are recorded.
+_BATCH = 100
+
+_KEY = "nova"
+
+
+def look(conf: cfg.ConfigOpts) -> None:
+    """Want Nova to be asked for instances, where it is time and that is not wanted already."""
+    interval = conf.conductor.instance_audit_interval
+    if interval and clients.configured(conf, "nova") and _next(interval, limit=1):
+        _want()
+
+
+@db.retry
+def _want() -> None:
+    row = models.Work
+    with db.writer() as session:
+        wanted = sa.select(row.id).where(row.kind == work.INSTANCES, row.key == _KEY)
+        # To want it again would have Nova asked at once, though it has just refused.
+        if session.scalar(wanted) is None:
+            work.want(session, work.INSTANCES, [_KEY])
+
+
+@db.retry
+def _next(interval: float, limit: int) -> list[str]:
+    """Some of the instances that have not been asked for the longest time, but too long."""
+    arq = models.Arq
+    query = (
+        sa.select(arq.instance_uuid)
+        .where(arq.instance_asked_ms < _before(interval), arq.instance_uuid.is_not(None))
+        .order_by(arq.instance_asked_ms)
+        .limit(limit)
+    )
+    with db.reader() as session:
+        return list(dict.fromkeys(uuid for uuid in session.scalars(query) if uuid))
+
+
+def _before(seconds: float) -> sa.ColumnElement[int]:
+    return db.now_ms() - round(seconds * 1000)
+
+
+def ask_nova(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Ask for every instance whose turn it is: the handler of ``instances/nova``.
+
+    :raises MayNotLook: Nova does not let us see whether an instance is gone
+    :raises keystoneauth1.exceptions.ClientException: Nova cannot be reached, which says nothing
+    """
+    interval = conf.conductor.instance_audit_interval
+    while interval and (asked := _next(interval, _BATCH)):
+        gone: set[str] = set()
+        for instance in asked:
+            claim.checkpoint()
+            if nova.is_gone(conf, instance):
+                gone.add(instance)
+        for instance in _record(claim, asked, gone, conf.conductor.instance_grace):
+            claim.checkpoint()
+            _release(instance, conf.conductor.instance_grace)
+
+
+@db.retry
+def _record(
+    claim: work.Claim, asked: Collection[str], gone: Collection[str], grace: float
+) -> list[str]:
+    """Keep what Nova said; the instances that have been gone for longer than the grace period."""
+    arq = models.Arq
+    since = sa.case(
+        (arq.instance_uuid.in_(gone), sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
+        else_=None,
+    )
+    values = {
+        "instance_asked_ms": db.now_ms(),
+        "instance_missed_ms": since,
+        # Nothing that anybody sees has changed.
+        "updated_at": arq.updated_at,
+    }
+    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), arq.instance_uuid.in_(gone))
+    with db.writer() as session:
+        work.hold(session, claim)
+        db.update(session, arq, arq.instance_uuid.in_(asked), **values)
+        return [uuid for uuid in session.scalars(overdue.distinct()) if uuid]
+
+
+def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
+    return models.Arq.instance_missed_ms < _before(grace)
+
+
+@db.retry
+def _release(instance: str, grace: float) -> None:
+    """Delete the requests of an instance that is gone, as Nova's own DELETE would have done."""
+    arq = models.Arq
+    still = (arq.instance_uuid == instance, arq.state != states.DELETING, _is_overdue(grace))
+    query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
+    with db.writer() as session:
+        arqs = list(session.scalars(query))
+        release.delete(session, arqs)
+    if arqs:
+        LOG.warning(
+            "Instance %s has been gone from Nova for more than %d s: released its ARQs %s",
+            instance,
+            grace,
+            [found.uuid for found in arqs],
+        )

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that Nova has no more lose their accelerators, and no others ever do."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent import futures
+
+import pytest
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import context, db, nova, work
+from cyborg.arqs import instances, service
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.service import RP, Site, until
+
+pytestmark = pytest.mark.usefixtures("database")
+
+_owners = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def card(database: sa.Engine) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8), cleans=True))
+
+
+def boot(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink, letter: str = "a"
+) -> str:
+    """The uuid of an instance with an accelerator of that card, which Nova knows."""
+    instance = models.new_uuid()
+    sink.servers.add(instance)
+    provider = provider_uuid(f"host-1_{letter}")
+    boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=provider)
+    engine.drain(conf)
+    return instance
+
+
+def claim() -> work.Claim | None:
+    """Take the work of asking, if it is wanted and nobody has it."""
+    return work.claim(f"test#{next(_owners)}", 600.0, [work.INSTANCES])
+
+
+def look(conf: cfg.ConfigOpts) -> bool:
+    """Do what a conductor does on its own; False where it asks for nothing."""
+    instances.look(conf)
+    claimed = claim()
+    if claimed is not None:
+        instances.ask_nova(conf, claimed)
+        assert work.finish(claimed)
+    return claimed is not None
+
+
+def let_seconds_pass(seconds: int) -> None:
+    """Let all that Nova was asked be that much longer ago."""
+    arq = models.Arq
+    aged = {
+        column: getattr(arq, column) - seconds * 1000
+        for column in ("instance_asked_ms", "instance_missed_ms")
+    }
+    with db.writer() as session:
+        db.update(session, arq, **aged, updated_at=arq.updated_at)
+
+
+def let_an_interval_pass(conf: cfg.ConfigOpts) -> None:
+    let_seconds_pass(conf.conductor.instance_audit_interval + 1)
+
+
+def let_the_grace_pass(conf: cfg.ConfigOpts) -> None:
+    let_seconds_pass(conf.conductor.instance_grace + 1)
+
+
+def holders() -> dict[str | None, str]:
+    """The state of each ARQ by its instance."""
+    with db.reader() as session:
+        rows = session.execute(sa.select(models.Arq.instance_uuid, models.Arq.state))
+        return {row[0]: row[1] for row in rows}
+
+
+@pytest.mark.every_database
+def test_an_instance_that_is_gone_for_long_is_released(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stays, gone = boot(conf, ctx, sink), boot(conf, ctx, sink)
+    cleaned = boot(conf, ctx, sink, "b")
+    both = {stays: models.BOUND, gone: models.BOUND, cleaned: models.BOUND}
+    sink.servers -= {gone, cleaned}
+    assert not look(conf)
+    let_an_interval_pass(conf)
+    assert look(conf)
+    assert not look(conf)
+    assert holders() == both
+    let_seconds_pass(conf.conductor.instance_grace - 300)
+    assert look(conf)
+    assert holders() == both
+    let_the_grace_pass(conf)
+    assert look(conf)
+
+    # The one whose handle its host cleans goes the way of every DELETE.
+    assert holders() == {stays: models.BOUND, None: models.DELETING}
+    assert [key.partition("/")[0] for key in engine.pending()] == [work.HOST_STEP]
+    told = [record for record in caplog.records if "gone from Nova" in record.message]
+    assert {record.levelname for record in told} == {"WARNING"}
+    assert {uuid for uuid in both for record in told if uuid in record.message} == {gone, cleaned}
+    let_the_grace_pass(conf)
+    assert look(conf)
+    assert stays in holders()
+
+
+@pytest.mark.every_database
+def test_an_instance_that_nova_finds_again_has_the_whole_grace_before_it(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    instance = boot(conf, ctx, sink)
+    (before,) = (arq.updated_at for arq in service.list_arqs(ctx))
+    for _ in range(3):
+        sink.servers.clear()
+        let_an_interval_pass(conf)
+        look(conf)
+        let_the_grace_pass(conf)
+        sink.servers.add(instance)
+        look(conf)
+    sink.servers.clear()
+    let_an_interval_pass(conf)
+    look(conf)
+    assert holders() == {instance: models.BOUND}
+    assert [arq.updated_at for arq in service.list_arqs(ctx)] == [before]
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 429, 500, 503])
+def test_any_other_answer_says_nothing(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink, status: int
+) -> None:
+    instance = boot(conf, ctx, sink)
+    # Without the document that Nova would send: a balancer in front of it may answer 404.
+    sink.status = status
+    sink.servers.clear()
+    for _ in range(3):
+        let_the_grace_pass(conf)
+        assert look(conf)
+    assert holders() == {instance: models.BOUND}
+
+
+def test_silence_says_nothing(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    # Before there is a connection that is kept.
+    sink.stop()
+    for _ in range(3):
+        let_the_grace_pass(conf)
+        instances.look(conf)
+        claimed = claim()
+        assert claimed is not None
+        with pytest.raises(ka_exc.ConnectFailure):
+            instances.ask_nova(conf, claimed)
+        work.finish(claimed)
+    assert holders() == {instance: models.BIND_STARTED}
+
+
+def test_who_does_not_see_all_projects_releases_nothing(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    instance = boot(conf, ctx, sink)
+    sink.servers.clear()
+    sink.sees_all = False
+    let_the_grace_pass(conf)
+    with pytest.raises(nova.MayNotLook, match="role admin"):
+        look(conf)
+    # Some may list what they may not show.
+    sink.sees_all = True
+    sink.hidden = {instance}
+    for _ in range(3):
+        engine.make_due()
+        with db.writer() as session:
+            db.update(session, models.Work, owner=None)
+        look(conf)
+        let_the_grace_pass(conf)
+    assert holders() == {instance: models.BOUND}
+
+
+def test_nobody_is_asked_where_nova_is_not_configured_or_that_is_turned_off(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    boot(conf, ctx, sink)
+    let_the_grace_pass(conf)
+    conf.set_override("instance_audit_interval", 0, group="conductor")
+    assert not look(conf)
+    conf.clear_override("instance_audit_interval", group="conductor")
+    conf.clear_override("auth_type", group="nova")
+    assert not look(conf)
+    assert sink.asked == []
+
+
+@pytest.mark.every_database
+def test_each_instance_is_asked_for_once_in_an_interval_by_one_conductor(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    known = [models.new_uuid() for _ in range(150)]
+    sink.servers.update(known[10:])
+    row = {"state": models.BIND_FAILED, "device_profile_name": "p", "group": {}, "hostname": "h"}
+    rows = [
+        {
+            **row,
+            "uuid": models.new_uuid(),
+            "instance_uuid": known[number % 150],
+            "device_rp_uuid": boots.RP,
+            "instance_asked_ms": number,
+        }
+        for number in range(300)
+    ]
+    with db.writer() as session:
+        session.execute(sa.insert(models.Arq), rows)
+    with futures.ThreadPoolExecutor() as pool:
+        for _ in pool.map(instances.look, [conf] * 8):
+            pass
+    only = claim()
+    assert only is not None
+    assert claim() is None
+    instances.look(conf)
+    instances.ask_nova(conf, only)
+    assert work.finish(only)
+
+    assert not look(conf)
+    asked = [path.removeprefix("/servers/") for path in sink.asked if path != "/servers"]
+    assert sorted(asked) == sorted(known)
+    assert len(holders()) == 150
+    let_the_grace_pass(conf)
+    look(conf)
+    assert holders().keys() == set(known[10:])
+
+
+def test_a_conductor_asks_by_itself(
+    site: Site, sink: NovaSink, ctx: context.RequestContext
+) -> None:
+    site.start()
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=RP)
+    until(lambda: holders() == {instance: models.BOUND})
+    let_an_interval_pass(site.conf)
+    until(lambda: sink.asked)
+    until(site.idle)
+    let_the_grace_pass(site.conf)
+    until(lambda: holders() == {})
