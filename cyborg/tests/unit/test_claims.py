@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No two drivers give out one PCI function, whatever control paths they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cyborg.agent import claims, discovery
+from cyborg.drivers import base, pci
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.unit.test_device_spec import function
+
+A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+
+
+class Claimer:
+    """Claims what it is told to, and reports it."""
+
+    def __init__(self, wanted: Mapping[str, int], error: Exception | None = None) -> None:
+        self.wanted = wanted
+        self.error = error
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        if self.error is not None:
+            raise self.error
+        return self.wanted
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        for address in self.wanted.keys() - host.foreign:
+            yield device(address, address)
+
+
+def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
+    handles = tuple(
+        base.AttachHandle(attach_type=kind, attach_info=pci.split(address)) for address in given
+    )
+    return base.Device(
+        type="PCI",
+        vendor="10de",
+        model="20f1",
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(path)),
+        deployables=(
+            base.Deployable(
+                name=f"host-1_{path}",
+                resource_class="CUSTOM_PCI",
+                num_accelerators=len(handles),
+                attach_handles=handles,
+            ),
+        ),
+    )
+
+
+def settle(**drivers: Claimer) -> claims.Owners:
+    return claims.settle(drivers, contract.snapshot([function(each) for each in (A, B, C)]))
+
+
+def test_the_most_exact_claim_wins_whatever_the_order():
+    owners = settle(rough=Claimer({A: 4, B: 4}), exact=Claimer({B: 8}), other=Claimer({C: 1}))
+
+    assert owners.of == {A: "rough", B: "exact", C: "other"}
+    assert owners.ties == {}
+    assert owners.foreign_to("rough") == {B, C}
+
+
+def test_among_equals_the_first_wins_and_the_other_is_told():
+    owners = settle(first=Claimer({A: 4, B: 4}), second=Claimer({A: 4, B: 4, C: 4}))
+
+    assert owners.of == {A: "first", B: "first", C: "second"}
+    assert owners.ties == {
+        "second": f"PCI function {A} and 1 more is left to driver first, which means it as exactly "
+        "and comes first in enabled_drivers"
+    }
+
+
+def test_a_tie_that_a_third_decides_is_none():
+    owners = settle(first=Claimer({A: 4}), second=Claimer({A: 4}), third=Claimer({A: 5}))
+
+    assert owners.of == {A: "third"}
+    assert owners.ties == {}
+
+
+def test_a_driver_whose_claims_fail_claims_nothing():
+    owners = settle(broken=Claimer({}, RuntimeError("no")), other=Claimer({A: 1}))
+
+    assert owners.of == {A: "other"}
+
+
+class Reporter:
+    def __init__(self, *devices: base.Device) -> None:
+        self.devices = devices
+
+    def discover(self, host: base.Host) -> tuple[base.Device, ...]:
+        return self.devices
+
+
+def found(**drivers: base.Driver) -> discovery.Findings:
+    return discovery.Discovery("host-1", drivers, timeout=60).run()
+
+
+def test_a_function_is_given_out_by_one_driver_only_though_control_paths_differ():
+    findings = found(first=Reporter(device(A, A)), second=Reporter(device(B, A)))
+
+    assert list(findings.devices) == ["first"]
+    assert findings.errors == {
+        "second": f"The driver reports PCI function {A}, which is driver first's"
+    }
+
+
+def test_parts_of_a_function_count_as_the_function():
+    findings = found(
+        first=Reporter(device(A, A, kind="MDEV")), second=Reporter(device(B, A, kind="PCI"))
+    )
+
+    assert list(findings.devices) == ["first"]
+
+
+def test_simulated_handles_are_no_functions():
+    findings = found(
+        first=Reporter(device(A, A, kind="TEST_PCI")),
+        second=Reporter(device(B, A, kind="TEST_PCI")),
+    )
+
+    assert list(findings.devices) == ["first", "second"]
+
+
+def test_a_driver_may_not_give_out_a_function_twice_itself():
+    findings = found(driver=Reporter(device(A, A), device(B, A)))
+
+    assert findings.devices == {}
+    assert f"returned PCI function {A} twice" in findings.errors["driver"]
+
+
+def test_whoever_has_a_card_has_its_virtual_functions():
+    card = function(A, vfs=("0000:01:00.4",))
+
+    ((_device, wanted),) = claims.of_devices([device(A, A)], {A: card})
+
+    assert "PCI function 0000:01:00.4" in wanted
+
+
+class Doctor(Reporter):
+    def __init__(self, answer: object, *devices: base.Device) -> None:
+        super().__init__(*devices)
+        self.answer = answer
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+def test_a_device_is_reported_with_what_is_wrong_with_it():
+    findings = found(well=Doctor(None, device(A)), ill=Doctor("It is too warm", device(B)))
+
+    assert findings.devices["well"][0].unhealthy is None
+    assert findings.devices["ill"][0].unhealthy == "It is too warm"
+
+
+def test_a_driver_that_cannot_tell_is_no_reason_to_lose_its_devices():
+    findings = found(driver=Doctor(RuntimeError("no"), device(A)))
+
+    assert findings.errors == {}
+    assert findings.devices["driver"][0].unhealthy is None

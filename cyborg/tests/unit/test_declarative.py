@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the layer below the PCI drivers decides, on hosts of which every fact is given."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cyborg.drivers import base, declarative, pci
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.unit.test_device_spec import function
+
+
+class Cards(declarative.PciDriver):
+    match = (declarative.Match(vendor="10de", class_code="03*"),)
+    type = "GPU"
+    resource_class = "PGPU"
+    group = "gpu_devices"
+
+
+class Parts(Cards):
+    expose = "vfs"
+
+
+class Slots(Cards):
+    expose = "slot"
+
+
+PF = function("0000:09:00.0", sriov_totalvfs=8, vfs=("0000:09:00.4", "0000:09:00.5"))
+VFS = [function(address, device="20f2", pf=PF.address) for address in PF.vfs]
+LONE = function("0000:0c:00.0", sriov_totalvfs=8)
+
+
+def names(driver: base.Driver, host: contract.Host) -> list[str]:
+    return [
+        deployable.name.removeprefix("host-1_")
+        for device in driver.discover(host)
+        for deployable in device.deployables
+    ]
+
+
+@pytest.mark.parametrize(
+    ("match", "fits"),
+    [
+        (declarative.Match(), True),
+        (declarative.Match(vendor="10de"), True),
+        (declarative.Match(vendor="10df"), False),
+        (declarative.Match(class_code="0302*"), True),
+        (declarative.Match(class_code="0300*"), False),
+        (declarative.Match(device="20f[0-3]"), True),
+        (declarative.Match(device="20f[2-3]"), False),
+        (declarative.Match(vendor="10de", subsystem_device="145f"), True),
+        (declarative.Match(vendor="10de", subsystem_vendor="145f"), False),
+    ],
+)
+def test_every_field_of_a_match_must_fit(match, fits):
+    assert match.fits(PF) is fits
+
+
+def test_the_match_that_fixes_more_digits_is_the_more_exact():
+    assert declarative.Match().digits == 0
+    assert declarative.Match(vendor="10de", class_code="03*").digits == 6
+    assert declarative.Match(vendor="10de", device="20f1").digits == 8
+
+
+def test_whole_cards(conf):
+    assert names(Cards(conf), contract.host_with([PF, *VFS, LONE])) == [PF.address, LONE.address]
+
+
+def test_virtual_functions_or_the_card_while_it_has_none(conf):
+    host = contract.host_with([PF, *VFS, LONE])
+
+    (card, lone) = Parts(conf).discover(host)
+
+    assert [each.name for each in card.deployables] == [f"host-1_{vf}" for vf in PF.vfs]
+    assert card.control_path.cpid_info == pci.split(PF.address)
+    assert [each.name for each in lone.deployables] == [f"host-1_{LONE.address}"]
+
+
+def test_the_functions_of_a_slot_are_one_accelerator(conf):
+    second = function("0000:0c:00.1")
+
+    (device,) = Slots(conf).discover(contract.host_with([LONE, second]))
+
+    (deployable,) = device.deployables
+    assert deployable.num_accelerators == 1
+    assert [pci.join(each.attach_info) for each in deployable.attach_handles] == [
+        LONE.address,
+        second.address,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "offered"),
+    [
+        ([], [PF.address, LONE.address]),
+        ([{"address": LONE.address}], [LONE.address]),
+        ([{"address": LONE.address, "exclude": True}], [PF.address]),
+        ([{"address": LONE.address, "exclude": "true"}, {}], [PF.address]),
+        ([{"vendor_id": "8086"}], []),
+    ],
+)
+def test_the_operator_narrows_what_is_taken(conf, specs, offered):
+    conf.set_override("device_spec", [json.dumps(spec) for spec in specs], group="gpu_devices")
+
+    assert names(Cards(conf), contract.host_with([PF, *VFS, LONE])) == offered
+
+
+def test_the_operators_tags_are_on_the_device(conf):
+    spec = {"resource_class": "gold", "traits": "silver", "type": "AICHIP"}
+    conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
+
+    (device,) = Cards(conf).discover(contract.host_with([LONE]))
+
+    assert device.type == "AICHIP"
+    assert device.deployables[0].resource_class == "CUSTOM_GOLD"
+    assert "CUSTOM_SILVER" in device.deployables[0].traits
+
+
+def test_a_wrong_option_is_told_with_its_group(conf):
+    conf.set_override("device_spec", ['{"exclude": 1}'], group="gpu_devices")
+
+    with pytest.raises(ValueError, match=r"\[gpu_devices\] device_spec .*exclude must be true or"):
+        Cards(conf)
+
+
+def test_what_another_driver_means_more_exactly_is_left_to_it(conf):
+    host = contract.host_with([PF, *VFS, LONE])
+    host = contract.Host(pci=host.pci, foreign=frozenset({LONE.address, VFS[0].address}))
+
+    assert names(Parts(conf), host) == [VFS[1].address]
+
+
+def test_a_card_is_not_given_whole_while_another_driver_has_a_part_of_it(conf, caplog):
+    caplog.set_level("INFO")
+    host = contract.host_with([PF, *VFS])
+    host = contract.Host(pci=host.pci, foreign=frozenset({VFS[0].address}))
+
+    assert names(Cards(conf), host) == []
+    assert f"its virtual function {VFS[0].address} is another driver's" in caplog.text
+
+
+def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):
+    caplog.set_level("INFO")
+    nic = function("0000:0d:00.0", vendor="10de", class_code="020000")
+    used = {nic.address: "the host's network interface ens1 is on it"}
+
+    class Network(Cards):
+        match = (declarative.Match(vendor="10de"),)
+
+    driver = Network(conf)
+    for _ in range(2):
+        assert names(driver, contract.host_with([LONE, nic], used=used)) == [LONE.address]
+    assert caplog.text.count(f"{nic.address} is not offered: {used[nic.address]}") == 1
+
+
+def test_a_slot_is_given_whole_or_not_at_all(conf):
+    console = function("0000:0c:00.1", boot_vga=True)
+
+    assert names(Slots(conf), contract.host_with([LONE, console])) == []
+
+
+def test_a_virtual_function_that_vanishes_takes_no_other_along(conf):
+    files = contract.Files({})
+    files.vanished = {VFS[0].address}
+    host = contract.Host(pci=contract.snapshot([PF, *VFS], files))
+
+    class Curious(Parts):
+        def attributes(self, function, functions):
+            return {"word": functions.text(function.address, "word")}
+
+    assert names(Curious(conf), host) == [VFS[1].address]
+
+
+def test_facts_are_attributes_and_traits(conf):
+    card = function("0000:0c:00.0", numa_node=1)
+    files = contract.Files(
+        {
+            card.address: {
+                "current_link_speed": "2.5 GT/s PCIe",
+                "current_link_width": 8,
+                "max_link_speed": "16.0 GT/s PCIe",
+                "max_link_width": 16,
+                "../max_link_speed": "8.0 GT/s PCIe",
+                "../max_link_width": 16,
+                "serial_number": "00-11",
+                "reset_method": "flr bus",
+            }
+        }
+    )
+    files.products = {"10de:20f1": "A100 PCIe 40GB"}
+
+    (device,) = Cards(conf).discover(contract.Host(pci=contract.snapshot([card], files)))
+
+    (deployable,) = device.deployables
+    assert device.model == "A100 PCIe 40GB"
+    assert deployable.attributes == {
+        "numa_node": 1,
+        "pci_address": card.address,
+        "product": "A100 PCIe 40GB",
+        "link": "8.0 GT/s x8",
+        "serial": "00-11",
+        "reset_methods": "flr bus",
+    }
+    assert {"CUSTOM_NUMA_NODE_1", "CUSTOM_PRODUCT_A100_PCIE_40GB"} <= set(deployable.traits)
