@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import nova.conf
+from lxml import etree
 from nova import context, objects
 from nova.accelerator import cyborg
+from nova.virt.libvirt import config as libvirt_config
+from nova.virt.libvirt import driver as libvirt_driver
 
 _FUNCTIONS = (
     cyborg.get_arq_pci_device_profile,
@@ -48,6 +52,7 @@ class Nova:
             "get_device_request_groups": self._request_groups,
             "get_arq_uuids_for_instance": self._uuids,
             "resolved": self._resolved,
+            "guest_devices": _guest_devices,
             **{function.__name__: function for function in _FUNCTIONS},
         }
         return (known.get(name) or getattr(self._client, name))(*arguments)
@@ -67,6 +72,46 @@ class Nova:
         query = {"instance": instance, "bind_state": "resolved"}
         answer, error = self._client._call_cyborg("get", self._client.ARQ_URL, params=query)
         return [answer.status_code, error, answer.json().get("arqs")]
+
+
+def _guest_devices(arqs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The devices that Nova's libvirt driver adds to a guest with these ARQs.
+
+    ``xml`` holds the ``<devices>`` element of the domain. ``created`` holds what the driver has
+    libvirt create for mediated devices: parent, type and uuid of each.
+    """
+    asked: list[tuple[str, str, str]] = []
+    # Without a host: only what turns ARQs into devices is run.
+    driver: Any = object.__new__(libvirt_driver.LibvirtDriver)
+    driver._host = _NoNodeDevices()
+    driver._warn_if_nova_managed = lambda _info: None
+    driver._create_mdev = lambda parent, kind, uuid: asked.append((parent, kind, uuid))
+    libvirt_driver.libvirt = types.SimpleNamespace(
+        libvirtError=_NoNodeDevice, VIR_ERR_NO_NODE_DEVICE=_NoNodeDevice.code
+    )
+    guest = libvirt_config.LibvirtConfigGuest()
+    by_pci = [arq for arq in arqs if arq["attach_handle_type"] == "PCI"]
+    driver._guest_add_accel_pci_devices(guest, by_pci)
+    driver._guest_add_mdevs(guest, driver._allocate_cyborg_mdevs(arqs))
+    devices = etree.Element("devices")
+    devices.extend(device.format_dom() for device in guest.devices)
+    return {"xml": etree.tostring(devices).decode(), "created": asked}
+
+
+class _NoNodeDevice(Exception):
+    """libvirt's error for a node device that is not there."""
+
+    code = 88
+
+    def get_error_code(self) -> int:
+        return self.code
+
+
+class _NoNodeDevices:
+    """libvirt on a host where nothing has been made for the guest yet."""
+
+    def device_lookup_by_name(self, name: str) -> None:
+        raise _NoNodeDevice(name)
 
 
 def _plain(group: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from cyborg.agent import service as agent_service
 from cyborg.api import app, server
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import engine, hosts, messages
 from cyborg.tests.novasink import NovaSink
@@ -152,6 +153,14 @@ class Site:
         for part in self._services:
             part.start()
         until(lambda: self.placement.find(NAME) and self.idle())
+
+    def start_with(self, *devices: base.Device) -> None:
+        """Start a conductor on a host whose agent reported these devices and then fell silent."""
+        self.placement.make_provider(hosts.ROOT)
+        self._services = [conductor_service.ConductorService(self.conf)]
+        self._services[0].start()
+        hosts.apply(*devices)
+        self.hurry(self.idle)
 
     def stop(self) -> None:
         """Let all work come to its end, and stop what was started."""
