@@ -12,9 +12,12 @@ from typing import Any
 
 import requests
 from keystoneauth1 import adapter as ka_adapter
+from keystoneauth1 import exceptions as ka_exc
 from keystoneauth1 import loading
 from oslo_config import cfg
 from oslo_context import context as oslo_context
+
+from cyborg import metrics
 
 
 class _Adapter(ka_adapter.Adapter):
@@ -23,7 +26,15 @@ class _Adapter(ka_adapter.Adapter):
         if current is not None:
             headers = {"X-OpenStack-Request-ID": current.global_id}
             kwargs["headers"] = headers | (kwargs.get("headers") or {})
-        return super().request(url, method, **kwargs)
+        labels = {"service": str(self.service_type), "method": method, "status": "none"}
+        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen:
+            try:
+                response = super().request(url, method, **kwargs)
+            except ka_exc.HttpError as exc:
+                seen["status"] = metrics.status_class(exc.http_status)
+                raise
+            seen["status"] = metrics.status_class(response.status_code)
+        return response
 
 
 class _Loader(loading.adapter.Adapter):

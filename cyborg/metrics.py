@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import prometheus_client
 from oslo_config import cfg
@@ -25,6 +25,9 @@ REGISTRY = prometheus_client.CollectorRegistry()
 
 #: Where several processes of one WSGI server count together; prometheus_client reads it too.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+# The time at which each count began says nothing that the process's own start does not.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Seconds: from a request to what waits for a host.
 _SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -87,7 +90,7 @@ NOTIFICATIONS_SENT = _counter(
     "cyborg_notifications_sent", "Notifications the message broker has taken.", "event_type"
 )
 PASS_SECONDS = _histogram(
-    "cyborg_agent_pass_duration_seconds", "Time of a discovery pass.", buckets=_LONG
+    "cyborg_agent_pass_duration_seconds", "Time of a discovery pass.", "outcome", buckets=_LONG
 )
 DRIVER_SECONDS = _histogram(
     "cyborg_agent_driver_duration_seconds",
@@ -110,9 +113,10 @@ DRIVER_STEP_SECONDS = _histogram(
     "outcome",
     buckets=_LONG,
 )
-LAST_DELIVERY = _gauge(
-    "cyborg_agent_last_report_timestamp_seconds",
-    "When a conductor last took in a report of this agent, in seconds since the epoch.",
+AGENT_LAST = _gauge(
+    "cyborg_agent_last_timestamp_seconds",
+    "When an agent last made a pass, or a conductor took in its report, since the epoch.",
+    "event",
 )
 
 
@@ -129,6 +133,15 @@ def observed(
         yield labels
     finally:
         histogram.labels(**labels).observe(time.perf_counter() - started)
+
+
+def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[str]) -> None:
+    """Show what each driver has found in a discovery pass, and which have failed."""
+    for driver, found in devices.items():
+        DRIVER_DEVICES.labels(driver).set(len(found))
+    for driver in {*devices, *failing}:
+        DRIVER_FAILING.labels(driver).set(driver in failing)
+    AGENT_LAST.labels("pass").set_to_current_time()
 
 
 def bind_ended(*, bound: bool, started_ms: int | None, now_ms: int) -> None:

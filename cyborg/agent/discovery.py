@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from cyborg import metrics
 from cyborg.agent import claims
 from cyborg.drivers import base, pci
 
@@ -90,6 +91,7 @@ class _Attempt:
     def __init__(self, name: str, driver: base.Driver, host: base.Host) -> None:
         self.devices: tuple[base.Device, ...] = ()
         self.error: str | None = "The driver ended without an answer"
+        self._name = name
         self._thread = threading.Thread(
             target=self._run, args=(driver, host), name=f"discover-{name}", daemon=True
         )
@@ -101,9 +103,12 @@ class _Attempt:
         return not self._thread.is_alive()
 
     def _run(self, driver: base.Driver, host: base.Host) -> None:
+        labels = {"driver": self._name, "outcome": "failed"}
         try:
-            found = _checked(driver.discover(host))
-            self.devices = _judged(found, driver, host)
+            with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
+                found = _checked(driver.discover(host))
+                self.devices = _judged(found, driver, host)
+                seen["outcome"] = "found"
             self.error = None
         except Exception as exc:
             LOG.warning("Discovery failed", exc_info=True)

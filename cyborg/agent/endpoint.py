@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-from cyborg import rpc
+from cyborg import metrics, rpc
 from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
@@ -119,8 +119,11 @@ class _Run:
             self._after.done.wait()
             self._after = None
         LOG.info("%s handle %s", self.step.action.capitalize(), self.step.attach_handle_uuid)
+        labels = {"driver": self.step.driver, "action": self.step.action, "outcome": "failed"}
         try:
-            self._work()
+            with metrics.observed(metrics.DRIVER_STEP_SECONDS, **labels) as seen:
+                self._work()
+                seen["outcome"] = "done"
             self.failure = None
         except Exception as exc:
             LOG.exception("Cannot %s %s", self.step.action, self.step.attach_handle_uuid)

@@ -23,7 +23,7 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg.api import health, versions
+from cyborg.api import health, measured, versions
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
@@ -65,6 +65,13 @@ def service_token_roles(conf: cfg.ConfigOpts) -> Collection[str]:
     _register_auth_token(conf)
     roles: Collection[str] = conf.keystone_authtoken.service_token_roles
     return roles
+
+
+def metrics(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """What Prometheus is told of requests, where it is told anything."""
+    if lent_conf().metrics.port is None:
+        return lambda app: app
+    return measured.Measured
 
 
 def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
