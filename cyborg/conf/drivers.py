@@ -182,6 +182,45 @@ HEALTH_OPTS: list[cfg.Opt] = [
     ),
 ]
 
+NVMF_SPDK_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "rpc_address",
+        default="/var/tmp/spdk.sock",  # noqa: S108 - SPDK's own default
+        help="Where the SPDK target takes JSON-RPC: the path of its socket, or host:port. Whoever "
+        "reaches it may do everything, so over a network let only this host reach that port.",
+    ),
+    cfg.StrOpt(
+        "target_name",
+        help="The name of the target, where the SPDK application has several.",
+    ),
+    cfg.StrOpt(
+        "host_nqn",
+        help="The NQN under which this host connects to subsystems. Unset, that of "
+        "/etc/nvme/hostnqn.",
+    ),
+    cfg.ListOpt(
+        "subsystems",
+        default=["*"],
+        help="Globs for the NQNs of the subsystems that this host reports. Where several hosts "
+        "reach one target, give each subsystem to one of them: to all others it is unhealthy "
+        "while one has it, but until then all of them offer it.",
+    ),
+    cfg.FloatOpt(
+        "timeout",
+        default=10.0,
+        min=0.1,
+        help="Seconds within which the target must answer a call.",
+    ),
+    cfg.BoolOpt(
+        "reuse_without_erasing",
+        default=False,
+        help="SPDK cannot erase a namespace. Where this is false, a subsystem that was used is "
+        "reserved until its namespace is replaced by one with another UUID, for instance by "
+        "deleting the logical volume and making it anew. Where it is true, the next user can read "
+        "what the last one wrote.",
+    ),
+]
+
 #: Every group of a driver, and of what drivers have in common.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
     "amd_gpu_driver": [_device_spec("AMD GPUs")],
@@ -195,6 +234,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "mdev": MDEV_OPTS,
     "nic_devices": NIC_OPTS,
     "nvme": NVME_OPTS,
+    "nvmf_spdk": NVMF_SPDK_OPTS,
     "pci": PCI_OPTS,
     "pci_health": HEALTH_OPTS,
     "xilinx_fpga_driver": [_device_spec("Xilinx FPGAs")],

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: Device types of the REST API. A new type is a word here, not a migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
-ATTACH_TYPES = frozenset({"PCI", "MDEV", "TEST_PCI"})
+#: What a handle is. Nova attaches PCI only; NVMF is where an initiator connects to.
+ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
 
 #: Facts that every driver states in the same words, as attributes of a deployable: the key and the
 #: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;

@@ -24,6 +24,7 @@ from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.scene import scene  # noqa: F401
 from cyborg.tests.service import api_server, site  # noqa: F401
+from cyborg.tests.spdk_server import spdk  # noqa: F401
 from cyborg.tests.simulated.live import simulate_live  # noqa: F401
 from cyborg.tests.simulated.preload import machine, simulate  # noqa: F401
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device that is reached over the network, through its whole life at an SPDK target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests.service import Site, until
+from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
+
+NQN = "nqn.2016-06.io.spdk:cnode1"
+RP = provider_uuid(f"host-1_{NQN}")
+DRIVER = "nvmf_spdk_driver"
+INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def started(site: Site, spdk: SpdkServer) -> Site:
+    options = {"rpc_address": spdk.address, "host_nqn": HOST, "reuse_without_erasing": True}
+    for name, value in {**options, "timeout": 60}.items():
+        site.conf.set_override(name, value, group="nvmf_spdk")
+    site.conf.set_override("enabled_drivers", ["fake_driver", DRIVER], group="agent")
+    site.conf.set_override("report_interval", 1, group="agent")
+    site.start()
+    return site
+
+
+def _bound(site: Site) -> dict[str, Any]:
+    """An ARQ for the target's first subsystem, once it is bound."""
+    group = {"resources:CUSTOM_NVMF": "1", "trait:CUSTOM_NVMF_TCP": "required"}
+    site.call("POST", "/device_profiles", [{"name": "remote", "groups": [group]}])
+    body = {"device_profile_name": "remote"}
+    uuid = site.call("POST", "/accelerator_requests", body)["arqs"][0]["uuid"]
+    target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": INSTANCE}
+    operations = [{"path": f"/{key}", "op": "add", "value": value} for key, value in target.items()]
+    site.call("PATCH", "/accelerator_requests", {uuid: operations})
+
+    def bound() -> dict[str, Any] | None:
+        arq: dict[str, Any] = site.call("GET", f"/accelerator_requests/{uuid}", version="2.4")
+        assert arq["state"] in {"BindStarted", "Bound"}, arq["state_reason"]
+        return arq if arq["state"] == "Bound" else None
+
+    return until(bound)
+
+
+def _device(site: Site) -> dict[str, Any]:
+    found = site.call("GET", "/devices?type=NVME", version="2.7")["devices"]
+    uuid = site.call("GET", f"/deployables?rp_uuid={RP}", version="2.7")
+    wanted = uuid["deployables"][0]["device_uuid"]
+    return next(device for device in found if device["uuid"] == wanted)
+
+
+def _driver_errors() -> dict[str, str]:
+    with db.reader() as session:
+        return dict(session.scalars(sa.select(models.Host.driver_errors)).one())
+
+
+def test_whoever_asks_for_it_is_told_where_to_connect(started: Site, spdk: SpdkServer) -> None:
+    arq = _bound(started)
+    assert arq["attach_handle_type"] == "NVMF"
+    assert arq["attach_handle_info"] == {
+        "trtype": "TCP",
+        "traddr": "192.0.2.10",
+        "trsvcid": "4420",
+        "subnqn": NQN,
+        "nsid": "1",
+        "uuid": "1b3e7c11-5a55-4a5e-9a3c-0d5f6f0d2a01",
+    }
+    assert spdk.hosts(1) == [HOST]
+    started.call("DELETE", f"/accelerator_requests?instance={INSTANCE}")
+    started.hurry(lambda: not started.held())
+    assert spdk.hosts(1) == []
+
+
+def test_a_target_that_comes_back_without_its_hosts_lets_the_guest_in_again(
+    started: Site, spdk: SpdkServer
+) -> None:
+    _bound(started)
+    spdk.restart()
+    started.hurry(lambda: spdk.hosts(1) == [HOST])
+    assert spdk.hosts(2) == spdk.hosts(3) == []
+
+
+def test_while_the_target_is_down_nothing_is_forgotten(started: Site, spdk: SpdkServer) -> None:
+    _bound(started)
+    before = _device(started)
+    spdk.stop()
+    assert "cannot be reached" in until(lambda: _driver_errors().get(DRIVER))
+    started.call("DELETE", f"/accelerator_requests?instance={INSTANCE}")
+    until(lambda: any(row.last_error for row in started.work("host-step")))
+    assert len(started.held()) == 1
+    assert _device(started) == before
+    spdk.start()
+    started.hurry(lambda: not started.held())
+    assert spdk.hosts(1) == []
+    until(lambda: not _driver_errors())
+
+
+def test_what_another_host_has_is_offered_to_nobody_and_the_api_says_why(
+    started: Site, spdk: SpdkServer
+) -> None:
+    spdk.subsystem(1)["hosts"].append({"nqn": OTHER})
+    until(lambda: _device(started)["health"] == "unhealthy")
+    assert _device(started)["health_reason"] == f"subsystem {NQN}: host {OTHER} may connect to it"
+    until(started.synced)
+    assert started.placement.offered(RP) == {"CUSTOM_NVMF": (1, 1)}
+    spdk.subsystem(1)["hosts"].clear()
+    until(lambda: _device(started)["health"] == "healthy")
+    until(started.synced)
+    assert started.placement.offered(RP) == {"CUSTOM_NVMF": (1, 0)}

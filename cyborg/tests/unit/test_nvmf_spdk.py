@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subsystems of an SPDK target, from a target's socket to devices and back."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, nvmf_spdk, registry, spdk_rpc
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
+
+UUIDS = (
+    "1b3e7c11-5a55-4a5e-9a3c-0d5f6f0d2a01",
+    "8c0f3d5e-6f1b-4b8b-8f57-52b1f5f7a902",
+    "f2a0a3b4-14c6-4dd0-9f57-7f3a2a51aa03",
+)
+NQN = "nqn.2016-06.io.spdk:cnode"
+
+
+@pytest.fixture
+def conf(conf: cfg.ConfigOpts, spdk: SpdkServer) -> cfg.ConfigOpts:
+    conf.set_override("rpc_address", spdk.address, group="nvmf_spdk")
+    conf.set_override("host_nqn", HOST, group="nvmf_spdk")
+    conf.set_override("reuse_without_erasing", True, group="nvmf_spdk")
+    conf.set_override("timeout", 60, group="nvmf_spdk")
+    return conf
+
+
+@pytest.fixture
+def driver(conf: cfg.ConfigOpts) -> nvmf_spdk.NvmfSpdkDriver:
+    return nvmf_spdk.NvmfSpdkDriver(conf)
+
+
+class TestContract(contract.DriverContract):
+    entry_point = "nvmf_spdk_driver"
+
+
+def found(driver: base.Driver) -> dict[int, base.Device]:
+    """What the driver finds, by the number of the subsystem."""
+    devices = list(driver.discover(contract.Host()))
+    return {int(device.control_path.cpid_info["subnqn"][len(NQN) :]): device for device in devices}
+
+
+def held(driver: base.Driver, number: int, uuid: str = "h") -> base.HeldHandle:
+    """The subsystem's handle, as a host step gets it."""
+    device = found(driver)[number]
+    (handle,) = device.deployables[0].attach_handles
+    return base.HeldHandle(
+        attach_type=handle.attach_type,
+        attach_info=handle.attach_info,
+        uuid=uuid,
+        control_path=device.control_path,
+    )
+
+
+def test_a_subsystem_is_a_device_with_one_handle(driver: base.Driver) -> None:
+    devices = found(driver)
+    assert sorted(devices) == [1, 2, 3]
+    (drive,) = devices[1].deployables
+    assert (devices[1].type, devices[1].unhealthy) == ("NVME", None)
+    assert drive.name == f"host-1_{NQN}1"
+    assert (drive.resource_class, drive.num_accelerators) == ("CUSTOM_NVMF", 1)
+    assert drive.attach_handles[0].attach_type == "NVMF"
+    assert drive.attach_handles[0].attach_info == {
+        "trtype": "TCP",
+        "traddr": "192.0.2.10",
+        "trsvcid": "4420",
+        "subnqn": f"{NQN}1",
+        "nsid": "1",
+        "uuid": UUIDS[0],
+    }
+    assert drive.attributes == {
+        "serial": "SPDK00000000000001",
+        "capacity_mib": 3662830,
+        "block_size": "512",
+        "bdev": "Nvme0n1",
+        "product": "SAMSUNG MZWLJ3T8HBLS-00007",
+        "firmware": "EPK9CB5Q",
+    }
+    assert drive.traits == (
+        "CUSTOM_NVMF_TCP",
+        "CUSTOM_CAPACITY_GIB_3577",
+        "CUSTOM_FIRMWARE_EPK9CB5Q",
+        "CUSTOM_PRODUCT_SAMSUNG_MZWLJ3T8HBLS_00007",
+    )
+
+
+def test_of_several_ways_the_first_in_order_is_given_however_they_are_listed(
+    driver: base.Driver, spdk: SpdkServer
+) -> None:
+    for _ in range(2):
+        (volume,) = found(driver)[2].deployables
+        assert volume.attach_handles[0].attach_info["trtype"] == "RDMA"
+        assert volume.attributes["product"] == "Logical Volume"
+        spdk.subsystem(2)["listen_addresses"].reverse()
+
+
+def test_only_what_the_operator_names_is_reported(driver: base.Driver, conf) -> None:
+    conf.set_override("subsystems", ["*cnode3", "*:cnode1"], group="nvmf_spdk")
+    assert sorted(found(driver)) == [1, 3]
+    conf.set_override("subsystems", ["nothing"], group="nvmf_spdk")
+    assert found(driver) == {}
+
+
+Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence", "handles"),
+    [
+        (lambda sub, bdevs: sub.update(namespaces=[]), "it has no namespace", 0),
+        (lambda sub, bdevs: sub.update(listen_addresses=[]), "it listens on no network", 0),
+        (
+            lambda sub, bdevs: sub["listen_addresses"][0].update(trtype="VFIOUSER"),
+            "it listens on no network",
+            0,
+        ),
+        (lambda sub, bdevs: sub.update(allow_any_host=True), "any host may connect to it", 1),
+        (lambda sub, bdevs: sub["hosts"].append({"nqn": HOST}), None, 1),
+        (
+            lambda sub, bdevs: sub["hosts"].append({"nqn": OTHER}),
+            f"host {OTHER} may connect to it",
+            1,
+        ),
+        (
+            lambda sub, bdevs: sub["namespaces"].append(
+                {"nsid": 2, "bdev_name": "Malloc2", "name": "Malloc2"}
+            ),
+            "it has 2 namespaces, which no host sees one by one",
+            1,
+        ),
+        (lambda sub, bdevs: bdevs.pop(), "bdev Raid1 is gone", 1),
+        (
+            lambda sub, bdevs: bdevs[2]["driver_specific"]["raid"].update(state="offline"),
+            "RAID Raid1 is offline",
+            1,
+        ),
+        (
+            lambda sub, bdevs: bdevs[2]["driver_specific"]["raid"].update(
+                num_base_bdevs_operational=1
+            ),
+            "RAID Raid1 has lost 1 of its bdevs",
+            1,
+        ),
+    ],
+)
+def test_what_ails_a_subsystem_is_said(
+    driver: base.Driver,
+    spdk: SpdkServer,
+    change: Change,
+    sentence: str | None,
+    handles: int,
+) -> None:
+    change(spdk.subsystem(3), spdk.bdevs)
+    devices = found(driver)
+    expected = None if sentence is None else f"subsystem {NQN}3: {sentence}"
+    assert devices[3].unhealthy == expected
+    assert devices[3].deployables[0].num_accelerators == handles
+    assert len(devices[3].deployables[0].attach_handles) == handles
+    assert devices[1].unhealthy is devices[2].unhealthy is None
+
+
+def test_what_has_too_long_a_name_is_left_out_or_cannot_be_given(
+    driver: base.Driver, spdk: SpdkServer
+) -> None:
+    spdk.subsystem(3)["nqn"] = NQN + "3" + "0" * 160
+    spdk.subsystem(2)["nqn"] = NQN + "2" + "0" * 180
+    first, second = driver.discover(contract.Host())
+    assert first.unhealthy is None
+    assert second.unhealthy is not None
+    assert second.unhealthy.endswith("NQN and address are too long for an attach handle")
+    assert second.deployables[0].attach_handles == ()
+
+
+def test_answers_of_older_targets_are_understood(driver: base.Driver, spdk: SpdkServer) -> None:
+    nvme = spdk.bdevs[0]["driver_specific"]
+    nvme["nvme"] = nvme["nvme"][0]
+    for key in ("serial_number", "model_number"):
+        del spdk.subsystem(1)[key]
+    spdk.subsystem(1)["listen_addresses"][0]["trtype"] = "tcp"
+    del spdk.subsystem(1)["namespaces"][0]["uuid"]
+    (drive,) = found(driver)[1].deployables
+    assert drive.attributes["firmware"] == "EPK9CB5Q"
+    assert drive.attach_handles[0].attach_info["trtype"] == "TCP"
+    assert drive.attach_handles[0].attach_info["uuid"] == UUIDS[0].replace("-", "").upper()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spdk: spdk.subsystem(2).pop("hosts"),
+        lambda spdk: spdk.subsystem(2).pop("namespaces"),
+        lambda spdk: spdk.subsystem(2).update(namespaces=None),
+        lambda spdk: spdk.subsystem(2).update(listen_addresses=[{}]),
+        lambda spdk: spdk.subsystems.append("text"),
+        lambda spdk: spdk.bdevs.append({}),
+        lambda spdk: spdk.bdevs[0].pop("num_blocks"),
+        lambda spdk: spdk.bdevs[2]["driver_specific"].update(raid={}),
+    ],
+)
+def test_an_answer_that_lacks_something_tells_nothing(
+    driver: base.Driver, spdk: SpdkServer, change: Callable[[SpdkServer], object]
+) -> None:
+    change(spdk)
+    with pytest.raises(spdk_rpc.SpdkError, match="has not what it should"):
+        found(driver)
+
+
+def test_an_error_is_told_in_the_targets_words(driver: base.Driver, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("target_name", "nvmf_tgt", group="nvmf_spdk")
+    assert len(found(driver)) == 3
+    conf.set_override("target_name", "other", group="nvmf_spdk")
+    with pytest.raises(spdk_rpc.Refused, match=r"subsystems: Unable to find a target\. \(-32603"):
+        found(driver)
+
+
+def test_while_the_target_is_down_its_devices_are_kept_and_the_reason_is_told(
+    conf: cfg.ConfigOpts, spdk: SpdkServer
+) -> None:
+    conf.set_override("enabled_drivers", ["nvmf_spdk_driver"], group="agent")
+    drivers = registry.load(conf).drivers
+    passes = discovery.Discovery("host-1", drivers, timeout=60)
+    before = passes.run()
+    spdk.stop()
+    down = passes.run()
+    assert down.devices == {}
+    assert "cannot be reached" in down.errors["nvmf_spdk_driver"]
+    assert passes.run() == down
+    spdk.restart()
+    assert passes.run() == before
+    assert len(before.devices["nvmf_spdk_driver"]) == 3
+
+
+def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    handle = held(driver, 2)
+    assert found(driver)[2].deployables[0].prepared == ()
+    for _ in range(2):
+        driver.prepare(handle)
+        assert spdk.hosts(2) == [HOST]
+        assert found(driver)[2].deployables[0].prepared == ("h",)
+        assert found(driver)[2].unhealthy is None
+    assert spdk.hosts(1) == spdk.hosts(3) == []
+    for _ in range(2):
+        driver.clean(handle)
+        assert spdk.hosts(2) == []
+        assert found(driver)[2].deployables[0].prepared == ()
+
+
+def test_a_target_that_has_forgotten_its_hosts_is_prepared_again(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    handle = held(driver, 1)
+    driver.prepare(handle)
+    spdk.restart()
+    assert found(driver)[1].deployables[0].prepared == ()
+    driver.prepare(handle)
+    assert found(driver)[1].deployables[0].prepared == ("h",)
+    assert spdk.hosts(1) == [HOST]
+
+
+def test_a_guest_keeps_a_subsystem_that_ails(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    handle = held(driver, 3)
+    driver.prepare(handle)
+    spdk.bdevs.pop()
+    driver.prepare(handle)
+    assert spdk.hosts(3) == [HOST]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda sub: sub.update(allow_any_host=True), "any host may connect to it"),
+        (lambda sub: sub["hosts"].append({"nqn": OTHER}), f"host {OTHER} may connect to it"),
+        (lambda sub: sub.update(nqn="nqn.2016-06.io.spdk:another"), "not what it was, or gone"),
+        (lambda sub: sub["namespaces"][0].update(uuid=UUIDS[1]), "not what it was, or gone"),
+    ],
+)
+def test_what_is_not_for_this_host_alone_is_not_prepared(
+    driver: nvmf_spdk.NvmfSpdkDriver,
+    spdk: SpdkServer,
+    change: Callable[[dict[str, Any]], object],
+    sentence: str,
+) -> None:
+    handle, subsystem = held(driver, 1), spdk.subsystem(1)
+    change(subsystem)
+    with pytest.raises(spdk_rpc.SpdkError, match=sentence):
+        driver.prepare(handle)
+    assert {"nqn": HOST} not in subsystem["hosts"]
+
+
+def test_of_two_hosts_that_want_one_subsystem_at_once_none_stays_beside_the_other(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    handle = held(driver, 1)
+
+    def meanwhile(method: str) -> None:
+        if method == "nvmf_subsystem_add_host":
+            spdk.subsystem(1)["hosts"].append({"nqn": OTHER})
+
+    spdk.before = meanwhile
+    with pytest.raises(spdk_rpc.SpdkError, match=f"host {OTHER} may connect to it"):
+        driver.prepare(handle)
+    assert spdk.hosts(1) == [OTHER]
+
+
+def test_a_used_namespace_stays_dirty_until_another_takes_its_place(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("reuse_without_erasing", False, group="nvmf_spdk")
+    handle = held(driver, 2)
+    driver.prepare(handle)
+    for _ in range(2):
+        with pytest.raises(spdk_rpc.SpdkError, match="still has what was written to it"):
+            driver.clean(handle)
+        assert spdk.hosts(2) == []
+    spdk.subsystem(2)["namespaces"][0]["uuid"] = "8c0f3d5e-6f1b-4b8b-8f57-52b1f5f7a9ff"
+    driver.clean(handle)
+    assert held(driver, 2) != handle
+
+
+def test_what_the_target_no_longer_has_is_clean(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    handle = held(driver, 2)
+    driver.prepare(handle)
+    spdk.subsystems.remove(spdk.subsystem(2))
+    driver.clean(handle)
+
+
+def test_a_host_without_a_name_cannot_say_what_it_may_have(
+    driver: base.Driver, conf: cfg.ConfigOpts, tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    conf.set_override("host_nqn", None, group="nvmf_spdk")
+    hostnqn = tmp_path / "hostnqn"
+    monkeypatch.setattr(nvmf_spdk, "_HOST_NQN", hostnqn)
+    with pytest.raises(spdk_rpc.SpdkError, match=r"set \[nvmf_spdk\] host_nqn"):
+        found(driver)
+    hostnqn.write_text(f"{HOST}\n")
+    assert len(found(driver)) == 3
+
+
+def test_a_target_is_reached_over_tcp_as_well(conf: cfg.ConfigOpts) -> None:
+    server = SpdkServer()
+    conf.set_override("rpc_address", server.address, group="nvmf_spdk")
+    assert len(found(nvmf_spdk.NvmfSpdkDriver(conf))) == 3
+    server.stop()
+
+
+@pytest.mark.parametrize("address", ["", "spdk.sock", "host", ":1", "host:", "host:x", "h:70000"])
+def test_a_driver_with_no_address_is_not_loaded(conf: cfg.ConfigOpts, address: str) -> None:
+    conf.set_override("rpc_address", address, group="nvmf_spdk")
+    conf.set_override("enabled_drivers", ["nvmf_spdk_driver"], group="agent")
+    loaded = registry.load(conf)
+    assert loaded.drivers == {}
+    assert "neither the path" in loaded.errors["nvmf_spdk_driver"]
