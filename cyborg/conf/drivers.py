@@ -46,7 +46,8 @@ PCI_OPTS: list[cfg.Opt] = [
 ]
 
 
-def _device_spec(devices: str) -> cfg.MultiStrOpt:
+def device_spec(devices: str) -> cfg.MultiStrOpt:
+    """The option that narrows what a driver of PCI devices takes; each has one in its group."""
     return cfg.MultiStrOpt(
         "device_spec",
         default=[],
@@ -70,7 +71,7 @@ GPU_OPTS: list[cfg.Opt] = [
         help="Accepted for the sake of old configuration files. A virtual function is never "
         "reported as a whole GPU, whatever is set here.",
     ),
-    _device_spec("NVIDIA GPUs"),
+    device_spec("NVIDIA GPUs"),
 ]
 
 #: Of each group ``vgpu_<type>``, registered for the types that are enabled.
@@ -96,7 +97,7 @@ NIC_OPTS: list[cfg.Opt] = [
         help="Names of sections, such as x710_static, each of which says to which physical "
         "networks some network cards are connected and what they can do.",
     ),
-    _device_spec("Intel network cards"),
+    device_spec("Intel network cards"),
 ]
 
 #: Of each section that ``[nic_devices] enabled_nic_types`` names.
@@ -223,21 +224,21 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
 
 #: Every group of a driver, and of what drivers have in common.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
-    "amd_gpu_driver": [_device_spec("AMD GPUs")],
+    "amd_gpu_driver": [device_spec("AMD GPUs")],
     "fake_driver": FAKE_OPTS,
     "gpu_devices": GPU_OPTS,
-    "huawei_ascend_driver": [_device_spec("Ascend processors")],
-    "inspur_fpga_driver": [_device_spec("Inspur FPGAs")],
-    "inspur_nvme_ssd_driver": [_device_spec("Inspur NVMe devices")],
-    "intel_fpga_driver": [_device_spec("Intel FPGAs")],
-    "intel_qat_driver": [_device_spec("QAT devices")],
+    "huawei_ascend_driver": [device_spec("Ascend processors")],
+    "inspur_fpga_driver": [device_spec("Inspur FPGAs")],
+    "inspur_nvme_ssd_driver": [device_spec("Inspur NVMe devices")],
+    "intel_fpga_driver": [device_spec("Intel FPGAs")],
+    "intel_qat_driver": [device_spec("QAT devices")],
     "mdev": MDEV_OPTS,
     "nic_devices": NIC_OPTS,
     "nvme": NVME_OPTS,
     "nvmf_spdk": NVMF_SPDK_OPTS,
     "pci": PCI_OPTS,
     "pci_health": HEALTH_OPTS,
-    "xilinx_fpga_driver": [_device_spec("Xilinx FPGAs")],
+    "xilinx_fpga_driver": [device_spec("Xilinx FPGAs")],
 }
 
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import stevedore
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
@@ -85,6 +87,26 @@ def without_each(driver: str, text: str, addresses: Iterable[str]) -> dict[str, 
         meanwhile = pci.Snapshot(walk.values(), _Vanishing(walk._details, address))
         found[address] = list(made.discover(_Host(pci=meanwhile)))
     return found
+
+
+def install(site: str) -> None:
+    """Let this process find the distributions in a folder."""
+    sys.path.insert(0, site)
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
+
+
+def uninstall(site: str) -> None:
+    """Undo :func:`install`."""
+    sys.path.remove(site)
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
+
+
+@contextlib.contextmanager
+def installed(site: str) -> Iterator[None]:
+    """Let this process find them while the block runs."""
+    install(site)
+    yield
+    uninstall(site)
 
 
 @dataclasses.dataclass(frozen=True)
