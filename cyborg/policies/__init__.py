@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslo_policy import policy
 
-from cyborg.policies import arq, attribute, base, deployable, device, device_profile
+from cyborg.policies import arq, attribute, base, deployable, device, device_profile, service
 
 
 def list_rules() -> list[policy.RuleDefault]:
@@ -17,4 +17,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *device.list_rules(),
         *deployable.list_rules(),
         *attribute.list_rules(),
+        *service.list_rules(),
     ]

@@ -81,6 +81,8 @@ REQUESTS = {
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),
     "attribute:delete": Ask("DELETE /attributes/{attribute}"),
+    "service:get_all": Ask("GET /services", shows="service", microversion="2.6"),
+    "service:get_one": Ask("GET /services/{service}", shows="service", microversion="2.6"),
 }
 
 

@@ -50,6 +50,7 @@ class Scene:
 
     def _make_common(self) -> dict[str, str]:
         with db.reader() as session:
+            host = session.scalars(sa.select(models.Host)).one()
             deployable, unused = session.scalars(
                 sa.select(models.Deployable)
                 .options(orm.joinedload(models.Deployable.device))
@@ -67,6 +68,7 @@ class Scene:
             "device": deployable.device.uuid,
             "disabled": unused.device.uuid,
             "attribute": attribute.uuid,
+            "service": host.uuid,
             "device_profile": profile.uuid,
         }
 

@@ -17,6 +17,7 @@ from cyborg.api.controllers import (
     device_profiles,
     devices,
     resource,
+    services,
 )
 from cyborg.api.request import Request
 from cyborg.api.schemas import root as schemas
@@ -34,6 +35,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
     "deployables": deployables.Deployables(),
     "device_profiles": device_profiles.DeviceProfiles(),
     "devices": devices.Devices(),
+    "services": services.Services(),
 }
 
 

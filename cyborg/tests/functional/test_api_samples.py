@@ -12,8 +12,10 @@ import pytest
 import webob
 from oslo_config import cfg
 
+from cyborg import services
 from cyborg.api import app
 from cyborg.api.controllers import root
+from cyborg.db import models
 from cyborg.tests import engine, hosts
 
 REFERENCE = pathlib.Path(__file__).parents[3] / "api-ref"
@@ -77,6 +79,18 @@ def test_hardware(api: Api, path: str, name: str) -> None:
     assert shape(found) == shape(sample(f"{name}-list-response"))
     shown = api.call("GET", f"/v2/{path}/{found[path][0]['uuid']}")
     assert shape(shown) == shape(sample(f"{name}-show-response"))
+
+
+def test_services(api: Api) -> None:
+    hosts.apply(hosts.card("a"), errors={"another_driver": "it raised"})
+    services.sign(models.new_uuid(), "controller-1/1", "controller-1")
+    found = api.call("GET", "/v2/services")
+    expected = sample("service-list-response")
+    for agent in (found["services"][0], expected["services"][0]):
+        agent["driver_errors"] = list(agent["driver_errors"].values())
+    assert shape(found) == shape(expected)
+    shown = api.call("GET", f"/v2/services/{found['services'][1]['uuid']}")
+    assert shape(shown) == shape(expected["services"][1])
 
 
 def test_device_profiles(api: Api) -> None:

@@ -59,6 +59,8 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "GET /v2/devices/{uuid}": ("", None),
     "POST /v2/devices/{uuid}/enable": ("", None),
     "POST /v2/devices/{uuid}/disable": ("", None),
+    "GET /v2/services": ("?state=up", None),
+    "GET /v2/services/{uuid}": ("", None),
 }
 
 Call = Callable[[str], webob.Response]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The REST API by stories in YAML, over the real application, pipeline and database.
 
-Each file is one story on a database of its own with one host. A request with the header
+Each file is one story on a database of its own with one host and two conductors, the second of
+which was killed ten minutes ago. A request with the header
 ``X-After-Conductor`` is served after a conductor has done all work that is due.
 """
 
@@ -17,7 +18,9 @@ import yaml
 from gabbi import handlers, suitemaker
 from oslo_config import cfg
 
+from cyborg import db, services
 from cyborg.api import app
+from cyborg.db import models
 from cyborg.tests import engine, hosts
 
 STORIES = sorted(pathlib.Path(__file__).with_name("gabbits").glob("*.yaml"))
@@ -45,6 +48,11 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
         hosts.card("a"),
         hosts.card("b", resource_class="GPU", traits=()),
     )
+    services.sign(models.new_uuid(), "controller-1/1", "controller-1")
+    services.sign(models.new_uuid(), "controller-2/1", "controller-2")
+    with db.writer() as session:
+        killed = models.Conductor.host == "controller-2"
+        db.update(session, models.Conductor, killed, last_seen_ms=db.now_ms() - 600_000)
     application = AfterConductor(app.load(conf), conf)
     suite = suitemaker.test_suite_from_dict(
         unittest.TestLoader(),

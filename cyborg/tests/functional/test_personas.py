@@ -56,6 +56,8 @@ attribute:get_all           ok     ok      403    403    403     403    ok     o
 attribute:get_one           ok     ok      403    403    403     403    ok     ok       403
 attribute:create            ok     403     403    403    403     403    ok     403      403
 attribute:delete            ok     403     403    403    403     403    ok     403      403
+service:get_all             ok     403     403    403    403     403    ok     403      403
+service:get_one             ok     403     403    403    403     403    ok     403      403
 """
 #: Those to whom everything says 403.
 REFUSED = ("guest", "system-admin", "domain-admin", "unscoped")

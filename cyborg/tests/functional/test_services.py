@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import pathlib
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from oslo_config import cfg
 from cyborg import db, rpc, services
 from cyborg.conductor import duties
 from cyborg.conductor import service as conductor_service
-from cyborg.db import models
+from cyborg.db import models, paging
 from cyborg.inventory import query
 from cyborg.tests import hosts, messages
 from cyborg.tests.conftest import SqlCounter
@@ -113,6 +114,28 @@ def test_a_conductor_stops_without_its_database(
     rpc.close()
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
+
+
+@pytest.mark.every_database
+def test_a_page_costs_one_select_and_pages_add_up(
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+) -> None:
+    for name in ("x", "y"):
+        hosts.apply(host=name)
+        services.sign(models.new_uuid(), f"{name}/1", name)
+    for key in services.COLUMNS:
+        for descending in (False, True):
+            order = functools.partial(paging.Page, sort_key=key, descending=descending)
+            whole = [found.uuid for found in services.list_services(order())]
+            assert len(set(whole)) == 4
+            walked: list[str] = []
+            while len(walked) < 4:
+                marker = walked[-1] if walked else None
+                with count_sql() as counter:
+                    page = services.list_services(order(limit=3, marker=marker))
+                assert len(counter.statements) == 1 + (marker is not None)
+                walked += [found.uuid for found in page]
+            assert walked == whole
 
 
 def host_states() -> dict[str, str]:

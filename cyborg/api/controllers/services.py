@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/services``: the agents, each with its host, and the conductors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg import services
+from cyborg.api import declare, pages, versions
+from cyborg.api.controllers.resource import Resource
+from cyborg.api.representation import self_link, timestamp
+from cyborg.api.request import Request
+from cyborg.api.schemas import fields
+from cyborg.api.schemas import services as schemas
+from cyborg.policies import service as policies
+
+_SINCE = versions.SERVICES
+
+
+class Services(Resource):
+    """Services."""
+
+    @declare.operation(
+        policies.GET_ALL, since=_SINCE, query=schemas.QUERY, answer=schemas.SERVICES
+    )
+    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+        """List agents and conductors."""
+        wanted, page = pages.read(request, given)
+        found = services.list_services(page, **wanted)
+        return pages.answer(request, "services", "services", found, page, _view)
+
+    @declare.operation(
+        policies.GET_ONE, since=_SINCE, member=fields.member("Service"), answer=schemas.SERVICE
+    )
+    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+        """Show an agent or a conductor."""
+        return _view(request, services.get_service(uuid))
+
+
+def _view(request: Request, service: services.Service) -> dict[str, Any]:
+    return {
+        "uuid": service.uuid,
+        "binary": service.binary,
+        "host": service.host,
+        "hostname": service.hostname,
+        "state": service.state,
+        "last_seen": timestamp(service.last_seen),
+        "driver_errors": service.driver_errors,
+        "links": [self_link(request, "services", service.uuid)],
+        "created_at": timestamp(service.created_at),
+    }

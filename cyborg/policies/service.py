@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of services: the agents and the conductors, which are the operator's affair."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:service:get_all"
+GET_ONE = "cyborg:service:get_one"
+
+_COLLECTION = "/v2/services"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(GET_ALL, base.ADMIN, "List agents and conductors.", ("GET", _COLLECTION)),
+        base.rule(
+            GET_ONE,
+            base.ADMIN,
+            "Show an agent or a conductor.",
+            ("GET", f"{_COLLECTION}/{{service_uuid}}"),
+        ),
+    ]
