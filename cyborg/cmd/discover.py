@@ -22,6 +22,7 @@ def add(subparsers: Any) -> None:
         "Show what the drivers of this host see and would report. No service need run, and "
         "nothing is written. The exit status is 1 where a driver failed."
     )
+    subparsers.required = False
     parser = subparsers.add_parser(NAME, help=text, description=text)
     parser.add_argument(
         "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."
