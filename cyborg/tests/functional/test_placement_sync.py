@@ -13,6 +13,7 @@ from oslo_context import context as oslo_context
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.drivers import facts
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
@@ -46,6 +47,20 @@ def test_a_new_device_becomes_a_nested_provider(placement: PlacementServer, root
     assert a.inventories == {"FPGA": Inventory(total=4, reserved=0, max_unit=4)}
     assert a.traits == {"CUSTOM_FAKE_DEVICE"}
     placement.assert_right("host-1")
+
+
+def test_placement_takes_every_trait_that_is_made_of_facts(
+    placement: PlacementServer, root: str
+) -> None:
+    told = {"product": "A100 — PCIe/40GB" + "!x" * 300, "firmware": "_", "memory_mib": 40536}
+    names = {facts.trait(name) for name in ("HW_NIC_SRIOV", "HW_NIC_TELEPATHY", "4711")}
+    traits = {*facts.traits_of({**told, "numa_node": 0}), *names}
+    hosts.apply(hosts.card("a", traits=tuple(traits), attributes=told))
+    placement.sync()
+    (found,) = placement.below(hosts.ROOT).values()
+    assert found.traits == traits
+    assert {"HW_NIC_SRIOV", "CUSTOM_MEMORY_GIB_40", "CUSTOM_NUMA_NODE_0"} < found.traits
+    assert len(found.traits) == 6
 
 
 def test_the_root_is_waited_for(placement: PlacementServer) -> None:
