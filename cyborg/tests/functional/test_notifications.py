@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What listeners hear of ARQs, devices and hosts, and what becomes of it while things fail."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg import context, db, errors, notifications, services, work
+from cyborg.arqs import binding, release
+from cyborg.conductor import service as conductor_service
+from cyborg.db import models
+from cyborg.inventory import admin
+from cyborg.notifications import notices, sender
+from cyborg.tests import boots, engine, hosts, listening, messages, servers
+from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.listening import Ear
+from cyborg.tests.service import until
+
+pytestmark = pytest.mark.usefixtures("database")
+
+CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
+
+
+@pytest.fixture(params=messages.TRANSPORTS)
+def ear(request: pytest.FixtureRequest, conf: cfg.ConfigOpts) -> Iterator[Ear]:
+    with listening.ear(conf, request.param) as one:
+        yield one
+
+
+@pytest.fixture
+def announcing(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """Announcements are wanted; nobody sends them."""
+    Ear(conf)
+    notifications.configure(conf)
+    yield
+    notifications.close()
+
+
+def recorded() -> list[str]:
+    """What is still to be sent, in order."""
+    row = models.Notification
+    with db.reader() as session:
+        return list(session.scalars(sa.select(row.event_type).order_by(row.id)))
+
+
+def broker_is_away() -> bool:
+    """Whether a conductor has tried to send in vain."""
+    return "took no notification" in (engine.pending().get("notify/all") or "")
+
+
+def test_the_life_of_a_request_is_heard_in_order(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, ear: Ear
+) -> None:
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    (arq,) = boots.arqs(ctx)
+    instance = models.new_uuid()
+    boots.bind(ctx, [arq], instance)
+    engine.drain(conf)
+    binding.request_changes(ctx, {}, [arq])
+    boots.bind(ctx, [arq], models.new_uuid(), device_rp_uuid=boots.RP)
+    engine.drain(conf)
+    release.delete_arqs(ctx, [arq])
+    listening.send(conf)
+
+    until(lambda: len(ear.heard) == 6)
+    assert ear.events == [
+        "device.create.end",
+        "accelerator_request.create.end",
+        "accelerator_request.bind.end",
+        "accelerator_request.unbind.end",
+        "accelerator_request.bind.end",
+        "accelerator_request.delete.end",
+    ]
+    assert {one.publisher for one in ear.heard} == {"cyborg-conductor:host-1"}
+    device, created, bound, unbound, _, deleted = (one.data for one in ear.heard)
+    assert (created["old_state"], created["state"]) == (None, models.INITIAL)
+    assert bound["state"] == models.BOUND
+    assert bound["instance_uuid"] == unbound["instance_uuid"] == instance
+    assert bound["attach_handle_uuid"] == unbound["attach_handle_uuid"] is not None
+    assert bound["device_uuid"] == deleted["device_uuid"] == device["uuid"]
+    assert (deleted["old_state"], deleted["state"]) == (models.BOUND, models.DELETING)
+    assert len({one.data["notification_id"] for one in ear.heard}) == 6
+    times = [one.data["occurred_at"] for one in ear.heard]
+    assert times == sorted(times)
+    assert recorded() == []
+
+
+def test_a_bind_that_fails_is_heard_with_its_reason(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, ear: Ear
+) -> None:
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME, range(1))))
+    boots.bind(ctx, boots.arqs(ctx, 2), models.new_uuid())
+    engine.drain(conf)
+    listening.send(conf)
+
+    (failed,) = until(lambda: [o for o in ear.heard if o.event == "accelerator_request.bind.error"])
+    assert failed.priority == "ERROR"
+    assert failed.data["state_reason"] == f"Provider {boots.RP} has no free attach handle."
+    assert failed.data["attach_handle_uuid"] is None
+
+
+@pytest.mark.usefixtures("announcing")
+def test_what_does_not_commit_is_not_announced(ctx: context.RequestContext) -> None:
+    woken: list[str] = []
+    notifications.wake_after_commit(lambda: woken.append("up"))
+    with contextlib.suppress(ZeroDivisionError), db.writer() as session:
+        host = models.Host(name="h", node="h", driver_errors={}, created_at=models.utcnow())
+        notifications.announce(session, [notices.of_host(notices.HOST_UP, host)])
+        raise ZeroDivisionError
+    assert (recorded(), woken) == ([], [])
+
+    uuids = boots.arqs(ctx)
+    assert (recorded(), woken) == (["accelerator_request.create.end"], ["up"])
+    with pytest.raises(errors.NotFound):
+        boots.bind(ctx, uuids, models.new_uuid())
+    assert recorded() == ["accelerator_request.create.end"]
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("announcing")
+def test_a_conductor_that_dies_while_sending_repeats_in_order(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, str]] = []
+
+    class Died(BaseException):
+        pass
+
+    def send(_sender: sender.Sender, notification: models.Notification) -> None:
+        if len(sent) == 2:
+            sent.append(("", "died"))
+            raise Died
+        sent.append((notification.uuid, notification.event_type))
+
+    first, second = boots.arqs(ctx, 2)
+    release.delete_arqs(ctx, [second])
+    release.delete_arqs(ctx, [first])
+    expected = ["accelerator_request.create.end"] * 2 + ["accelerator_request.delete.end"] * 2
+    assert recorded() == expected
+    monkeypatch.setattr(sender.Sender, "_send", send)
+    with monkeypatch.context() as dying:
+        dying.setattr(sender, "_forget", lambda ids: None)
+        with pytest.raises(Died):
+            listening.send(conf)
+    assert recorded() == expected
+    # Its lease ends.
+    with db.writer() as session:
+        db.delete(session, models.Work, models.Work.kind == notifications.KIND)
+
+    listening.send(conf)
+    repeated = sent[sent.index(("", "died")) + 1 :]
+    assert [event for _, event in repeated] == expected
+    assert repeated[:2] == sent[:2]
+    assert recorded() == []
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("announcing")
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_budget_of_a_bind_that_is_announced(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, count_sql: CountSql, count: int
+) -> None:
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    engine.drain(conf)
+    uuids, instance = boots.arqs(ctx, count), models.new_uuid()
+    with count_sql() as counter:
+        boots.bind(ctx, uuids, instance)
+        engine.drain(conf)
+    told = [text for text in counter.statements if "notifications" in text]
+    assert len(told) == 1, told
+    # As without announcements: see the test of binding.
+    assert len(counter.statements) <= 8 + 2 * count + 4 * 2 + 2, counter.statements
+
+
+def test_where_nobody_is_to_be_told_nothing_is_recorded(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, count_sql: CountSql
+) -> None:
+    with count_sql() as counter:
+        hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+        boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+        engine.drain(conf)
+    assert [text for text in counter.statements if "notifications" in text] == []
+
+
+@pytest.mark.usefixtures("announcing")
+def test_while_the_broker_is_down_all_else_goes_on(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    with messages.transport(conf, "memory"):
+        conf.set_override(
+            "transport_url", "rabbit://nobody:none@127.0.0.1:1/", group=notifications.GROUP
+        )
+        conf.set_override("poll_interval", 0.1, group="conductor")
+        hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+        conductor = conductor_service.ConductorService(conf)
+        conductor.start()
+        try:
+            until(broker_is_away)
+            uuids = boots.arqs(ctx)
+            boots.bind(ctx, uuids, models.new_uuid())
+            until(lambda: boots.states(ctx) == {uuids[0]: models.BOUND})
+        finally:
+            conductor.stop()
+        assert recorded() == [
+            "device.create.end",
+            "accelerator_request.create.end",
+            "accelerator_request.bind.end",
+        ]
+
+
+@pytest.mark.services
+def test_what_happens_while_the_broker_is_away_is_heard_when_it_is_back(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    wire = messages.Wire(servers.url_of("rabbitmq"))
+    with listening.ear(conf, "rabbitmq") as ear, messages.transport(conf, "memory"):
+        conf.set_override("transport_url", wire.url, group=notifications.GROUP)
+        conf.set_override("poll_interval", 0.1, group="conductor")
+        conductor = conductor_service.ConductorService(conf)
+        conductor.start()
+        try:
+            wire.join()
+            first = boots.arqs(ctx)
+            until(lambda: ear.events == ["accelerator_request.create.end"])
+            wire.cut()
+            release.delete_arqs(ctx, first)
+            boots.arqs(ctx, 3)
+            until(broker_is_away)
+            wire.join()
+            engine.make_due()
+            until(lambda: not recorded())
+        finally:
+            conductor.stop()
+            wire.cut()
+        heard = {one.data["notification_id"]: one.event for one in ear.heard}
+        until(lambda: len(ear.heard) >= 5)
+        heard = {one.data["notification_id"]: one.event for one in ear.heard}
+        assert list(heard.values()) == [
+            "accelerator_request.create.end",
+            "accelerator_request.delete.end",
+            *["accelerator_request.create.end"] * 3,
+        ]
+
+
+def test_the_request_that_caused_it_is_named(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    with listening.ear(conf, "memory") as ear:
+        asked = oslo_context.RequestContext(global_request_id=f"req-{uuid.uuid4()}").global_id
+        boots.arqs(ctx)
+        listening.send(conf)
+        until(lambda: ear.heard)
+    assert ear.heard[0].data["request_id"] == asked
+
+
+def test_devices_and_hosts_are_heard_of(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    card = hosts.deployable(boots.NAME)
+    with listening.ear(conf, "memory") as ear:
+        hosts.apply(hosts.device("a", card))
+        hosts.apply(hosts.device("a", card, unhealthy="too hot"))
+        hosts.apply(hosts.device("a", card))
+        with db.reader() as session:
+            device = session.scalars(sa.select(models.Device.uuid)).one()
+        for _ in range(2):
+            admin.set_device_status(device, admin.MAINTAINING)
+        admin.set_device_status(device, admin.ENABLED)
+        uuids = boots.arqs(ctx)
+        boots.bind(ctx, uuids, models.new_uuid())
+        engine.drain(conf)
+        hosts.apply()
+        hosts.apply(hosts.device("a", card))
+        release.delete_arqs(ctx, uuids)
+        hosts.apply()
+        with db.writer() as session:
+            db.update(session, models.Host, last_seen_ms=0)
+        services.mark_overdue(conf)
+        services.mark_overdue(conf)
+        hosts.apply()
+        listening.send(conf)
+        until(lambda: len(ear.heard) == 13)
+    # Each priority has a queue of its own, in which the order is kept.
+    told = {
+        priority: [
+            one.event
+            for one in ear.heard
+            if one.priority == priority and not one.event.startswith("accelerator_request")
+        ]
+        for priority in ("INFO", "WARN", "ERROR")
+    }
+    assert told == {
+        "INFO": [
+            "device.create.end",
+            "device.healthy",
+            "device.disable.end",
+            "device.enable.end",
+            "device.found",
+            "device.delete.end",
+            "host.up",
+        ],
+        "WARN": ["device.unhealthy", "device.missing"],
+        "ERROR": ["host.down"],
+    }
+    reasons = {one.event: one.data["unhealthy"] for one in ear.heard if "healthy" in one.event}
+    assert reasons == {"device.unhealthy": "too hot", "device.healthy": None}
+
+
+def test_two_conductors_do_not_send_at_once(conf: cfg.ConfigOpts, announcing: None) -> None:
+    with db.writer() as session:
+        host = models.Host(name="h", node="h", driver_errors={}, created_at=models.utcnow())
+        notifications.announce(session, [notices.of_host(notices.HOST_UP, host)])
+    assert [notifications.look(), notifications.look()] == [True, False]
+    assert work.claim("one", 30.0, [notifications.KIND]) is not None
+    assert work.claim("two", 30.0, [notifications.KIND]) is None
