@@ -12,8 +12,8 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process, rpc
-from cyborg.agent import discovery, endpoint, hotplug
-from cyborg.drivers import registry
+from cyborg.agent import discovery, endpoint, hotplug, sriov
+from cyborg.drivers import privileged, registry
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class Agent:
         self._discovery = discovery.Discovery(
             conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
         )
+        self._virtual_functions = sriov.Keeper(conf)
         self._server = rpc.agent_server(conf, conf.host, endpoint.Endpoint(loaded.drivers))
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
@@ -46,6 +47,7 @@ class Agent:
 
     def start(self) -> None:
         """Make the first pass now, and receive host steps as soon as there is a broker."""
+        privileged.act_alone()
         self._server.start()
         if self._watcher is not None:
             # Before the first pass, so that what changes during it makes another.
@@ -82,9 +84,10 @@ class Agent:
         return until_pass if pause is None else min(pause, until_pass)
 
     def _report(self) -> rpc.HostReport:
+        unsettled = self._virtual_functions.settle()
         findings = self._discovery.run()
         self._counter += 1
-        errors = {**self._load_errors, **findings.errors}
+        errors = {**self._load_errors, **unsettled, **findings.errors}
         self._tell_changes(
             ", ".join(
                 [f"{name}: {len(devices)} devices" for name, devices in findings.devices.items()]

@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import discovery
+from cyborg.agent import discovery, sriov
 from cyborg.drivers import base, pci, registry
 
 _ADDRESS = frozenset({"domain", "bus", "device", "function"})
@@ -27,6 +27,8 @@ class Survey:
     host: str
     node: str
     findings: discovery.Findings
+    #: What the agent would change of the host first, and what not.
+    changes: Sequence[str]
 
     @property
     def failed(self) -> bool:
@@ -45,6 +47,7 @@ def make(conf: cfg.ConfigOpts) -> Survey:
         findings=discovery.Findings(
             devices=found.devices, errors={**loaded.errors, **found.errors}
         ),
+        changes=sriov.preview(conf),
     )
 
 
@@ -54,6 +57,7 @@ def as_json(survey: Survey) -> str:
         "host": survey.host,
         "node": survey.node,
         "errors": survey.findings.errors,
+        "changes": survey.changes,
         "devices": [
             {"driver": driver, **_plain(device)} for driver, device in _devices(survey)
         ],
@@ -75,6 +79,7 @@ def as_table(survey: Survey) -> str:
         for _, device in _devices(survey)
         if device.unhealthy is not None
     ]
+    wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in survey.changes]
     wrong += [f"Driver {name}: {sentence}" for name, sentence in survey.findings.errors.items()]
     return "\n".join([*lines, "", *wrong] if wrong else lines)
 

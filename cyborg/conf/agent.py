@@ -38,4 +38,15 @@ OPTS: list[cfg.Opt] = [
         help="Name of this host's root resource provider in Placement, which is Nova's name of "
         "the node. Unset, [DEFAULT] host.",
     ),
+    cfg.MultiStrOpt(
+        "sriov_spec",
+        default=[],
+        help="How many virtual functions (VFs) physical PCI functions have: a JSON object, or a "
+        "list of them, with vendor_id, product_id, address or devname as in [pci] device_spec, "
+        'and with numvfs, a number or "all". With vf_driver, such as vfio-pci, the host\'s own '
+        "drivers are kept from the VFs, and that one gets each VF that has none. The first object "
+        "that matches a function counts. It is looked after at each pass. A number is only "
+        "changed while no VF of the function may be in use, and a function that the host itself "
+        "uses is left alone. May be given several times.",
+    ),
 ]
