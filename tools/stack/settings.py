@@ -269,6 +269,8 @@ class Settings:
                 "keystone_authtoken": self._validation("cyborg"),
                 "placement": self._user("cyborg"),
                 "nova": self._user("cyborg"),
+                # Soon, because tests wait for it.
+                "conductor": {"instance_audit_interval": 5, "instance_grace": 10},
             },
         )
 

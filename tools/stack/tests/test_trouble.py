@@ -47,6 +47,29 @@ def test_deleted_while_it_is_built(scene, after):
     scene.check_at_rest()
 
 
+def test_deleted_while_its_host_is_down(scene):
+    """Nova cannot always tell us then: what it leaves behind is found by asking."""
+    server = scene.boot("accel-two")
+    host = server.compute_host
+    scene.fail_host(host)
+    try:
+        scene.delete(server)
+        scene.until("release", lambda: None if scene.arqs() else True)
+    finally:
+        scene.mend_host(host)
+
+
+def test_a_compute_that_returns_deletes_without_a_token(scene):
+    """It has no user's token then, so Cyborg refuses it; the accelerators are released later."""
+    server = scene.boot("accel-two")
+    scene.stack.records.stop(f"nova-compute-{server.compute_host}")
+    scene.compute.delete_server(server)
+    scene.stack.start(f"nova-compute-{server.compute_host}")
+    scene.until_gone(server)
+
+    scene.until("release", lambda: None if scene.arqs() else True)
+
+
 @pytest.mark.parametrize("victim", ["cyborg-conductor-1", "cyborg-conductor-2"])
 def test_a_conductor_is_killed_during_boots(scene, victim):
     servers = [scene.create("accel-two", name=f"guest-{number}") for number in range(4)]
