@@ -38,6 +38,9 @@ class NvidiaGpuDriver(declarative.PciDriver):
         self._wishes = nvidia_vgpu.Wishes(conf)
         self._types = nvidia_vgpu.Types()
         self._mediated = mediated.HostSteps()
+        # The handles whose virtual functions were given a type, with those functions. The kernel
+        # does not tell whose type it is, so after a restart each is given to its handle again.
+        self._typed: dict[str, str] = {}
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner and the product."""
@@ -76,15 +79,18 @@ class NvidiaGpuDriver(declarative.PciDriver):
         """Create the handle's mediated device, or give its virtual function the type."""
         if handle.attach_type == "MDEV":
             self._mediated.prepare(handle)
-        else:
-            privileged.set_vgpu_type(pci.join(handle.attach_info), handle.attach_info["asked_type"])
+            return
+        address = pci.join(handle.attach_info)
+        privileged.set_vgpu_type(address, handle.attach_info["asked_type"])
+        self._typed[handle.uuid] = address
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Undo what :meth:`prepare` has done; the guest's memory goes with it."""
         if handle.attach_type == "MDEV":
             self._mediated.clean(handle)
-        else:
-            privileged.set_vgpu_type(pci.join(handle.attach_info), "0")
+            return
+        privileged.set_vgpu_type(pci.join(handle.attach_info), "0")
+        self._typed.pop(handle.uuid, None)
 
     def _device_of(self, part: nvidia_vgpu.Part, functions: pci.Snapshot, host: str) -> base.Device:
         function = part.function
@@ -113,9 +119,20 @@ class NvidiaGpuDriver(declarative.PciDriver):
             attributes=attributes,
             prepares=True,
             cleans=True,
-            prepared=part.created,
+            prepared=self._prepared(part),
         )
         return declarative.device_of(function, functions, self.type, (deployable,))
+
+    def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
+        """The handles that a guest could use now."""
+        if part.created is not None:
+            return part.created
+        address = part.function.address
+        return tuple(
+            sorted(uuid for uuid, place in list(self._typed.items()) if place == address)
+            if part.is_set
+            else ()
+        )
 
 
 def _handles(part: nvidia_vgpu.Part) -> tuple[base.AttachHandle, ...]:

@@ -33,7 +33,8 @@ _SLICE = re.compile(r"-\d+-\d+[A-Z]")
 class Part:
     """What one function of a card offers: so many virtual GPUs of a type.
 
-    ``created`` are the uuids of its mediated devices; None where it has a type instead.
+    ``created`` are the uuids of its mediated devices; None where it has a type instead, which
+    ``is_set`` if the function has been given it.
     """
 
     function: pci.Function
@@ -42,6 +43,7 @@ class Part:
     total: int
     memory_mib: int | None
     created: tuple[str, ...] | None
+    is_set: bool = False
 
     @property
     def is_slice(self) -> bool:
@@ -180,6 +182,7 @@ def _typed(
         total=int(current == number or (current == _NO_TYPE and number in listed)),
         memory_mib=int(size.group(1)) * 1024 if size else None,
         created=None,
+        is_set=current == number,
     )
 
 
