@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import configparser
 import pathlib
 from typing import cast
 from wsgiref.types import WSGIApplication
@@ -14,7 +15,6 @@ from paste import deploy
 from cyborg import policy
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
-
 
 #: The paste file that is used where the operator has none.
 SHIPPED_PASTE_FILE = pathlib.Path(__file__).with_name("api-paste.ini")
@@ -61,6 +61,17 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         use_context_locals=False,
     )
     return guard.Guard(app, conf)
+
+
+def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:
+    """Whether the paste file says how to build the application for that strategy."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read(path)
+    except configparser.Error:
+        return False
+    kinds = ("app", "composite", "filter-app", "pipeline")
+    return any(parser.has_section(f"{kind}:{auth_strategy}") for kind in kinds)
 
 
 def paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:

@@ -16,6 +16,9 @@ from cyborg import db, work
 from cyborg.arqs import states
 from cyborg.db import models
 
+#: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
+DONE_WITHIN = 120
+
 
 def violations() -> list[str]:
     """A sentence for each ARQ, handle or device that contradicts the rules; none where all is well.
@@ -29,6 +32,52 @@ def violations() -> list[str]:
             *_without_work(session),
             *_gone_but_kept(session),
         ]
+
+
+def orphans(age: float = DONE_WITHIN) -> list[str]:
+    """A sentence for each row of work that is about nothing, and for those that nobody takes.
+
+    Only those that are wanted for ``age`` seconds: what is new has an end before it.
+    """
+    row = models.Work
+    free = sa.or_(row.owner.is_(None), row.lease_ms < db.now_ms())
+    old = db.now_ms() - round(age * 1000)
+    about_nothing = (
+        sa.select(row.kind, row.key)
+        .where(free, row.wanted_ms < old, *(~found for found in _names(row.key)))
+        .order_by(row.kind, row.key)
+    )
+    left_alone = (
+        sa.select(row.kind, sa.func.count(), db.now_ms() - sa.func.min(row.due_ms))
+        .where(free, row.due_ms < old)
+        .group_by(row.kind)
+        .order_by(row.kind)
+    )
+    with db.reader() as session:
+        return [
+            *(
+                f"Work {kind}/{key} is about nothing that there is."
+                for kind, key in session.execute(about_nothing)
+            ),
+            *(
+                f"No conductor does the work of kind {kind}: {count} rows wait, for up to "
+                f"{waited_ms // 1000} seconds."
+                for kind, count, waited_ms in session.execute(left_alone)
+            ),
+        ]
+
+
+def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
+    """Whether ``key`` is the name or the uuid of anything that work is done for."""
+    columns = (
+        models.Host.name,
+        models.Arq.instance_uuid,
+        models.Arq.uuid,
+        models.AttachHandle.uuid,
+        models.Deployable.uuid,
+        models.Device.uuid,
+    )
+    return [sa.exists().where(column == key) for column in columns]
 
 
 def _wrong_fields(session: orm.Session) -> Iterator[str]:

@@ -20,6 +20,7 @@ from cyborg.conf import (
     obsolete,
     placement,
     ssl,
+    upgrade_levels,
 )
 from cyborg.conf.obsolete import meaningless
 
@@ -35,6 +36,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "nova": nova.OPTS,
     "placement": placement.OPTS,
     "ssl": ssl.OPTS,
+    "upgrade_levels": upgrade_levels.OPTS,
     **drivers.GROUPS,
 }
 

@@ -68,8 +68,13 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Bind this process to ``[database] connection``; a second call moves it to another one."""
+    """Bind this process to ``[database] connection``; a second call moves it to another one.
+
+    :raises ServiceUnavailable: there is no such option
+    """
     register(conf)
+    if not conf.database.connection:
+        raise errors.ServiceUnavailable("There is no database: [database] connection is not set.")
     dispose()
     options = {name: getattr(conf.database, name) for name in _FACADE_OPTIONS}
     given = {name: value for name, value in options.items() if value is not None}

@@ -44,6 +44,12 @@ def version() -> str | None:
         return alembic.migration.MigrationContext.configure(connection).get_current_revision()
 
 
+def knows(revision: str) -> bool:
+    """Whether this code can upgrade a database that is at ``revision``."""
+    script = alembic.script.ScriptDirectory.from_config(_config())
+    return revision in {known.revision for known in script.walk_revisions()}
+
+
 def head() -> str | None:
     """The newest revision this code knows."""
     return alembic.script.ScriptDirectory.from_config(_config()).get_current_head()

@@ -12,7 +12,7 @@ import threading
 import oslo_messaging as messaging
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg import errors, metrics
 from cyborg.rpc import link, servers
 from cyborg.rpc.faults import (
     BadMessage,
@@ -22,10 +22,12 @@ from cyborg.rpc.faults import (
     HostUnreachable,
     ReportFailed,
 )
+from cyborg.rpc.link import VERSION
 from cyborg.rpc.payloads import HostReport, HostStep
 from cyborg.rpc.servers import AgentEndpoint, ConductorEndpoint, Server
 
 __all__ = [
+    "VERSION",
     "AgentEndpoint",
     "BadMessage",
     "BrokerUnreachable",
@@ -114,6 +116,22 @@ def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: floa
     :raises HostUnreachable: no answer, or none within ``timeout`` seconds
     :raises BrokerUnreachable: there is nothing to ask over
     """
+    with metrics.observed(metrics.HOST_STEP_SECONDS, action=step.action, outcome="done") as seen:
+        try:
+            _run_host_step(conf, host, step, timeout)
+        except errors.CyborgError as exc:
+            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
+            raise
+
+
+_STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
+    BrokerUnreachable: "no_broker",
+    HostStepRunning: "running",
+    HostUnreachable: "unreachable",
+}
+
+
+def _run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
     try:
         answer = _link(conf).host_step(host, step, timeout)
     except BadMessage as exc:
@@ -146,5 +164,7 @@ def _link(conf: cfg.ConfigOpts) -> link.Link:
         if _current is None or _current.url != str(url):
             if _current is not None:
                 _current.close()
-            _current = link.Link(url)
+            _current = link.Link(
+                url, conductor=conf.upgrade_levels.conductor, agent=conf.upgrade_levels.agent
+            )
         return _current

@@ -20,7 +20,9 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
+#: What this release speaks, and the least that a receiver must.
 VERSION = "2.0"
+_LEAST = "2.0"
 
 #: A topic that no queue is bound to.
 _NOBODY = "cyborg-nobody"
@@ -36,15 +38,20 @@ _CLOSE_GRACE = 2.0
 
 
 class Link:
-    """A transport with its clients. Opens no connection before something is sent."""
+    """A transport with its clients. Opens no connection before something is sent.
 
-    def __init__(self, url: messaging.TransportURL) -> None:
+    ``conductor`` and ``agent`` are the versions that messages to them keep to, where not our own.
+    """
+
+    def __init__(
+        self, url: messaging.TransportURL, *, conductor: str | None, agent: str | None
+    ) -> None:
         # oslo.messaging reads options of its own from the global configuration, whatever it is
         # given. In a service that is the one configuration there is.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
         self.url = str(url)
-        self._conductor = self._client(CONDUCTOR_TOPIC)
-        self._agent = self._client(AGENT_TOPIC)
+        self._conductor = self._client(CONDUCTOR_TOPIC, conductor or VERSION)
+        self._agent = self._client(AGENT_TOPIC, agent or VERSION)
         self._lock = threading.Lock()
         self._kick_wanted = False
         self._kicker: threading.Thread | None = None
@@ -99,12 +106,12 @@ class Link:
         closing.start()
         closing.join(_CLOSE_GRACE)
 
-    def _client(self, topic: str) -> Any:
+    def _client(self, topic: str, version_cap: str) -> Any:
         # at_least_once: a message that no queue takes is an error at once, not a time-out.
         return messaging.get_rpc_client(
             self.transport,
-            messaging.Target(exchange=EXCHANGE, topic=topic, version=VERSION),
-            version_cap=VERSION,
+            messaging.Target(exchange=EXCHANGE, topic=topic, version=_LEAST),
+            version_cap=version_cap,
             transport_options=messaging.TransportOptions(at_least_once=True),
         )
 

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db
+from cyborg import context, db, work
 from cyborg.arqs import invariants
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
@@ -91,3 +91,39 @@ def test_what_has_vanished_and_is_free_is_seen(arq: str) -> None:
         db.delete(session, models.AttachHandle)
     (sentence,) = invariants.violations()
     assert boots.NAME in sentence
+
+
+def _want(kind: str, key: str, **values: object) -> None:
+    """Want that a long time ago; it is not due yet unless ``values`` says so."""
+    with db.writer() as session:
+        work.want(session, kind, [key])
+        row = models.Work
+        values = {"wanted_ms": 0, "due_ms": db.now_ms() + 60_000, **values}
+        db.update(session, row, row.kind == kind, row.key == key, **values)
+
+
+def test_work_about_something_is_no_orphan(arq: str) -> None:
+    with db.reader() as session:
+        instance = session.scalar(sa.select(models.Arq.instance_uuid))
+        handle = session.scalar(sa.select(models.AttachHandle.uuid))
+    _want(work.NOVA_EVENT, instance)
+    _want(work.HOST_STEP, handle)
+    _want(work.PLACEMENT, "host-1")
+    assert invariants.orphans() == []
+
+
+def test_work_about_nothing_is_an_orphan_when_it_is_old(arq: str) -> None:
+    with db.writer() as session:
+        db.delete(session, models.Work)
+        work.want(session, work.BIND, ["new"])
+    _want(work.BIND, "old")
+    _want(work.BIND, "held", owner="somebody", lease_ms=db.now_ms() + 60_000)
+    assert invariants.orphans() == ["Work bind/old is about nothing that there is."]
+
+
+def test_work_that_no_conductor_takes_is_seen(arq: str) -> None:
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    _want(work.PLACEMENT, "host-1", due_ms=db.now_ms() - 300_000)
+    (sentence,) = invariants.orphans()
+    assert sentence.startswith("No conductor does the work of kind placement: 1 rows wait, for up")

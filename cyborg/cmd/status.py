@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-status``: whether all is as it must be, and whether an upgrade can be made.
+
+``cyborg-status check`` exits with 0 where nothing is wrong, with 1 where something is, and with 2
+where the database or Placement does not answer. ``cyborg-status upgrade check`` exits with 0, with
+1 for a warning and with 2 for a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import prettytable
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+from oslo_log import log
+from oslo_upgradecheck import upgradecheck
+
+from cyborg import clients, db, errors, version, work
+from cyborg import conf as cyborg_conf
+from cyborg.arqs import invariants
+from cyborg.cmd import upgrade_checks
+from cyborg.db import schema
+from cyborg.placement import compare
+
+WELL, WRONG, UNKNOWN = 0, 1, 2
+
+#: After so many attempts, two minutes or more after the first, work counts as stuck.
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and which check saw it."""
+
+    check: str
+    finding: str
+
+
+@dataclass(slots=True)
+class _Hosts:
+    """How many hosts were compared with Placement."""
+
+    compared: int = 0
+    in_progress: int = 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    conf = cfg.CONF
+    cyborg_conf.register(conf)
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
+    log.register_options(conf)
+    checks = upgrade_checks.Checks(conf)
+    conf.register_cli_opt(
+        cfg.SubCommandOpt(
+            "command", title="Commands", handler=lambda parsers: _add_commands(parsers, checks)
+        )
+    )
+    conf(argv if argv is not None else sys.argv[1:], project="cyborg", version=version.VERSION)
+    if not hasattr(conf.command, "run"):
+        conf.print_help()
+        return UNKNOWN
+    if not (conf.log_file or conf.log_dir):
+        # Standard output is for what was found.
+        conf.set_default("use_stderr", True)
+    log.setup(conf, "cyborg")
+    return int(conf.command.run(conf))
+
+
+def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
+    check = parsers.add_parser("check", help="Say what is wrong in database and Placement.")
+    check.add_argument("--format", choices=["table", "json"], default="table")
+    check.add_argument(
+        "--attempts",
+        type=int,
+        default=_ATTEMPTS,
+        help=f"Work tried more often than this is stuck; {_ATTEMPTS} if not given.",
+    )
+    check.set_defaults(run=_check)
+    upgrade = parsers.add_parser("upgrade", help="Before an upgrade; see `upgrade check`.")
+    upgrade.add_argument("check", choices=["check"], help="Say whether the upgrade can be made.")
+    upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
+
+
+def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
+    # Where the framework looks for --json.
+    upgradecheck.CONF = conf
+    return int(checks.check())
+
+
+def _check(conf: cfg.ConfigOpts) -> int:
+    hosts, found, fault = _Hosts(), list[Finding](), None
+    try:
+        db.configure(conf)
+        if schema.version() != schema.head():
+            raise errors.ServiceUnavailable(  # noqa: TRY301 - said like the others
+                "The schema is not this release's; run `cyborg-dbsync upgrade`."
+            )
+        for finding in _findings(conf, hosts):
+            found.append(finding)
+    except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
+        fault = str(exc)
+    except (db_exc.DBError, sa.exc.SQLAlchemyError) as exc:
+        # What a driver says may quote the URL with its password.
+        fault = f"The database does not answer ({type(exc).__name__})."
+    if conf.command.format == "json":
+        findings = [asdict(finding) for finding in found]
+        print(json.dumps({"findings": findings, "hosts": asdict(hosts), "fault": fault}, indent=2))
+    else:
+        _print_table(conf, found, hosts, fault)
+    if fault is not None:
+        return UNKNOWN
+    return WRONG if found else WELL
+
+
+def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
+    """All that is wrong; the hosts are read one at a time."""
+    for sentence in invariants.violations():
+        yield Finding("database", sentence)
+    for sentence in invariants.orphans():
+        yield Finding("work", sentence)
+    for row in work.stuck(conf.command.attempts):
+        yield Finding(
+            "work",
+            f"{row.kind}/{row.key} was tried {row.attempts} times in {row.age:.0f} seconds: "
+            f"{row.last_error}",
+        )
+    if clients.configured(conf, "placement"):
+        for name, comparison in compare.compare_all(conf):
+            hosts.compared += 1
+            hosts.in_progress += comparison.in_progress
+            for sentence in comparison.differences:
+                yield Finding(f"placement, host {name}", sentence)
+
+
+def _print_table(
+    conf: cfg.ConfigOpts, found: list[Finding], hosts: _Hosts, fault: str | None
+) -> None:
+    if found:
+        table = prettytable.PrettyTable(["Check", "Finding"], align="l", max_width=100)
+        table.add_rows([[finding.check, finding.finding] for finding in found])
+        print(table)
+    if not clients.configured(conf, "placement"):
+        print("Placement is not compared: [placement] auth_type is not set.")
+    print(
+        f"{len(found)} findings. {hosts.compared} hosts compared with Placement; "
+        f"{hosts.in_progress} of them are just being changed."
+    )
+    if fault is not None:
+        print(f"Not everything could be checked: {fault}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

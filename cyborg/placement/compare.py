@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether Placement says what the database says of one host. Nothing is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.placement import client, desired, tree
+
+#: How often a host is looked at that changes meanwhile.
+_LOOKS = 3
+#: How many names of hosts are read at once.
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was found of one host: whether work on it is under way, and if not, what differs."""
+
+    in_progress: bool = False
+    #: A sentence for each difference.
+    differences: tuple[str, ...] = ()
+
+
+def compare_all(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Comparison]]:
+    """Compare the hosts one after the other, by name.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    last = ""
+    while names := _names_after(last):
+        for last in names:
+            yield last, compare_host(conf, last)
+
+
+@db.retry
+def _names_after(last: str) -> list[str]:
+    name = models.Host.name
+    query = sa.select(name).where(name > last).order_by(name).limit(_PAGE)
+    with db.reader() as session:
+        return list(session.scalars(query))
+
+
+def compare_host(conf: cfg.ConfigOpts, host_name: str) -> Comparison:
+    """Read all that is ours below a host's root, and name what is not as the database wants it.
+
+    A difference counts only where no work on the host is wanted and it is there twice: what is
+    being changed is not wrong.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    api = client.Client(conf)
+    last: tuple[str, ...] | None = None
+    for _ in range(_LOOKS):
+        state = desired.read(host_name)
+        if state is None or not (state.providers or state.records):
+            return Comparison()
+        if work.is_wanted(work.PLACEMENT, host_name):
+            return Comparison(in_progress=True)
+        try:
+            found = tuple(_differences(api, state))
+        except (client.GenerationConflict, client.NotFound):
+            continue
+        if not found or found == last:
+            return Comparison(differences=found)
+        last = found
+    return Comparison(in_progress=True)
+
+
+def _differences(api: client.Client, state: desired.HostState) -> Iterator[str]:
+    listed = api.find_tree(state.root_name)
+    if not listed and state.providers:
+        yield f"There is no root provider {state.root_name}, and so none of those below it."
+        return
+    actual = {
+        item.uuid: api.read_provider(item)
+        for item in listed
+        if item.uuid in state.providers or item.uuid in state.records
+    }
+    wanted = state.below(listed[0].uuid if listed else None)
+    ours = {uuid: record.ours for uuid, record in state.records.items()}
+    yield from _sentences(state, actual, tree.plan(wanted, actual, ours))
+
+
+def _sentences(
+    state: desired.HostState, actual: tree.Tree, steps: Iterable[tree.Step]
+) -> Iterator[str]:
+    """What each step would put right."""
+    missing: set[str] = set()
+    for step in steps:
+        if step.uuid in missing:
+            continue
+        found = actual.get(step.uuid)
+        known = found or state.providers.get(step.uuid) or state.records[step.uuid]
+        whose = f"Provider {known.name} ({step.uuid})"
+        match step:
+            case tree.Create():
+                missing.add(step.uuid)
+                yield f"{whose} is missing below {state.root_name}."
+            case tree.Place():
+                yield f"{whose} should be called {step.name}, below {state.root_name}."
+            case tree.SetTraits() if found:
+                yield from _traits(whose, step, found)
+            case tree.SetInventories() if found:
+                yield from _inventories(whose, step, found)
+            case tree.Delete():
+                yield f"{whose} is kept, and no deployable is behind it."
+
+
+def _traits(whose: str, step: tree.SetTraits, found: tree.Provider) -> Iterator[str]:
+    if lacking := sorted(step.traits - found.traits):
+        yield f"{whose} lacks traits {', '.join(lacking)}."
+    if needless := sorted(found.traits - step.traits):
+        yield f"{whose} has traits that it should not have: {', '.join(needless)}."
+
+
+def _inventories(whose: str, step: tree.SetInventories, found: tree.Provider) -> Iterator[str]:
+    for name in sorted(step.inventories.keys() | found.inventories.keys()):
+        wanted, given = step.inventories.get(name), found.inventories.get(name)
+        if wanted is None:
+            yield f"{whose} offers {name}, which it should not."
+        elif given is None:
+            yield f"{whose} offers no {name}."
+        else:
+            right = dataclasses.asdict(wanted)
+            for key, value in dataclasses.asdict(given).items():
+                if value != right[key]:
+                    yield f"{whose} has {key} {value} of {name} instead of {right[key]}."

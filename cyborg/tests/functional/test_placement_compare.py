@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether Placement says what the database says: each difference has its sentence."""
+
+from __future__ import annotations
+
+import pytest
+import webob
+from oslo_config import cfg
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.placement import compare
+from cyborg.placement.client import PlacementError
+from cyborg.tests import hosts
+from cyborg.tests.placement_server import PlacementServer
+
+#: Each test leaves Placement as it should not be.
+pytestmark = [pytest.mark.usefixtures("card"), pytest.mark.makes_up_rows]
+
+A = provider_uuid("host-1_a")
+WHOSE = f"Provider host-1_a ({A})"
+
+
+@pytest.fixture
+def look(conf: cfg.ConfigOpts, card: str):
+    """``look()`` compares the host, with no work on it left."""
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    return lambda: compare.compare_host(conf, "host-1")
+
+
+def test_they_are_equal(look) -> None:
+    assert look() == compare.Comparison()
+
+
+def test_reading_changes_nothing(look, placement: PlacementServer) -> None:
+    placement.calls.clear()
+    look()
+    assert {call.split()[0] for call in placement.calls} == {"GET"}
+
+
+def test_a_provider_that_is_gone(look, placement: PlacementServer) -> None:
+    placement.call("DELETE", f"/resource_providers/{A}")
+    assert look().differences == (f"{WHOSE} is missing below {hosts.ROOT}.",)
+
+
+def test_a_root_that_is_gone(look, placement: PlacementServer) -> None:
+    placement.call("DELETE", f"/resource_providers/{A}")
+    placement.call("DELETE", f"/resource_providers/{placement.find(hosts.ROOT)}")
+    (sentence,) = look().differences
+    assert sentence.startswith(f"There is no root provider {hosts.ROOT}")
+
+
+def test_a_provider_with_another_name(look, placement: PlacementServer) -> None:
+    root = placement.find(hosts.ROOT)
+    body = {"name": "mine", "parent_provider_uuid": root}
+    placement.call("PUT", f"/resource_providers/{A}", body)
+    (sentence,) = look().differences
+    assert sentence == f"Provider mine ({A}) should be called host-1_a, below {hosts.ROOT}."
+
+
+def test_traits_that_are_lost(look, placement: PlacementServer) -> None:
+    placement.set_traits(A, "CUSTOM_OF_THE_OPERATOR")
+    (sentence,) = look().differences
+    assert sentence.startswith(f"{WHOSE} lacks traits ")
+    assert "OPERATOR" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("inventory", "sentence"),
+    [
+        ({"total": 9, "max_unit": 4}, f"{WHOSE} has total 9 of FPGA instead of 4."),
+        (
+            {"total": 4, "max_unit": 4, "reserved": 1},
+            f"{WHOSE} has reserved 1 of FPGA instead of 0.",
+        ),
+        (None, f"{WHOSE} offers no FPGA."),
+    ],
+)
+def test_inventories_that_are_others(
+    look, placement: PlacementServer, inventory: dict[str, int] | None, sentence: str
+) -> None:
+    placement.set_inventories(A, **({"FPGA": inventory} if inventory else {}))
+    assert look().differences == (sentence,)
+
+
+def test_a_provider_without_a_deployable(look) -> None:
+    with db.writer() as session:
+        for model in (models.Attribute, models.AttachHandle, models.Deployable):
+            db.delete(session, model)
+    assert look().differences == (f"{WHOSE} is kept, and no deployable is behind it.",)
+
+
+def test_what_is_to_be_done_is_not_wrong(look, placement: PlacementServer) -> None:
+    placement.set_traits(A)
+    with db.writer() as session:
+        work.want(session, work.PLACEMENT, ["host-1"])
+    assert look() == compare.Comparison(in_progress=True)
+
+
+def test_what_changes_all_the_time_is_not_wrong(look, placement: PlacementServer) -> None:
+    totals = iter(range(5, 99))
+
+    def change(method: str, path: str) -> None:
+        if path.endswith("/inventories"):
+            total = next(totals)
+            placement.set_inventories(A, FPGA={"total": total, "max_unit": 4})
+
+    placement.before = change
+    assert look() == compare.Comparison(in_progress=True)
+
+
+def test_a_placement_in_trouble_is_no_difference(look, placement: PlacementServer) -> None:
+    placement.before = lambda method, path: webob.Response(status=500)
+    with pytest.raises(PlacementError):
+        look()
+
+
+def test_an_unknown_host_has_nothing(conf: cfg.ConfigOpts) -> None:
+    assert compare.compare_host(conf, "nobody") == compare.Comparison()
+
+
+def test_all_hosts_are_compared(look, conf: cfg.ConfigOpts) -> None:
+    with db.writer() as session:
+        session.add_all(
+            models.Host(name=f"host-{number:03}", node=f"node-{number}") for number in range(120)
+        )
+    found = list(compare.compare_all(conf))
+    assert len(found) == 121
+    assert {comparison for _, comparison in found} == {compare.Comparison()}

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``cyborg-status``, as operators and their monitoring run it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.db import models, schema
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import hosts
+from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.standalone_site import TIMEOUT
+
+A = provider_uuid("host-1_a")
+
+
+class Status:
+    """Runs the command with a file of the test's own."""
+
+    def __init__(self, folder: pathlib.Path, database_url: str) -> None:
+        self._file = folder / "cyborg.conf"
+        self._sections = {"database": [f"connection = {database_url}"]}
+
+    def set(self, group: str, *lines: str) -> None:
+        self._sections.setdefault(group, []).extend(lines)
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """The exit status and what is on standard output."""
+        text = [line for group, found in self._sections.items() for line in (f"[{group}]", *found)]
+        self._file.write_text("\n".join(text))
+        command = [str(pathlib.Path(sys.executable).with_name("cyborg-status"))]
+        done = subprocess.run(
+            [*command, "--config-file", str(self._file), *arguments],
+            stdout=subprocess.PIPE,
+            timeout=TIMEOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def json(self, *arguments: str) -> tuple[int, Any]:
+        """The same where the output is a document."""
+        status, output = self(*arguments)
+        return status, json.loads(output)
+
+
+@pytest.fixture
+def status(tmp_path: pathlib.Path, database: sa.Engine, database_url: str) -> Status:
+    return Status(tmp_path, database_url)
+
+
+@pytest.fixture
+def with_placement(status: Status, placement: PlacementServer, card: str) -> Status:
+    """One host with one card, in Placement too."""
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    token = ["auth_type = admin_token", "token = admin"]
+    status.set("placement", *token, f"endpoint = {placement.url}")
+    return status
+
+
+def test_all_is_well(with_placement: Status) -> None:
+    status, text = with_placement("check")
+    assert status == 0
+    assert text == (
+        "0 findings. 1 hosts compared with Placement; 0 of them are just being changed.\n"
+    )
+
+
+@pytest.mark.makes_up_rows
+def test_what_is_wrong_is_said(
+    with_placement: Status, placement: PlacementServer
+) -> None:
+    placement.set_traits(A)
+    gone = models.new_uuid()
+    with db.writer() as session:
+        work.want(session, work.BIND, [gone])
+        values = {"wanted_ms": 0, "due_ms": db.now_ms() + 9000, "attempts": 12}
+        db.update(session, models.Work, **values, last_error="It is broken")
+        session.add(models.Arq(state=models.BOUND, device_profile_name="x", group={}, uuid=gone))
+    status, found = with_placement.json("check", "--format", "json")
+    assert status == 1
+    assert found["hosts"] == {"compared": 1, "in_progress": 0}
+    assert found["fault"] is None
+    by_check = [(item["check"], item["finding"]) for item in found["findings"]]
+    (_, about_arq), (_, stuck), *differences = by_check
+    assert about_arq.startswith(f"ARQ {gone} is Bound, but")
+    assert stuck.startswith(f"bind/{gone} was tried 12 times in ")
+    assert stuck.endswith(": It is broken")
+    assert {check for check, _ in differences} == {"placement, host host-1"}
+    assert [sentence for _, sentence in differences] == [
+        f"Provider host-1_a ({A}) lacks traits CUSTOM_FAKE_DEVICE."
+    ]
+
+    status, text = with_placement("check")
+    assert status == 1
+    assert "It is broken" in text
+    assert text.endswith("1 hosts compared with Placement; 0 of them are just being changed.\n")
+    assert with_placement("check", "--attempts", "12")[1].count("It is broken") == 0
+
+
+@pytest.mark.makes_up_rows
+def test_work_under_way_is_nothing_wrong(
+    with_placement: Status, placement: PlacementServer
+) -> None:
+    placement.set_traits(A)
+    with db.writer() as session:
+        work.want(session, work.PLACEMENT, ["host-1"])
+    status, found = with_placement.json("check", "--format", "json")
+    assert status == 0
+    assert found["hosts"] == {"compared": 1, "in_progress": 1}
+
+
+def test_a_placement_that_does_not_answer_is_another_status(status: Status) -> None:
+    hosts.apply(hosts.card())
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    status.set("placement", "auth_type = none", "endpoint_override = http://127.0.0.1:1")
+    code, found = status.json("check", "--format", "json")
+    assert code == 2
+    assert "127.0.0.1" in found["fault"]
+
+
+@pytest.mark.makes_up_rows
+@pytest.mark.parametrize("trouble", ["no database", "no schema", "an old schema", "no option"])
+def test_without_a_database_nothing_can_be_said(
+    status: Status, database: sa.Engine, trouble: str
+) -> None:
+    statements = {
+        "no schema": "DROP TABLE alembic_version",
+        "an old schema": "UPDATE alembic_version SET version_num = 'a1'",
+    }
+    if trouble in statements:
+        with database.begin() as connection:
+            connection.execute(sa.text(statements[trouble]))
+    else:
+        url = "mysql+pymysql://u:secret@127.0.0.1:1/x" if trouble == "no database" else ""
+        status.set("database", f"connection = {url}")
+    code, found = status.json("check", "--format", "json")
+    assert code == 2
+    assert found["fault"]
+    assert "secret" not in found["fault"]
+    code, found = status.json("upgrade", "check", "--json")
+    assert code == 2
+    assert found["checks"][0]["result"] == 2
+    assert "secret" not in found["checks"][0]["details"]
+
+
+def test_an_upgrade_that_can_be_made(status: Status) -> None:
+    code, text = status("upgrade", "check")
+    assert code == 0
+    assert text.count("Result: Success") == 5
+
+
+def test_what_to_look_at_before_an_upgrade(status: Status) -> None:
+    status.set("DEFAULT", "quota_gpus = 5")
+    status.set("upgrade_levels", "conductor = 2.0")
+    code, found = status.json("upgrade", "check", "--json")
+    assert code == 1
+    by_name = {check["check"]: check for check in found["checks"]}
+    assert by_name["RPC pins"]["result"] == 0
+    assert "[DEFAULT] quota_gpus" in by_name["Options without a meaning"]["details"]
+
+
+def test_what_stops_an_upgrade(status: Status, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "policy.json").write_text('{"cyborg:arq:create": "!"}')
+    (tmp_path / "api-paste.ini").write_text("[pipeline:main]\npipeline = a b\n")
+    status.set("oslo_policy", "policy_file = policy.json")
+    status.set("upgrade_levels", "agent = 1.0")
+    code, found = status.json("upgrade", "check", "--json")
+    assert code == 2
+    failed = {check["check"] for check in found["checks"] if check["result"] == 2}
+    assert failed == {"Policy file is YAML", "Paste file", "RPC pins"}
+
+
+def test_a_database_of_another_release_is_not_taken_for_an_old_one(
+    status: Status, database: sa.Engine
+) -> None:
+    head = schema.head()
+    statement = sa.text("UPDATE alembic_version SET version_num = :revision")
+    with database.begin() as connection:
+        connection.execute(statement, {"revision": "b47c8f2d1e3a"})
+    code, text = status("upgrade", "check")
+    assert code == 2
+    assert "does not know" in " ".join(text.split())
+    with database.begin() as connection:
+        connection.execute(statement, {"revision": head})
