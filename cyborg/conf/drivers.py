@@ -126,15 +126,16 @@ NVME_OPTS: list[cfg.Opt] = [
         "device_spec",
         default=[],
         help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with "
-        "two keys more: clear_action (auto, sanitize or zero) and clear_strategy (auto, crypto "
-        "or block) say how a device is erased after use. Unset, none is reported. May be given "
-        "several times.",
+        "two keys more, which say how a device is erased after use: clear_action (auto, sanitize, "
+        "zero, or none for not at all) and clear_strategy (auto, crypto or block). By default it "
+        "erases itself, by its key if it can, and where it cannot zeroes are written. Unset, no "
+        "device is reported. May be given several times.",
     ),
     cfg.IntOpt(
         "cleanup_timeout",
         default=900,
         min=60,
-        help="Seconds that erasing an NVMe device may take.",
+        help="Seconds that an NVMe device may take to erase itself.",
     ),
 ]
 

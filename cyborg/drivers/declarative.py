@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from oslo_config import cfg
@@ -79,11 +80,13 @@ class PciDriver:
     listed: ClassVar[bool] = False
     #: The option group whose ``device_spec`` narrows what the driver takes.
     group: ClassVar[str]
+    #: Keys that only this driver's ``device_spec`` has, with the values that each may have.
+    own_keys: ClassVar[Mapping[str, Set[str]]] = MappingProxyType({})
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
         texts = conf[self.group].device_spec
-        self._specs = device_spec.parse(texts, option=f"[{self.group}] device_spec")
+        self._specs = device_spec.parse(texts, f"[{self.group}] device_spec", self.own_keys)
         self._health = pci_health.Health(conf)
         self._said: set[tuple[str, str]] = set()
         self._claimed: tuple[pci.Snapshot, Mapping[str, int]] | None = None
@@ -185,6 +188,11 @@ class PciDriver:
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """What is wrong with a device that was found, in the same words while it stays so."""
         return self._health.of(device, host.pci, self.ailment)
+
+    def own(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
+        """What the operator's list says of a function by ``own_keys``."""
+        spec = device_spec.first_match(self._specs, function, functions)
+        return spec.own if spec is not None else {}
 
     # What is given out.
 

@@ -9,8 +9,9 @@ import json
 import logging
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from cyborg.drivers import base, pci
@@ -121,11 +122,15 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec(Tags):
-    """One object of the list: what it matches, and what a device that matches gets."""
+    """One object of the list: what it matches, and what a device that matches gets.
+
+    ``own`` are the values of keys that only one driver knows.
+    """
 
     vendor_id: str | None
     product_id: str | None
     address: _Address
+    own: Mapping[str, str]
 
     @property
     def digits(self) -> int:
@@ -142,8 +147,14 @@ class Spec(Tags):
         )
 
 
-def parse(texts: Iterable[str], option: str = "[pci] device_spec") -> tuple[Spec, ...]:
+def parse(
+    texts: Iterable[str],
+    option: str = "[pci] device_spec",
+    own: Mapping[str, Set[str]] = MappingProxyType({}),
+) -> tuple[Spec, ...]:
     """Read every value of an option; each is a JSON object or a list of them.
+
+    ``own`` are further keys with the values that each may have.
 
     :raises ValueError: a value is wrong; the sentence says where and how
     """
@@ -155,7 +166,7 @@ def parse(texts: Iterable[str], option: str = "[pci] device_spec") -> tuple[Spec
             raise ValueError(f"{option} {text!r} is not JSON: {exc}") from exc
         for item in value if isinstance(value, list) else [value]:
             try:
-                specs.append(_spec(item, option))
+                specs.append(_spec(item, option, own))
             except ValueError as exc:
                 raise ValueError(f"{option} {json.dumps(item)}: {exc}") from exc
     return tuple(specs)
@@ -181,15 +192,16 @@ def tags(item: Mapping[str, Any]) -> Tags:
     )
 
 
-def _spec(item: Any, option: str) -> Spec:
+def _spec(item: Any, option: str, own: Mapping[str, Set[str]]) -> Spec:
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
-    if ignored := sorted(item.keys() - _KNOWN_KEYS):
+    if ignored := sorted(item.keys() - _KNOWN_KEYS - own.keys()):
         LOG.warning("%s: %s means nothing here", option, ", ".join(ignored))
     return Spec(
         vendor_id=_identifier(item, "vendor_id"),
         product_id=_identifier(item, "product_id"),
         address=_address(item),
+        own={key: _one_of(item, key, values) for key, values in own.items() if key in item},
         **dataclasses.asdict(tags(item)),
     )
 
@@ -199,6 +211,13 @@ def _text(item: Mapping[str, Any], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{key} must be a text")
     return value
+
+
+def _one_of(item: Mapping[str, Any], key: str, values: Set[str]) -> str:
+    value = item[key]
+    if value not in values:
+        raise ValueError(f"{key} must be one of {sorted(values)}, not {value!r}")
+    return str(value)
 
 
 def _identifier(item: Mapping[str, Any], key: str) -> str | None:

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVMe controllers that the operator lists, given out whole with their namespaces."""
+"""NVMe controllers that the operator lists, given out whole and erased after use."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import base, declarative, nvme_admin, pci, privileged
+
+LOG = logging.getLogger(__name__)
 
 CLASS = "0108*"
 #: A namespace, or this controller's way to one that others have too.
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+")
 _SECTORS_OF_A_MIB = 2048
+#: Seconds between two looks at an erasure.
+_POLL = 1.0
 
 
 class NvmeController(declarative.PciDriver):
@@ -57,6 +65,61 @@ class NvmeDriver(NvmeController):
     resource_class = "CUSTOM_NVME"
     listed = True
     group = "nvme"
+    own_keys = MappingProxyType(
+        {
+            "clear_action": {"auto", "sanitize", "zero", "none"},
+            "clear_strategy": {"auto", "crypto", "block"},
+        }
+    )
+
+    def refine(
+        self, device: base.Device, function: pci.Function, functions: pci.Snapshot
+    ) -> base.Device:
+        """What a guest has written is erased, unless the operator says otherwise."""
+        cleans = self.own(function, functions).get("clear_action") != "none"
+        return replace(
+            device,
+            deployables=tuple(replace(each, cleans=cleans) for each in device.deployables),
+        )
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Erase everything on the controller.
+
+        :raises RuntimeError: the host uses it or does not drive it, or it cannot be erased
+        """
+        functions = pci.scan()
+        address = pci.join(handle.attach_info)
+        function = functions.get(address)
+        if function is None:
+            raise RuntimeError(f"NVMe controller {address} is not on the bus")
+        use = functions.use(function)
+        if use is not None:
+            raise RuntimeError(f"NVMe controller {address} is not erased: {use}")
+        if not functions.names(address, "nvme"):
+            raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
+        own = self.own(function, functions)
+        way = _way(
+            own.get("clear_action", "auto"),
+            own.get("clear_strategy", "auto"),
+            privileged.nvme_sanitize_ways(address),
+        )
+        LOG.info("Erasing NVMe controller %s: %s", address, way.name if way else "by zeroes")
+        if way is None:
+            privileged.nvme_zero(address)
+        else:
+            self._sanitize(address, way)
+
+    def _sanitize(self, address: str, way: nvme_admin.Sanitize) -> None:
+        # A step that was repeated finds the erasure of the one before it.
+        if privileged.nvme_sanitize_state(address) != nvme_admin.State.RUNNING:
+            privileged.nvme_sanitize(address, int(way))
+        deadline = time.monotonic() + self.conf.nvme.cleanup_timeout
+        while (state := privileged.nvme_sanitize_state(address)) == nvme_admin.State.RUNNING:
+            if time.monotonic() >= deadline:
+                raise RuntimeError(f"NVMe controller {address} has not erased itself in time")
+            time.sleep(_POLL)
+        if state not in (nvme_admin.State.DONE, nvme_admin.State.DONE_AND_DEALLOCATED):
+            raise RuntimeError(f"NVMe controller {address} failed to erase itself")
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner, vendor and product."""
@@ -64,6 +127,24 @@ class NvmeDriver(NvmeController):
         yield "OWNER_CYBORG"
         yield f"CUSTOM_NVME_VENDOR_ID_{function.vendor}"
         yield f"CUSTOM_NVME_PRODUCT_ID_{function.device}"
+
+
+def _way(action: str, strategy: str, able: Iterable[int]) -> nvme_admin.Sanitize | None:
+    """The way to erase a controller that has these; None is to write zeroes.
+
+    :raises RuntimeError: the operator wants one that it has not
+    """
+    if action == "zero":
+        return None
+    wanted = {
+        "auto": (nvme_admin.Sanitize.CRYPTO, nvme_admin.Sanitize.BLOCK),
+        "crypto": (nvme_admin.Sanitize.CRYPTO,),
+        "block": (nvme_admin.Sanitize.BLOCK,),
+    }[strategy]
+    way = next((way for way in wanted if way in set(able)), None)
+    if way is None and (action == "sanitize" or strategy != "auto"):
+        raise RuntimeError(f"it has no {action} erasure with strategy {strategy}")
+    return way
 
 
 def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:

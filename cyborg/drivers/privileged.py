@@ -2,21 +2,25 @@
 """Everything that Cyborg writes to a host, and the only code that needs privileges for it.
 
 Each function runs in a helper process that oslo.privsep starts at the first call, with the one
-capability that writing to sysfs takes. Arguments come from messages, so each is checked here,
-behind the border, before it becomes part of a path. What the kernel answers is raised as it is: an
-:class:`OSError` with its number, which names the file and what was written.
+capability that writing to sysfs takes; what erases disks runs in another, which has one more.
+Arguments come from messages, so each is checked here, behind the border, before it becomes part of
+a path. What the kernel answers is raised as it is: an :class:`OSError` with its number, which names
+the file and what was written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar, cast
 
 from oslo_privsep import capabilities, priv_context
+
+from cyborg.drivers import nvme_admin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,12 +33,21 @@ context = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE],
 )
 
+#: ``[cyborg_nvme]``, a helper of its own: commands to a disk take more than writing to sysfs.
+erasing = priv_context.PrivContext(
+    "cyborg",
+    cfg_section="cyborg_nvme",
+    pypath=f"{__name__}.erasing",
+    capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN],
+)
+
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
 _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 #: Drivers, mdev types and parents of mediated devices: no slash, and no dot in front.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
@@ -42,8 +55,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
 def act_alone() -> None:
     """Let a process that is root act by itself, without a helper, unless the operator names one."""
-    if os.geteuid() == 0 and not context.conf.helper_command:
-        context.set_client_mode(False)
+    for each in (context, erasing):
+        if os.geteuid() == 0 and not each.conf.helper_command:
+            each.set_client_mode(False)
 
 
 def _privileged(function: Callable[P, T]) -> Callable[P, T]:
@@ -145,6 +159,70 @@ def unbind_driver(address: str) -> None:
     path = _PCI / "devices" / _checked(_ADDRESS, address)
     _unbind(path)
     _write(path / "driver_override", "\n")
+
+
+@erasing.entrypoint
+def nvme_sanitize_ways(address: str) -> list[int]:
+    """The numbers of the ways in which a controller can erase all that it holds."""
+    with _opened(_controller(address)) as descriptor:
+        return sorted(nvme_admin.ways_of(nvme_admin.identify(descriptor)))
+
+
+@erasing.entrypoint
+def nvme_sanitize_state(address: str) -> int:
+    """The number of the state of a controller's last erasure."""
+    with _opened(_controller(address)) as descriptor:
+        return int(nvme_admin.state_of(nvme_admin.sanitize_log(descriptor)))
+
+
+@erasing.entrypoint
+def nvme_sanitize(address: str, way: int) -> None:
+    """Begin to erase a controller none of whose namespaces the host uses.
+
+    :raises OSError: EBUSY where the host uses one, else what the kernel says
+    """
+    with contextlib.ExitStack() as stack:
+        for namespace in _namespaces(address):
+            stack.enter_context(_opened(namespace, os.O_RDWR | os.O_EXCL))
+        descriptor = stack.enter_context(_opened(_controller(address)))
+        nvme_admin.sanitize(descriptor, nvme_admin.Sanitize(way))
+
+
+@erasing.entrypoint
+def nvme_zero(address: str) -> None:
+    """Overwrite every namespace of a controller with zeroes; returns when that is done.
+
+    :raises OSError: EBUSY where the host uses one, else what the kernel says
+    """
+    for namespace in _namespaces(address):
+        with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
+            nvme_admin.zero(descriptor)
+
+
+def _controller(address: str) -> pathlib.Path:
+    names = sorted((_PCI / "devices" / _checked(_ADDRESS, address) / "nvme").iterdir())
+    return pathlib.Path("/dev", names[0].name)
+
+
+def _namespaces(address: str) -> list[pathlib.Path]:
+    path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvme"
+    names = {
+        # With several ways to a namespace, the block device is named without them.
+        re.sub(r"c\d+n", "n", namespace.name)
+        for controller in path.iterdir()
+        for namespace in controller.glob("nvme*n*")
+        if _NAMESPACE.fullmatch(namespace.name)
+    }
+    return [pathlib.Path("/dev", name) for name in sorted(names)]
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:

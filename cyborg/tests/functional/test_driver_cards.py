@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, nvme, pci
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 
@@ -186,6 +186,43 @@ class TestNvme(contract.SimulatedDriverContract):
 
         assert device.unhealthy == f"NVMe controller {address} is dead"
         assert not any(each.unhealthy for each in others)
+
+
+    def test_each_disk_is_erased_after_use(self, devices):
+        assert all(device.deployables[0].cleans for device in devices)
+
+
+def erase(address: str) -> str:
+    """Try to erase a disk; the sentence that says why not."""
+    conf = passes.configured('[nvme]\ndevice_spec = {"vendor_id": "144d"}', [], "host-1")
+    handle = base.HeldHandle(
+        attach_type="PCI",
+        attach_info=pci.split(address),
+        uuid="b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11",
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address)),
+    )
+    with pytest.raises(RuntimeError) as caught:
+        nvme.NvmeDriver(conf).clean(handle)
+    return str(caught.value)
+
+
+def test_a_disk_that_the_host_uses_or_does_not_drive_is_never_erased(simulate):
+    simulated = simulate("nvme")
+    system, passed = simulated.card("nvme-system"), simulated.card("nvme-passthrough")
+
+    assert f"{system} is not erased: the host uses it for /" in simulated.call(erase, system)
+    assert "is not bound to the host's driver nvme" in simulated.call(erase, passed)
+    assert "is not on the bus" in simulated.call(erase, "0000:fe:00.0")
+
+
+def test_a_disk_that_need_not_be_erased_is_not(simulate):
+    (device, *_others) = found(
+        simulate("nvme"),
+        "nvme_driver",
+        '[nvme]\ndevice_spec = {"vendor_id": "144d", "clear_action": "none"}',
+    )
+
+    assert not device.deployables[0].cleans
 
 
 def test_no_disk_is_reported_that_is_not_listed(simulate):

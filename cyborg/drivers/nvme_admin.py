@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few NVMe admin commands that erase a controller, as the kernel takes them by ioctl."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import struct
+from enum import IntEnum
+
+#: ``_IOWR('N', 0x41, struct nvme_passthru_cmd)``
+_ADMIN_COMMAND = 0xC0484E41
+#: ``_IO(0x12, 127)`` and ``_IOR(0x12, 114, size_t)``
+_BLKZEROOUT = 0x127F
+_BLKGETSIZE64 = 0x80081272
+
+_GET_LOG_PAGE = 0x02
+_IDENTIFY = 0x06
+_SANITIZE = 0x84
+_EVERY_NAMESPACE = 0xFFFFFFFF
+_IDENTIFY_CONTROLLER = 1
+_SANITIZE_LOG = 0x81
+_SANITIZE_LOG_BYTES = 32
+_SANICAP = 328
+_TIMEOUT_MS = 60_000
+
+
+class Sanitize(IntEnum):
+    """Ways to erase everything that a controller holds, by their number in the command."""
+
+    BLOCK = 2
+    CRYPTO = 4
+
+
+class State(IntEnum):
+    """What became of the last erasure, by its number in the log."""
+
+    NEVER = 0
+    DONE = 1
+    RUNNING = 2
+    FAILED = 3
+    DONE_AND_DEALLOCATED = 4
+
+
+def ways_of(identity: bytes) -> frozenset[Sanitize]:
+    """The ways that a controller has, by what it says of itself."""
+    (capabilities,) = struct.unpack_from("<I", identity, _SANICAP)
+    ways = {Sanitize.CRYPTO: capabilities & 1, Sanitize.BLOCK: capabilities & 2}
+    return frozenset(way for way, able in ways.items() if able)
+
+
+def state_of(log: bytes) -> State:
+    """What the log page of erasures says."""
+    (status,) = struct.unpack_from("<H", log, 2)
+    return State(status & 0b111)
+
+
+def identify(descriptor: int) -> bytes:
+    """What a controller says of itself."""
+    return _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_CONTROLLER)
+
+
+def sanitize_log(descriptor: int) -> bytes:
+    """The log page of erasures."""
+    words = _SANITIZE_LOG_BYTES // 4 - 1
+    return _command(
+        descriptor,
+        _GET_LOG_PAGE,
+        namespace=_EVERY_NAMESPACE,
+        answer=_SANITIZE_LOG_BYTES,
+        cdw10=_SANITIZE_LOG | words << 16,
+    )
+
+
+def sanitize(descriptor: int, way: Sanitize) -> None:
+    """Begin to erase everything."""
+    _command(descriptor, _SANITIZE, cdw10=way)
+
+
+def zero(descriptor: int) -> None:
+    """Overwrite a block device with zeroes; returns when it is done."""
+    size = bytearray(8)
+    fcntl.ioctl(descriptor, _BLKGETSIZE64, size)
+    fcntl.ioctl(descriptor, _BLKZEROOUT, struct.pack("=QQ", 0, *struct.unpack("=Q", size)))
+
+
+def _command(
+    descriptor: int, opcode: int, *, namespace: int = 0, answer: int = 0, cdw10: int = 0
+) -> bytes:
+    buffer = ctypes.create_string_buffer(max(answer, 1))
+    command = bytearray(
+        struct.pack(
+            "=BBHIIIQQII6III",
+            opcode,
+            0,
+            0,
+            namespace,
+            0,
+            0,
+            0,
+            ctypes.addressof(buffer) if answer else 0,
+            0,
+            answer,
+            cdw10,
+            *[0] * 5,
+            _TIMEOUT_MS,
+            0,
+        )
+    )
+    status = fcntl.ioctl(descriptor, _ADMIN_COMMAND, command)
+    if status:
+        raise OSError(errno.EIO, f"NVMe status {status:#x} for admin command {opcode:#x}")
+    return buffer.raw[:answer]
