@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 #: Requests whose instances are asked for before the answers are recorded.
 _BATCH = 100
 
-_KEY = "nova"
+#: Of the one row of work that has Nova asked.
+KEY = "nova"
 
 
 def look(conf: cfg.ConfigOpts) -> None:
@@ -37,10 +38,10 @@ def look(conf: cfg.ConfigOpts) -> None:
 def _want() -> None:
     row = models.Work
     with db.writer() as session:
-        wanted = sa.select(row.id).where(row.kind == work.INSTANCES, row.key == _KEY)
+        wanted = sa.select(row.id).where(row.kind == work.INSTANCES, row.key == KEY)
         # To want it again would have Nova asked at once, though it has just refused.
         if session.scalar(wanted) is None:
-            work.want(session, work.INSTANCES, [_KEY])
+            work.want(session, work.INSTANCES, [KEY])
 
 
 @db.retry

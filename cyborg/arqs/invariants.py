@@ -12,12 +12,15 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import db, notifications, work
 from cyborg.arqs import states
 from cyborg.db import models
 
 #: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
 DONE_WITHIN = 120
+
+#: Kinds of work that have one row, whose key names nothing.
+_OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND})
 
 
 def violations() -> list[str]:
@@ -37,14 +40,20 @@ def violations() -> list[str]:
 def orphans(age: float = DONE_WITHIN) -> list[str]:
     """A sentence for each row of work that is about nothing, and for those that nobody takes.
 
-    Only those that are wanted for ``age`` seconds: what is new has an end before it.
+    Only those that are wanted for ``age`` seconds: what is new has an end before it. The work of
+    some kinds is about the whole cloud.
     """
     row = models.Work
     free = sa.or_(row.owner.is_(None), row.lease_ms < db.now_ms())
     old = db.now_ms() - round(age * 1000)
     about_nothing = (
         sa.select(row.kind, row.key)
-        .where(free, row.wanted_ms < old, *(~found for found in _names(row.key)))
+        .where(
+            free,
+            row.wanted_ms < old,
+            row.kind.not_in(_OF_THE_CLOUD),
+            *(~found for found in _names(row.key)),
+        )
         .order_by(row.kind, row.key)
     )
     left_alone = (

@@ -28,7 +28,7 @@ GROUP = "oslo_messaging_notifications"
 
 #: The kind of work that sends them. It has one row, so that one conductor at a time sends.
 KIND = "notify"
-_KEY = "all"
+KEY = "all"
 
 #: oslo.messaging's drivers that tell nobody.
 _SILENT = frozenset({"", "noop"})
@@ -114,10 +114,10 @@ def look() -> bool:
     sooner.
     """
     anything = sa.exists(sa.select(models.Notification.id))
-    known = sa.exists().where(models.Work.kind == KIND, models.Work.key == _KEY)
+    known = sa.exists().where(models.Work.kind == KIND, models.Work.key == KEY)
     with db.reader() as session:
         waits = bool(session.scalar(sa.select(sa.and_(anything, ~known))))
     if waits:
         with db.writer() as session:
-            work.want(session, KIND, [_KEY])
+            work.want(session, KIND, [KEY])
     return waits

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, work
-from cyborg.arqs import invariants
+from cyborg import context, db, notifications, work
+from cyborg.arqs import instances, invariants
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
 
@@ -109,6 +109,13 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
     _want(work.NOVA_EVENT, instance)
     _want(work.HOST_STEP, handle)
     _want(work.PLACEMENT, "host-1")
+    assert invariants.orphans() == []
+
+
+def test_work_that_is_about_the_whole_cloud_is_no_orphan(arq: str) -> None:
+    """It waits for long where the message broker is down, or Nova lets nobody look."""
+    _want(work.INSTANCES, instances.KEY)
+    _want(notifications.KIND, notifications.KEY)
     assert invariants.orphans() == []
 
 
