@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pecan
 from webob import exc
 
-from cyborg.api import declare, openapi, versions
+from cyborg.api import declare, measured, openapi, versions
 from cyborg.api.controllers import (
     accelerator_requests,
     attributes,
@@ -47,6 +48,11 @@ class RootController:
 
     @pecan.expose()
     def _route(self, path: list[str], request: Request) -> tuple[declare.Declared, list[str]]:
+        handler, arguments = self._find(path, request)
+        measured.name_route(request.environ, _templates()[handler.__qualname__])
+        return handler, arguments
+
+    def _find(self, path: list[str], request: Request) -> tuple[declare.Declared, list[str]]:
         segments = [segment for segment in path if segment]
         if not segments:
             return resource.choose(request, {"GET": self.versions}), []
@@ -111,3 +117,9 @@ def declared() -> Iterator[tuple[str, str, declare.Declared]]:
     for name, collection in RESOURCES.items():
         for method, path, handler in collection.declared():
             yield method, f"/v2/{name}{path}", handler
+
+
+@functools.cache
+def _templates() -> dict[str, str]:
+    """The path of each operation with placeholders for names, by its handler."""
+    return {handler.__qualname__: path for _, path, handler in declared()}
