@@ -22,6 +22,9 @@ A card has these keys, and any of them may be given again where a host lists the
     is below the function's, or with ``/`` below ``devices/virtual``
 ``files``, ``proc``
     further files below ``/sys`` and ``/proc``
+``sanitize``
+    how an NVMe controller erases itself: what it ``can`` (crypto, block), how often it ``asks``
+    for patience meanwhile, how that ``ends`` (done, failed)
 ``functions``
     further functions of the card
 ``base``

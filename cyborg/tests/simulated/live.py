@@ -109,7 +109,7 @@ class Host:
         return self._layout.add(cards.card({"card": card, **keys}))[1].address
 
     def writes(self) -> list[tuple[str, str]]:
-        """What was written below ``/sys``, with the path, in order."""
+        """What was written below ``/sys``, and to disks, with the path, in order."""
         lines = (self._root / "writes").read_text().splitlines()
         return [tuple(json.loads(line)) for line in lines]
 

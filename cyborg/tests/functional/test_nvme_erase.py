@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An NVMe controller is erased after use, by its own commands or by zeroes."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from cyborg.drivers import base, nvme_admin, pci, privileged, registry
+from cyborg.tests.contract import passes
+
+SECTORS = 3750748848
+
+
+def erase(address: str, keys: str = "") -> str:
+    """Let the driver clean a handle; what went wrong, or an empty text."""
+    for context in (privileged.context, privileged.erasing):
+        context.set_client_mode(False)
+    text = f'[nvme]\ndevice_spec = {{"vendor_id": "*"{keys}}}\n'
+    conf = passes.configured(text, ["nvme_driver"], "host-1")
+    driver = registry.load(conf).drivers["nvme_driver"]
+    assert isinstance(driver, base.Cleanable)
+    place = pci.split(address)
+    handle = base.HeldHandle(
+        attach_type="PCI",
+        attach_info=place,
+        uuid=str(uuid.UUID(int=1)),
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
+    )
+    try:
+        driver.clean(handle)
+    except RuntimeError as exc:
+        return str(exc)
+    return ""
+
+
+def abilities(address: str) -> list[int]:
+    privileged.erasing.set_client_mode(False)
+    return privileged.nvme_sanitize_ways(address)
+
+
+@pytest.mark.parametrize(
+    ("card", "able"),
+    [
+        ("nvme-pm1733", [nvme_admin.Sanitize.BLOCK, nvme_admin.Sanitize.CRYPTO]),
+        ("nvme-inspur", [nvme_admin.Sanitize.BLOCK]),
+        ("nvme-system", []),
+    ],
+)
+def test_a_controller_says_how_it_can_be_erased(simulate_live, card, able):
+    host = simulate_live({"cards": [card]})
+
+    assert host.call(abilities, host.card(card)) == able
+
+
+@pytest.mark.parametrize(
+    ("card", "keys", "written"),
+    [
+        ("nvme-pm1733", "", [("/dev/nvme0", "sanitize crypto")]),
+        ("nvme-pm1733", ', "clear_strategy": "block"', [("/dev/nvme0", "sanitize block")]),
+        ("nvme-inspur", "", [("/dev/nvme0", "sanitize block")]),
+        ("nvme-system", "", [("/dev/nvme0n1", f"zero 0 {SECTORS * 512}")]),
+        (
+            "nvme-pm1733",
+            ', "clear_action": "zero"',
+            [("/dev/nvme0n1", f"zero 0 {SECTORS * 512}")],
+        ),
+        ("nvme-multipath", "", [("/dev/nvme0", "sanitize crypto")]),
+        (
+            "nvme-multipath",
+            ', "clear_action": "zero"',
+            [("/dev/nvme0n1", f"zero 0 {SECTORS * 512}")],
+        ),
+    ],
+)
+def test_a_controller_is_erased_in_the_way_that_is_wanted(simulate_live, card, keys, written):
+    host = simulate_live({"cards": [card]})
+
+    assert host.call(erase, host.card(card), keys) == ""
+    assert host.writes() == written
+
+
+def test_an_erasure_that_fails_is_told(simulate_live):
+    host = simulate_live({"cards": [{"card": "nvme-inspur", "sanitize": {"ends": "failed"}}]})
+
+    assert "failed to erase itself" in host.call(erase, host.card("nvme-inspur"))
+
+
+def test_an_erasure_that_goes_on_is_not_begun_again(simulate_live):
+    host = simulate_live({"cards": [{"card": "nvme-inspur", "sanitize": {"asks": 2}}]})
+    card = host.card("nvme-inspur")
+    host.call(begin, card)
+
+    assert host.call(erase, card) == ""
+    assert host.writes() == [("/dev/nvme0", "sanitize block")]
+
+
+def begin(address: str) -> None:
+    privileged.erasing.set_client_mode(False)
+    privileged.nvme_sanitize(address, nvme_admin.Sanitize.BLOCK)
