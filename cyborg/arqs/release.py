@@ -225,6 +225,27 @@ def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
         missing.discard(session, host_id)
 
 
+def give_up(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
+    """Free the handles of locked ARQs without the host steps that they wait for.
+
+    Those that serve an instance or are about to, and those whose deletion was asked for, are
+    deleted; the others keep their state.
+    """
+    held = _held(session, arqs)
+    deleted = [arq for arq in arqs if arq.state in models.SERVING | {states.DELETING}]
+    kept = [arq.id for arq in arqs if arq not in deleted]
+    if deleted:
+        db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
+    if kept:
+        db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
+    told = [arq for arq in deleted if arq.state != states.DELETING]
+    _announce(session, notices.ARQ_DELETED, told, states.DELETING, held)
+    undecided = {arq.instance_uuid for arq in told if arq.state == states.BIND_STARTED}
+    work.want(session, work.NOVA_EVENT, {instance for instance in undecided if instance})
+    _discard_missing(session, held.values())
+    work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
+
+
 def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
     """Release the locked ARQ's handle after its host step: delete the ARQ or detach the handle."""
     held = _held(session, [arq])

@@ -92,11 +92,13 @@ def list_arqs(
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
     where = paging.equal(COLUMNS, wanted)
+    # Whoever asks for no others means those that nobody is shown else.
+    visible = _visible(ctx, deleting=wanted.get("state") == states.DELETING)
     instance = wanted.get("instance_uuid")
     if only_resolved and instance is None:
         where.append(models.Arq.state.in_(states.RESOLVED))
     with db.reader() as session:
-        found = paging.fetch(session, _visible(ctx), COLUMNS, page, where=where, options=_OPTIONS)
+        found = paging.fetch(session, visible, COLUMNS, page, where=where, options=_OPTIONS)
         if only_resolved and instance is not None:
             whole = page == paging.ALL and len(wanted) == 1
             if any(_undecided(arq) for arq in found) or (
@@ -116,10 +118,10 @@ def _has_undecided(session: orm.Session, ctx: RequestContext, instance: str) -> 
     return session.scalar(query.where(models.Arq.state.not_in(states.RESOLVED))) is not None
 
 
-def _visible(ctx: RequestContext) -> sa.Select[models.Arq]:
-    """What the caller may see: never an ARQ whose deletion was answered already."""
-    query = sa.select(models.Arq).where(models.Arq.state != states.DELETING)
-    return query.where(*in_scope(ctx))
+def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[models.Arq]:
+    """What the caller may see: no ARQ whose deletion was answered already, or only such ones."""
+    gone = models.Arq.state == states.DELETING
+    return sa.select(models.Arq).where(gone if deleting else ~gone, *in_scope(ctx))
 
 
 def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:

@@ -6,6 +6,7 @@ All of it is read, and all of it recorded, in a constant number of statements.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
@@ -13,9 +14,11 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.placement import tree
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +44,14 @@ class HostState:
     """One host. The parents of ``providers`` are unknown here: they hang below the root."""
 
     host_id: int
+    name: str
     #: Name of the root provider.
     root_name: str
     providers: tree.Tree
     #: By provider uuid.
     records: Mapping[str, Record]
+    #: Whether the host is to be forgotten when it has no records any more.
+    removed: bool = False
 
     def below(self, root_uuid: str | None) -> tree.Tree:
         """The providers as children of that root."""
@@ -64,9 +70,11 @@ def read(host_name: str) -> HostState | None:
             return None
         return HostState(
             host_id=host.id,
+            name=host.name,
             root_name=host.node,
             providers=_providers(session, host.id),
             records=_records(session, host.id),
+            removed=host.removed,
         )
 
 
@@ -158,10 +166,16 @@ def _held(session: orm.Session, host_id: int) -> dict[int, tuple[int, int]]:
 
 
 def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
-    """The host's rows, and those that a host of another name left of the same providers."""
-    row = models.ResourceProvider
-    wanted = sa.select(models.Deployable.rp_uuid).where(_on(host_id))
-    query = sa.select(row).where(sa.or_(row.host_id == host_id, row.uuid.in_(wanted)))
+    """The host's rows, and those that a host of another name left of the same providers.
+
+    Likewise one of its own rows is another host's affair where that has the deployable now: what
+    guests have of the provider moves there with it.
+    """
+    row, deployable = models.ResourceProvider, models.Deployable
+    wanted = sa.select(deployable.rp_uuid).where(_on(host_id))
+    elsewhere = sa.exists().where(deployable.rp_uuid == row.uuid, ~_on(host_id))
+    ours = sa.and_(row.host_id == host_id, ~elsewhere)
+    query = sa.select(row).where(sa.or_(ours, row.uuid.in_(wanted)))
     return {found.uuid: _record(found) for found in session.scalars(query)}
 
 
@@ -227,8 +241,36 @@ def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
             if changed:
                 session.execute(_UPDATE, changed)
             if deleted:
-                row = models.ResourceProvider
-                db.delete(session, row, row.uuid.in_(deleted))
+                _record_deleted(session, state.host_id, deleted)
+
+
+def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]) -> None:
+    row, device, deployable = models.ResourceProvider, models.Device, models.Deployable
+    db.delete(session, row, row.uuid.in_(deleted), row.host_id == host_id)
+    # A host that has reported one of them meanwhile may have made it just before we deleted it.
+    new_hosts = (
+        sa.select(models.Host.name)
+        .join(device, device.host_id == models.Host.id)
+        .join(deployable, deployable.device_id == device.id)
+        .where(deployable.rp_uuid.in_(deleted))
+    )
+    work.want(session, work.PLACEMENT, session.scalars(new_hosts))
+
+
+@db.retry
+def forget(state: HostState) -> bool:
+    """Delete the row of a removed host; False where another host has yet to take over a provider.
+
+    A host that has reported since then stays.
+    """
+    host, record = models.Host, models.ResourceProvider
+    with db.writer() as session:
+        left = sa.select(record.id).where(record.host_id == state.host_id).limit(1)
+        if session.scalar(left) is not None:
+            return False
+        if db.delete(session, host, host.id == state.host_id, host.removed.is_(True)):
+            LOG.info("Forgot host %s, which was removed", state.name)
+        return True
 
 
 _TABLE = cast(sa.Table, models.ResourceProvider.__table__)

@@ -36,16 +36,24 @@ def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> N
     api = client.Client(conf)
     for _ in range(MAX_ROUNDS):
         state = desired.read(host_name)
-        if state is None or not (state.providers or state.records):
+        if state is None or not (state.providers or state.records or state.removed):
+            return
+        if not (state.providers or state.records):
+            _forget(state)
             return
         outcome = _reconcile(conf, api, state, checkpoint)
         if outcome.conflicts:
             LOG.info("Providers of host %s changed meanwhile; reading them again", host_name)
         elif outcome.failures:
             raise work.TryLater(" ".join(outcome.failures))
-        else:
+        elif not state.removed:
             return
     raise work.TryLater(f"The providers of host {host_name} kept changing while being synced.")
+
+
+def _forget(state: desired.HostState) -> None:
+    if not desired.forget(state):
+        raise work.TryLater(f"Another host has yet to take over a provider of host {state.name}.")
 
 
 @dataclass(slots=True, kw_only=True)

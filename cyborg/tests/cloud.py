@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
@@ -193,3 +194,22 @@ class Cloud:
         left, self.commits_left = self.commits_left, None
         yield
         self.commits_left = left
+
+
+@pytest.fixture
+def cloud(
+    conf: cfg.ConfigOpts,
+    database: sa.Engine,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Cloud]:
+    """The parts of a cloud; ``renew`` begins a history of it."""
+    found = Cloud(conf, ctx, placement, tmp_path)
+    monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
+    sa.event.listen(database, "commit", found.before_commit)
+    sa.event.listen(orm.Session, "after_commit", found.after_commit)
+    yield found
+    sa.event.remove(orm.Session, "after_commit", found.after_commit)
+    sa.event.remove(database, "commit", found.before_commit)

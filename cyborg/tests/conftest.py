@@ -17,6 +17,7 @@ from cyborg import context, db, policy
 from cyborg.arqs import invariants
 from cyborg.db import schema
 from cyborg.tests import servers
+from cyborg.tests.cloud import cloud  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.novasink import NovaSink

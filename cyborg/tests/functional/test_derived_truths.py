@@ -12,25 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
-from collections.abc import Iterator
 
 import hypothesis
-import pytest
 import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
-from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, errors, rpc
+from cyborg import db, errors, rpc
 from cyborg.arqs import binding, release, service
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts
 from cyborg.tests.cloud import ABILITIES, CLASSES, HANDLES, Card, Cloud, Instance, Killed
-from cyborg.tests.placement_server import PlacementServer
 
 LETTERS = st.sampled_from(sorted(ABILITIES))
 #: Mostly the usual thing.
@@ -322,24 +317,6 @@ class Machine(stateful.RuleBasedStateMachine):
                 assert sum(amounts) == 0
             else:
                 assert sum(amounts) == len(good)
-
-
-@pytest.fixture
-def cloud(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Cloud]:
-    found = Cloud(conf, ctx, placement, tmp_path)
-    monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
-    sa.event.listen(database, "commit", found.before_commit)
-    sa.event.listen(orm.Session, "after_commit", found.after_commit)
-    yield found
-    sa.event.remove(orm.Session, "after_commit", found.after_commit)
-    sa.event.remove(database, "commit", found.before_commit)
 
 
 def test_a_new_class_waits_for_the_guest_and_no_longer(cloud: Cloud) -> None:

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an administrator gives up for good: host steps that never end, records of devices and hosts.
+
+What a host reports cannot be removed: it would come back. Each function says what was given up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, notifications, rpc, work
+from cyborg.arqs import release, states
+from cyborg.db import models
+from cyborg.notifications import notices
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUpArq:
+    """An ARQ as it was, and what will not be done for it any more."""
+
+    uuid: str
+    state: str
+    project_id: str | None
+    instance_uuid: str | None
+    hostname: str | None
+    device_rp_uuid: str | None
+    attach_handle_uuid: str | None
+    #: ``prepare``, ``clean``, or None where none was due.
+    host_step: str | None
+    #: Why the step was not done so far, where it was tried.
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """What has gone."""
+
+    arqs: tuple[GivenUpArq, ...]
+    #: Uuids of devices, and of their resource providers, which leave Placement when they can.
+    devices: tuple[str, ...] = ()
+    resource_providers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        arqs = [f"{arq.uuid} ({arq.state}, instance {arq.instance_uuid})" for arq in self.arqs]
+        return (
+            f"ARQs {arqs}, devices {list(self.devices)}, "
+            f"resource providers {list(self.resource_providers)}"
+        )
+
+
+def release_arq(uuid: str, *, force: bool) -> GivenUp:
+    """Free the handle of an ARQ, whatever its state, without the host step that it waits for.
+
+    ``force`` does so though the host is up.
+
+    :raises NotFound: there is no such ARQ
+    :raises Conflict: it holds no handle, or its host may yet do the step and it is not forced
+    """
+    given_up = _release_arq(uuid, force=force)
+    rpc.kick()
+    LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up.arqs)
+    return given_up
+
+
+@db.retry
+def _release_arq(uuid: str, *, force: bool) -> GivenUp:
+    with db.writer() as session:
+        query = sa.select(models.Arq).where(models.Arq.uuid == uuid).with_for_update()
+        arq = session.scalar(query)
+        if arq is None:
+            raise errors.NotFound.of("ExtArq", uuid=uuid)
+        _refuse_release(arq, session.scalar(_host_of(arq)), force=force)
+        given_up = GivenUp(arqs=_facts(session, [arq]))
+        release.give_up(session, [arq])
+    return given_up
+
+
+def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:
+    if host is None and arq.state != states.BIND_STARTED:
+        raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
+    if not force and (host is None or not host.down):
+        raise errors.Conflict(
+            f"ARQ {arq.uuid} is {arq.state}, and its host is not known to be down: what is to be "
+            "done there may yet be done. Give force=true to go without that."
+        )
+
+
+def _host_of(arq: models.Arq) -> sa.Select[models.Host]:
+    return (
+        sa.select(models.Host)
+        .join(models.Device, models.Device.host_id == models.Host.id)
+        .join(models.Deployable, models.Deployable.device_id == models.Device.id)
+        .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
+        .where(models.AttachHandle.id == arq.attach_handle_id)
+    )
+
+
+def _facts(session: orm.Session, arqs: Sequence[models.Arq]) -> tuple[GivenUpArq, ...]:
+    """What is about to be given up of ``arqs``; from one SELECT."""
+    handle, deployable, step = models.AttachHandle, models.Deployable, models.Work
+    query = (
+        sa.select(handle, deployable, step.last_error)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
+        .where(handle.id.in_([arq.attach_handle_id for arq in arqs]))
+    )
+    facts: dict[int, Any] = {row[0].id: row for row in session.execute(query)}
+    return tuple(_fact(arq, facts.get(arq.attach_handle_id or 0)) for arq in arqs)
+
+
+_NOTHING: Any = (None, None, None)
+
+
+def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
+    handle, deployable, last_error = held or _NOTHING
+    step = None
+    if handle is not None and not handle.missing:
+        if deployable.prepares and arq.state == states.BIND_STARTED:
+            step = "prepare"
+        elif deployable.cleans:
+            step = "clean"
+    return GivenUpArq(
+        uuid=arq.uuid,
+        state=arq.state,
+        project_id=arq.project_id,
+        instance_uuid=arq.instance_uuid,
+        hostname=arq.hostname,
+        device_rp_uuid=arq.device_rp_uuid,
+        attach_handle_uuid=handle.uuid if handle is not None else None,
+        host_step=step,
+        last_error=last_error,
+    )
+
+
+def remove_device(uuid: str, *, force: bool) -> GivenUp:
+    """Remove the record of a device that its host does not show any more.
+
+    ``force`` gives up the ARQs that are bound to it.
+
+    :raises NotFound: there is no such device
+    :raises Conflict: it would come back with the next report, or ARQs are bound to it
+    """
+    given_up = _remove_device(uuid, force=force)
+    rpc.kick()
+    LOG.warning("Removed device %s for good, with %s", uuid, given_up)
+    return given_up
+
+
+@db.retry
+def _remove_device(uuid: str, *, force: bool) -> GivenUp:
+    device = models.Device
+    with db.writer() as session:
+        found = sa.select(device.host_id).where(device.uuid == uuid)
+        host = _lock_host(session, models.Host.id.in_(found))
+        row = session.scalar(sa.select(device).where(device.uuid == uuid))
+        if host is None or row is None:
+            raise errors.NotFound.of("Device", uuid=uuid)
+        if not (host.down or row.missing):
+            raise errors.Conflict(
+                f"Device {uuid} is there, its host {host.name} reports it: it would come back. "
+                "Take it out of the host, or keep the host's drivers from claiming it."
+            )
+        given_up = _give_up_devices(session, host, [row], force=force)
+        _forget_digest(session, host)
+    return given_up
+
+
+def remove_host(uuid: str, *, force: bool) -> GivenUp:
+    """Remove the record of a host that is down, with all its devices.
+
+    The row itself follows when Placement has none of its providers any more. ``force`` gives up
+    the ARQs that are bound to its devices.
+
+    :raises NotFound: there is no such host
+    :raises Conflict: it is up, or ARQs are bound to its devices
+    """
+    given_up = _remove_host(uuid, force=force)
+    rpc.kick()
+    LOG.warning("Removed host %s for good, with %s", uuid, given_up)
+    return given_up
+
+
+@db.retry
+def _remove_host(uuid: str, *, force: bool) -> GivenUp:
+    device, record = models.Device, models.ResourceProvider
+    with db.writer() as session:
+        host = _lock_host(session, models.Host.uuid == uuid)
+        if host is None or host.removed:
+            _refuse_conductor(session, uuid)
+            raise errors.NotFound.of("Service", uuid=uuid)
+        if not host.down:
+            raise errors.Conflict(
+                f"Host {host.name} is up: it would come back with its next report. Stop its agent, "
+                "and wait until the host is down."
+            )
+        devices = list(session.scalars(sa.select(device).where(device.host_id == host.id)))
+        given_up = _give_up_devices(session, host, devices, force=force)
+        # Those too whose devices are gone already, but not yet their allocations.
+        known = session.scalars(sa.select(record.uuid).where(record.host_id == host.id))
+        providers = tuple(sorted({*given_up.resource_providers, *known}))
+        notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
+        _forget_digest(session, host)
+        host.removed = True
+    return replace(given_up, resource_providers=providers)
+
+
+def _lock_host(session: orm.Session, where: sa.ColumnElement[bool]) -> models.Host | None:
+    """The host, whose reports wait until the transaction ends."""
+    return session.scalar(sa.select(models.Host).where(where).with_for_update())
+
+
+def _refuse_conductor(session: orm.Session, uuid: str) -> None:
+    conductor = models.Conductor
+    if session.scalar(sa.select(conductor.id).where(conductor.uuid == uuid)) is not None:
+        raise errors.Conflict(
+            f"Service {uuid} is a conductor: one that is stopped or dead is forgotten by itself."
+        )
+
+
+def _forget_digest(session: orm.Session, host: models.Host) -> None:
+    """Have the host's next report read in full, and what is left of it in Placement removed."""
+    host.report_digest = None
+    work.want(session, work.PLACEMENT, [host.name])
+
+
+def _give_up_devices(
+    session: orm.Session, host: models.Host, devices: Sequence[models.Device], *, force: bool
+) -> GivenUp:
+    """Delete devices of the locked host with all below them, in a constant number of statements."""
+    deployable, handle, arq = models.Deployable, models.AttachHandle, models.Arq
+    ids = [device.id for device in devices]
+    query = sa.select(deployable.id, deployable.rp_uuid).where(deployable.device_id.in_(ids))
+    providers = dict(list(session.execute(query)))
+    of_devices = sa.select(handle.id).where(handle.deployable_id.in_(providers))
+    holders = sa.select(arq).where(arq.attach_handle_id.in_(of_devices)).order_by(arq.id)
+    arqs = list(session.scalars(holders.with_for_update()))
+    if not force:
+        _refuse_serving(arqs)
+    given_up = GivenUp(
+        arqs=_facts(session, arqs),
+        devices=tuple(device.uuid for device in devices),
+        resource_providers=tuple(sorted(providers.values())),
+    )
+    release.give_up(session, arqs)
+    try:
+        _delete_rows(session, host, ids, providers)
+    except db_exc.DBReferenceError as exc:
+        # Somebody has been given a handle, or has given an attribute, since we looked.
+        raise db.RestartTransaction from exc
+    return given_up
+
+
+def _refuse_serving(arqs: Collection[models.Arq]) -> None:
+    serving = [arq for arq in arqs if arq.state in models.SERVING]
+    if serving:
+        named = ", ".join(f"{arq.uuid} (instance {arq.instance_uuid})" for arq in serving)
+        raise errors.Conflict(
+            f"There are ARQs that hold attach handles: {named}. Delete their instances first, or "
+            "give force=true to give the ARQs up."
+        )
+
+
+def _delete_rows(
+    session: orm.Session, host: models.Host, devices: list[int], deployables: Collection[int]
+) -> None:
+    left = sa.select(models.Device).where(models.Device.id.in_(devices))
+
+    def told() -> Iterator[notices.Notice]:
+        # Not those that went with the last ARQ that held them: they are announced already.
+        for device in session.scalars(left):
+            yield notices.of_device(notices.DEVICE_DELETED, device, host.node)
+
+    notifications.announce(session, told())
+    handle, attribute = models.AttachHandle, models.Attribute
+    db.delete(session, handle, handle.deployable_id.in_(deployables))
+    db.delete(session, attribute, attribute.deployable_id.in_(deployables))
+    db.delete(session, models.Deployable, models.Deployable.id.in_(deployables))
+    db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
+    db.delete(session, models.Device, models.Device.id.in_(devices))
