@@ -32,6 +32,7 @@ class _Situation:
     device_uuid: str
     now_ms: int
     host: str
+    host_down: bool
     missing: bool
     prepares: bool
     cleans: bool
@@ -62,6 +63,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
             models.Device.uuid,
             models.ControlPath,
             models.Host.name,
+            models.Host.down,
             db.now_ms(),
         )
         .join(handle, handle.id == arq.attach_handle_id)
@@ -75,13 +77,14 @@ def _situation(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, device_uuid, path, host, now_ms = row
+    holder, held, deployable, device_uuid, path, host, down, now_ms = row
     action = "prepare" if holder.state in {states.BIND_STARTED, states.BOUND} else "clean"
     return _Situation(
         arq=holder,
         device_uuid=device_uuid,
         now_ms=now_ms,
         host=host,
+        host_down=down,
         missing=held.missing,
         prepares=deployable.prepares,
         cleans=deployable.cleans,
@@ -116,6 +119,7 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
     """Have what a guest was given put back; its ARQ stays Bound whatever becomes of it."""
     if not situation.prepares or situation.missing:
         return
+    _refuse_down(situation)
     try:
         rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
@@ -181,6 +185,7 @@ def _restart_clock(arq_uuid: str) -> None:
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     # What is gone from its host needs no cleaning there.
     if situation.cleans and not situation.missing:
+        _refuse_down(situation)
         try:
             rpc.run_host_step(
                 conf, situation.host, situation.step, conf.conductor.host_step_timeout
@@ -188,6 +193,15 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
         except (rpc.HostStepFailed, rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation.arq.uuid)
+
+
+def _refuse_down(situation: _Situation) -> None:
+    """Do not ask a dead host for what has time: each such question holds up a thread for seconds.
+
+    A host may have died with many guests, whose successors are being prepared elsewhere.
+    """
+    if situation.host_down:
+        raise work.TryLater(f"Host {situation.host} is down; its agent is asked when it reports.")
 
 
 @db.retry
