@@ -22,11 +22,14 @@ class Endpoint:
 
     A conductor that got no answer asks again. So a step that is already wanted is joined, not
     repeated, and a different step of the same handle waits for the one before it. A message that
-    was held up while newer ones arrived is refused: it could undo what they have done.
+    was held up while newer ones arrived is refused: it could undo what they have done. So is one
+    for the agent that was here before, whose newer ones are not known any more; what is still
+    wanted is asked for again when a conductor has the first report of this one.
     """
 
-    def __init__(self, drivers: Mapping[str, base.Driver]) -> None:
+    def __init__(self, drivers: Mapping[str, base.Driver], started: int) -> None:
         self._drivers = drivers
+        self._started = started
         self._lock = threading.Lock()
         self._latest: dict[str, _Run] = {}
         self._newest_ms: dict[str, int] = {}
@@ -43,6 +46,8 @@ class Endpoint:
             handle = asked.handle()
         except (KeyError, TypeError, ValueError) as exc:
             raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
+        if asked.agent_started < self._started:
+            raise rpc.HostStepRunning("The agent has started again since; it reports first")
         method = self._ability(asked)
         run = self._join_or_start(asked, lambda: method(handle))
         if not run.done.wait(wait):
@@ -103,7 +108,7 @@ class _Run:
     def joins(self, step: rpc.HostStep) -> bool:
         """Whether the step, which was asked for later, is what this run does."""
         return not self.done.is_set() and self.step == dataclasses.replace(
-            step, asked_ms=self.step.asked_ms
+            step, asked_ms=self.step.asked_ms, agent_started=self.step.agent_started
         )
 
     def start(self) -> None:

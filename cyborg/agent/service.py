@@ -36,7 +36,8 @@ class Agent:
             conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
         )
         self._virtual_functions = sriov.Keeper(conf)
-        self._server = rpc.agent_server(conf, conf.host, endpoint.Endpoint(loaded.drivers))
+        steps = endpoint.Endpoint(loaded.drivers, self._started)
+        self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
         self._last_pass = -math.inf

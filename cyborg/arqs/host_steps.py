@@ -64,6 +64,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
             models.ControlPath,
             models.Host.name,
             models.Host.down,
+            models.Host.report_started,
             db.now_ms(),
         )
         .join(handle, handle.id == arq.attach_handle_id)
@@ -77,7 +78,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, device_uuid, path, host, down, now_ms = row
+    holder, held, deployable, device_uuid, path, host, down, started, now_ms = row
     action = "prepare" if holder.state in {states.BIND_STARTED, states.BOUND} else "clean"
     return _Situation(
         arq=holder,
@@ -97,6 +98,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
             cpid_type=path.cpid_type,
             cpid_info=json.loads(path.cpid_info),
             asked_ms=now_ms,
+            agent_started=started,
         ),
     )
 

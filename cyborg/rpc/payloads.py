@@ -74,7 +74,9 @@ class HostStep:
 
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
     ``asked_ms`` is when it was asked for by the database's clock. It tells a message that was
-    held up from what has been asked for since.
+    held up from what has been asked for since. ``agent_started`` is the start of the agent that it
+    is asked of, as that one's last report said: an agent that started later does not know what has
+    been asked for since.
     """
 
     action: str
@@ -85,6 +87,7 @@ class HostStep:
     cpid_type: str
     cpid_info: Mapping[str, str]
     asked_ms: int
+    agent_started: int
 
     def handle(self) -> base.HeldHandle:
         """What a driver is given.
@@ -117,4 +120,5 @@ class HostStep:
             cpid_type=data["cpid_type"],
             cpid_info=data["cpid_info"],
             asked_ms=data["asked_ms"],
+            agent_started=data["agent_started"],
         )

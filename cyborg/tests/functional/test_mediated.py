@@ -49,7 +49,7 @@ def discover() -> discovery.Findings:
 
 def step(wire: dict[str, Any]) -> str:
     try:
-        endpoint.Endpoint(drivers()).host_step({}, wire, PATIENCE)
+        endpoint.Endpoint(drivers(), 0).host_step({}, wire, PATIENCE)
     except rpc.HostStepFailed as exc:
         return str(exc)
     return ""

@@ -32,7 +32,7 @@ class Agent:
         self._conf = conf
         self._drivers: dict[str, base.Driver] = {}
         self.reboot()
-        self._server = rpc.agent_server(conf, "host-1", endpoint.Endpoint(self._drivers))
+        self._server = rpc.agent_server(conf, "host-1", endpoint.Endpoint(self._drivers, 0))
         self._server.start()
         assert self._server.wait_started(PATIENCE)
         self.stop = self._server.stop

@@ -59,7 +59,7 @@ def driver():
 
 @pytest.fixture
 def agent(driver):
-    return endpoint.Endpoint({"fake_driver": driver, "plain": Plain()})
+    return endpoint.Endpoint({"fake_driver": driver, "plain": Plain()}, step().agent_started)
 
 
 @pytest.fixture
@@ -176,6 +176,15 @@ def test_another_step_of_the_handle_waits_for_the_one_before_it(ask, driver):
     driver.gate.set()
     ask(action="clean")
     assert driver.calls.get(timeout=PATIENCE)[0] == "clean"
+
+
+def test_a_step_for_the_agent_that_was_here_before_is_refused(ask, driver):
+    with pytest.raises(rpc.HostStepRunning, match="has started again"):
+        ask(action="clean", agent_started=step().agent_started - 1)
+    assert driver.calls.empty()
+
+    ask(action="clean", agent_started=step().agent_started + 1)
+    assert driver.calls.qsize() == 1
 
 
 def test_steps_of_a_handle_keep_their_order(ask, driver):

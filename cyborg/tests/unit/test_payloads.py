@@ -61,6 +61,7 @@ def step() -> rpc.HostStep:
         cpid_type="PCI",
         cpid_info={"domain": "0000", "bus": "0c", "device": "00", "function": "0"},
         asked_ms=1_800_000_000_000,
+        agent_started=1_700_000_000_000,
     )
 
 
