@@ -16,6 +16,7 @@ from cyborg import conf as cyborg_conf
 from cyborg import context, db, policy
 from cyborg.arqs import invariants
 from cyborg.db import schema
+from cyborg.placement import compare
 from cyborg.tests import servers
 from cyborg.tests.cloud import cloud  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
@@ -70,7 +71,8 @@ def database(
 ) -> Iterator[sa.Engine]:
     """The engine of a database with the newest schema, which this process is configured for.
 
-    What the test leaves in it must be sound, unless the test is marked ``makes_up_rows``.
+    What the test leaves in it must be sound, unless the test is marked ``makes_up_rows``, and so
+    must Placement, where the test has one and no work on it is left to be done.
     """
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
@@ -78,6 +80,9 @@ def database(
     yield db.engine()
     if request.node.get_closest_marker("makes_up_rows") is None:
         assert invariants.violations() == []
+        if "placement" in request.fixturenames:
+            request.getfixturevalue("placement_process").obey()
+            assert [found for _, found in compare.compare_all(conf) if found.differences] == []
     db.dispose()
 
 

@@ -17,7 +17,7 @@ import webob
 from cheroot import wsgi
 from oslo_config import cfg
 
-from cyborg import db
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import desired, local, sync, tree
@@ -54,6 +54,10 @@ class PlacementServer:
     def _begin(self) -> None:
         self.calls: list[str] = []
         self.request_ids: set[str] = set()
+        self.obey()
+
+    def obey(self) -> None:
+        """Answer whatever is asked, and as it should."""
         self.before: Callable[[str, str], webob.Response | None] | None = None
         self.lose_answer_after: int | None = None
 
@@ -81,6 +85,13 @@ class PlacementServer:
         if full:
             with db.writer() as session:
                 db.update(session, models.ResourceProvider, generation=None)
+        self.sync_once()
+        row = models.Work
+        with db.writer() as session:
+            db.delete(session, row, row.kind == work.PLACEMENT, row.key == "host-1")
+
+    def sync_once(self) -> None:
+        """The same, but do not say that it is done."""
         sync.sync_host(self._conf, "host-1", lambda: None)
 
     def stop(self) -> None:

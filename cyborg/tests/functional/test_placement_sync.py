@@ -94,7 +94,7 @@ def test_an_unchanged_host_costs_one_request_and_no_write(
     placement: PlacementServer, card: str, count_sql: CountSql
 ) -> None:
     with count_sql() as counter:
-        placement.sync()
+        placement.sync_once()
     assert placement.calls == [LIST]
     assert counter.matching("SELECT") == counter.statements
     assert len(counter.statements) <= 5
@@ -121,13 +121,13 @@ def test_statements_do_not_grow_with_the_devices(
 ) -> None:
     hosts.apply(*(hosts.card(str(number)) for number in range(many)))
     with count_sql() as counter:
-        placement.sync()
+        placement.sync_once()
     assert len(counter.statements) <= 7, counter.statements
     hosts.apply(
         *(hosts.card(str(number), range(3), traits=("CUSTOM_X",)) for number in range(many))
     )
     with count_sql() as counter:
-        placement.sync()
+        placement.sync_once()
     assert len(counter.statements) <= 7, counter.statements
     placement.assert_right("host-1")
 
