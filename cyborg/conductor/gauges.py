@@ -137,7 +137,8 @@ def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
 
 def _arqs(session: orm.Session) -> Iterator[_Sample]:
     state = models.Arq.state
-    found = dict(session.execute(sa.select(state, sa.func.count()).group_by(state)).tuples().all())
+    query = sa.select(state, sa.func.count()).group_by(state)
+    found: dict[str, int] = dict(list(session.execute(query)))
     for name in sorted(states.ALL):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
 
