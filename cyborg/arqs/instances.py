@@ -9,9 +9,11 @@ none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients, db, nova, work
@@ -66,28 +68,52 @@ def ask_nova(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Ask for every instance whose turn it is: the handler of ``instances/nova``.
 
     :raises MayNotLook: Nova does not let us see whether an instance is gone
-    :raises keystoneauth1.exceptions.ClientException: Nova cannot be reached, which says nothing
+    :raises keystoneauth1.exceptions.ClientException: Nova cannot be reached, or is silent about an
+        instance, which says nothing; the next attempt begins with another one
     """
     interval = conf.conductor.instance_audit_interval
     while interval and (asked := _next(interval, _BATCH)):
-        gone: set[str] = set()
-        for instance in asked:
-            claim.checkpoint()
-            if nova.is_gone(conf, instance):
-                gone.add(instance)
-        for instance in _record(claim, asked, gone, conf.conductor.instance_grace):
+        answers = _ask(conf, claim, asked)
+        for instance in _record(claim, answers, conf.conductor.instance_grace):
             claim.checkpoint()
             _release(instance, conf.conductor.instance_grace)
+        if answers.failure is not None:
+            raise answers.failure
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What Nova has said: the instances that it was asked for, and those it does not have."""
+
+    asked: list[str] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    #: Why there is no answer about the one asked for last.
+    failure: ka_exc.ClientException | None = None
+
+
+def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _Answers:
+    answers = _Answers()
+    for instance in instances:
+        claim.checkpoint()
+        answers.asked.append(instance)
+        try:
+            if nova.is_gone(conf, instance):
+                answers.gone.add(instance)
+        except ka_exc.ClientException as exc:
+            answers.failure = exc
+            break
+    return answers
 
 
 @db.retry
-def _record(
-    claim: work.Claim, asked: Collection[str], gone: Collection[str], grace: float
-) -> list[str]:
+def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
     """Keep what Nova said; the instances that have been gone for longer than the grace period."""
     arq = models.Arq
+    gone = arq.instance_uuid.in_(answers.gone)
+    silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
     since = sa.case(
-        (arq.instance_uuid.in_(gone), sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
+        (gone, sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
+        (silent, arq.instance_missed_ms),
         else_=None,
     )
     values = {
@@ -96,10 +122,10 @@ def _record(
         # Nothing that anybody sees has changed.
         "updated_at": arq.updated_at,
     }
-    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), arq.instance_uuid.in_(gone))
+    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone)
     with db.writer() as session:
         work.hold(session, claim)
-        db.update(session, arq, arq.instance_uuid.in_(asked), **values)
+        db.update(session, arq, arq.instance_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue.distinct()) if uuid]
 
 

@@ -18,7 +18,7 @@ class NovaSink:
     ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
     request instead. It shows and lists the ``servers``. Those ``hidden`` it only lists: they are of
     other projects, and its caller is no administrator. It lists none unless its caller
-    ``sees_all``. ``asked`` has the paths it was asked for.
+    ``sees_all``. About those ``silent`` it says nothing. ``asked`` has the paths it was asked for.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,7 @@ class NovaSink:
         self.status: int | None = None
         self.servers: set[str] = set()
         self.hidden: set[str] = set()
+        self.silent: set[str] = set()
         self.sees_all = True
         self.asked: list[str] = []
         sink = self
@@ -44,6 +45,9 @@ class NovaSink:
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
                 sink.asked.append(path)
+                if path.removeprefix("/servers/") in sink.silent:
+                    self.close_connection = True
+                    return
                 self._reply(*sink.show(path, dict(urllib.parse.parse_qsl(query))))
 
             def _reply(self, status: int, body: dict[str, Any]) -> None:

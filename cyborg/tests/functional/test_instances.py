@@ -167,6 +167,34 @@ def test_silence_says_nothing(
     assert holders() == {instance: models.BIND_STARTED}
 
 
+@pytest.mark.every_database
+def test_silence_about_one_instance_holds_up_no_other(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    """As where the cell of its server hangs."""
+    silent = boot(conf, ctx, sink)
+    boot(conf, ctx, sink)
+    sink.servers.clear()
+    let_an_interval_pass(conf)
+    look(conf)
+    sink.silent = {silent}
+    let_the_grace_pass(conf)
+    instances.look(conf)
+    claimed = claim()
+    assert claimed is not None
+    with pytest.raises(ka_exc.ConnectFailure):
+        instances.ask_nova(conf, claimed)
+    work.finish(claimed)
+    look(conf)
+    assert holders() == {silent: models.BOUND}
+
+    # Silence does not say that the instance is there either.
+    sink.silent.clear()
+    let_an_interval_pass(conf)
+    assert look(conf)
+    assert holders() == {}
+
+
 def test_who_does_not_see_all_projects_releases_nothing(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
 ) -> None:
