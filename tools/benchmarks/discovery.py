@@ -94,7 +94,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("only root can mount a fake /sys")
-    print(f"{'':14}{'ours ms':>9}{'cpu ms':>9}{'upstream ms':>13}{'cpu ms':>9}{'ratio':>8}{'of cpu':>8}")
+    print(
+        f"{'':14}{'ours ms':>9}{'cpu ms':>9}{'upstream ms':>13}{'cpu ms':>9}"
+        f"{'ratio':>8}{'of cpu':>8}"
+    )
     broken = []
     costs: dict[str, float] = {}
     for name, (cards, promise) in HOSTS.items():
