@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples of notifications in the documentation are what listeners hear."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db, services
+from cyborg.arqs import binding, release, removal
+from cyborg.db import models
+from cyborg.inventory import admin
+from cyborg.notifications import notices
+from cyborg.tests import boots, engine, hosts, listening
+from cyborg.tests.listening import Heard
+from cyborg.tests.service import until
+
+DOCUMENTATION = pathlib.Path(__file__).parents[3] / "doc"
+SAMPLES = DOCUMENTATION / "notification_samples"
+PAGE = DOCUMENTATION / "source" / "admin" / "monitoring.rst"
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def shape(document: Any) -> Any:
+    """The keys of a document and the types of its values; a map of names has no keys of its own."""
+    if isinstance(document, dict):
+        return {key: shape(value) for key, value in document.items()}
+    return type(document).__name__
+
+
+def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
+    """Make each event happen."""
+    card = hosts.deployable(boots.NAME, range(2))
+    hosts.apply(hosts.device("a", card))
+    first, second, failed = boots.arqs(ctx, 3)
+    boots.bind(ctx, [first, second, failed], models.new_uuid())
+    engine.drain(conf)
+    hosts.apply(hosts.device("a", card, unhealthy="uncorrectable memory errors"))
+    hosts.apply(hosts.device("a", card))
+    hosts.apply()
+    hosts.apply(hosts.device("a", card))
+    binding.request_changes(ctx, {}, [first])
+    release.delete_arqs(ctx, [first, failed])
+    release.delete_arqs(ctx, [second])
+    with db.reader() as session:
+        device = session.scalars(sa.select(models.Device.uuid)).one()
+        host = session.scalars(sa.select(models.Host.uuid)).one()
+    admin.set_device_status(device, admin.MAINTAINING)
+    admin.set_device_status(device, admin.ENABLED)
+    hosts.apply(errors={"other_driver": "RuntimeError: the card does not answer"})
+    overdue(conf)
+    hosts.apply()
+    overdue(conf)
+    removal.remove_host(host, force=False)
+
+
+def overdue(conf: cfg.ConfigOpts) -> None:
+    """Let the host not have reported for long."""
+    with db.writer() as session:
+        db.update(session, models.Host, last_seen_ms=0)
+    services.mark_overdue(conf)
+
+
+@pytest.fixture
+def messages(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> Iterator[dict[str, Heard]]:
+    """One message of each event there is."""
+    with listening.ear(conf, "memory") as ear:
+        cause_everything(ctx, conf)
+        listening.send(conf)
+        expected = {event.name for event in notices.EVENTS}
+        until(lambda: expected <= set(ear.events))
+        yield {one.event: one for one in ear.heard}
+
+
+def test_each_event_is_as_its_sample(messages: dict[str, Heard]) -> None:
+    samples = {path.stem: json.loads(path.read_text()) for path in SAMPLES.glob("*.json")}
+    assert samples.keys() == {event.name for event in notices.EVENTS} == messages.keys()
+    for event, heard in messages.items():
+        said = message(heard)
+        sample = samples[event]
+        assert shape(sample) == shape(said), event
+        for key in ("event_type", "priority", "publisher_id"):
+            assert sample[key] == said[key]
+        for key in said["payload"].keys() - {"cyborg_object.data"}:
+            assert sample["payload"][key] == said["payload"][key]
+
+
+def message(heard: Heard) -> dict[str, Any]:
+    """The whole of a message."""
+    return {
+        "event_type": heard.event,
+        "priority": heard.priority,
+        "publisher_id": heard.publisher,
+        **heard.metadata,
+        "payload": heard.payload,
+    }
+
+
+def test_each_sample_is_shown(messages: dict[str, Heard]) -> None:
+    page = PAGE.read_text()
+    for event in messages:
+        assert f"notification_samples/{event}.json" in page

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page on monitoring names the metrics and events that there are, and no others."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import yaml
+
+from cyborg import metrics
+from cyborg.conductor import gauges
+from cyborg.notifications import notices
+
+DOCUMENTATION = pathlib.Path(__file__).parents[3] / "doc"
+PAGE = (DOCUMENTATION / "source" / "admin" / "monitoring.rst").read_text()
+RULES = DOCUMENTATION / "alert_rules.yaml"
+
+_SELECTOR = re.compile(r"(cyborg_\w+?)(?:_count|_bucket)?(?:{(.*?)})?(?![\w{])")
+_ROW = re.compile(r"^   \* - (.+)\n     -(.*)$", re.MULTILINE)
+
+
+def rows() -> dict[str, list[str]]:
+    """The second column of each table as words, by the names in the first."""
+    found = {}
+    for names, words in _ROW.findall(PAGE):
+        for name in re.findall(r"``(\S+?)``", names):
+            found[name] = re.findall(r"\w+", words)
+    return found
+
+
+def shown() -> dict[str, tuple[str, ...]]:
+    """The labels of each metric, by the name under which Prometheus finds it."""
+    found = {}
+    collectors: list[Any] = list(metrics.REGISTRY._collector_to_names)
+    for metric in collectors:
+        (family,) = metric.describe()
+        suffix = "_total" if family.type == "counter" else ""
+        found[family.name + suffix] = metric._labelnames
+    return found | {name: tuple(labels) for name, (_, labels) in gauges.METRICS.items()}
+
+
+def test_every_metric_is_described_with_its_labels() -> None:
+    described = {name: words for name, words in rows().items() if name.startswith("cyborg_")}
+    assert described == {name: list(labels) for name, labels in shown().items()}
+
+
+def test_every_event_is_described_with_its_priority() -> None:
+    described = {name: words for name, words in rows().items() if "." in name}
+    assert described == {event.name: [event.priority] for event in notices.EVENTS}
+
+
+def test_alerts_ask_for_metrics_and_labels_that_exist() -> None:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    known = shown()
+    for rule in group["rules"]:
+        selectors = _SELECTOR.findall(rule["expr"])
+        assert selectors
+        for name, conditions in selectors:
+            labels = re.findall(r"(\w+)=", conditions)
+            assert set(labels) <= set(known[name]), rule
