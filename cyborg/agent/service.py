@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import process, rpc
+from cyborg import metrics, process, rpc
 from cyborg.agent import discovery, endpoint, hotplug, sriov
 from cyborg.drivers import privileged, registry
 
@@ -85,10 +85,13 @@ class Agent:
         return until_pass if pause is None else min(pause, until_pass)
 
     def _report(self) -> rpc.HostReport:
-        unsettled = self._virtual_functions.settle()
-        findings = self._discovery.run()
+        with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
+            unsettled = self._virtual_functions.settle()
+            findings = self._discovery.run()
+            errors = {**self._load_errors, **unsettled, **findings.errors}
+            seen["outcome"] = "partial" if errors else "complete"
+        metrics.pass_ended(findings.devices, errors)
         self._counter += 1
-        errors = {**self._load_errors, **unsettled, **findings.errors}
         self._tell_changes(
             ", ".join(
                 [f"{name}: {len(devices)} devices" for name, devices in findings.devices.items()]
@@ -116,6 +119,7 @@ class Agent:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
             return False
         LOG.debug("Report %d is delivered", report.counter)
+        metrics.AGENT_LAST.labels("delivery").set_to_current_time()
         self._undelivered = None
         self._pause = _FIRST_PAUSE
         return True
