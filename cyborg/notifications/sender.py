@@ -53,12 +53,12 @@ class Sender:
         :raises Undelivered: the broker did not take one; it and those after it wait
         """
         while batch := _oldest():
-            sent: list[int] = []
+            sent: list[models.Notification] = []
             try:
                 for notification in batch:
                     claim.checkpoint()
                     self._send(notification)
-                    sent.append(notification.id)
+                    sent.append(notification)
             finally:
                 _forget(sent)
 
@@ -129,7 +129,10 @@ def _oldest() -> list[models.Notification]:
 
 
 @db.retry
-def _forget(ids: list[int]) -> None:
-    if ids:
+def _forget(sent: list[models.Notification]) -> None:
+    row = models.Notification
+    if sent:
+        # By uuid too: SQLite gives the number of a row that is gone to a new one.
+        own = (row.id.in_([one.id for one in sent]), row.uuid.in_([one.uuid for one in sent]))
         with db.writer() as session:
-            db.delete(session, models.Notification, models.Notification.id.in_(ids))
+            db.delete(session, row, *own)

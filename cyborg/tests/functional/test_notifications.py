@@ -161,6 +161,17 @@ def test_a_conductor_that_dies_while_sending_repeats_in_order(
     assert recorded() == []
 
 
+@pytest.mark.usefixtures("announcing")
+def test_two_that_send_the_same_forget_nothing_else(ctx: context.RequestContext) -> None:
+    """As where a lease ends meanwhile. SQLite gives the number of the first row to the second."""
+    boots.arqs(ctx)
+    sent = sender._oldest()
+    sender._forget(sent)
+    boots.arqs(ctx)
+    sender._forget(sent)
+    assert recorded() == ["accelerator_request.create.end"]
+
+
 @pytest.mark.every_database
 @pytest.mark.usefixtures("announcing")
 @pytest.mark.parametrize("count", [1, 4])
