@@ -73,7 +73,20 @@ def orphans(age: float = DONE_WITHIN) -> list[str]:
                 f"{waited_ms // 1000} seconds."
                 for kind, count, waited_ms in session.execute(left_alone)
             ),
+            *_unsent(session, old),
         ]
+
+
+def _unsent(session: orm.Session, old: sa.ColumnElement[int]) -> Iterator[str]:
+    """What is announced and wanted to be sent by no conductor, since none is configured to send."""
+    row = models.Notification
+    wanted = sa.exists().where(models.Work.kind == notifications.KIND)
+    waits = sa.select(sa.func.count()).select_from(row).where(row.occurred_ms < old, ~wanted)
+    if count := session.scalar(waits):
+        yield (
+            f"No conductor sends notifications, and {count} wait: give [{notifications.GROUP}] "
+            "driver the same value for all services."
+        )
 
 
 def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:

@@ -134,3 +134,15 @@ def test_work_that_no_conductor_takes_is_seen(arq: str) -> None:
     _want(work.PLACEMENT, "host-1", due_ms=db.now_ms() - 300_000)
     (sentence,) = invariants.orphans()
     assert sentence.startswith("No conductor does the work of kind placement: 1 rows wait, for up")
+
+
+def test_notifications_that_no_conductor_sends_are_seen(arq: str) -> None:
+    with db.writer() as session:
+        db.delete(session, models.Work)
+        for occurred in (db.now_ms(), db.now_ms() - 300_000):
+            row = {"event_type": "e", "priority": "INFO", "payload": {}, "occurred_ms": occurred}
+            session.add(models.Notification(**row))
+    (sentence,) = invariants.orphans()
+    assert sentence.startswith("No conductor sends notifications, and 1 wait")
+    _want(notifications.KIND, notifications.KEY)
+    assert invariants.orphans() == []
