@@ -13,9 +13,10 @@ from cyborg.arqs import binding, events, host_steps, instances
 from cyborg.conductor import announcer, duties, endpoint, life, worker
 from cyborg.placement import sync
 
-#: Seconds for which handlers may finish when the conductor stops. With the time that the RPC
-#: server takes to stop it must stay below what cyborg.process grants all of it.
-STOP_GRACE = 15.0
+#: Seconds for which handlers may finish when the conductor stops. With the time that everything
+#: else here takes to stop it must stay below what cyborg.process grants all of it, or what is left
+#: could not be given back.
+STOP_GRACE = 10.0
 
 
 class ConductorService:
