@@ -7,3 +7,4 @@ Read by vulture only, never imported.
 # Parameters of callbacks: the names are the caller's.
 element  # sqlalchemy.ext.compiler.compiles
 record  # sqlalchemy.event, pool events
+server_port  # oslo.middleware healthcheck plugins

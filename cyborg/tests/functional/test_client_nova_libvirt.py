@@ -50,7 +50,7 @@ def test_pci_functions_become_managed_hostdevs(boot, compute: Compute) -> None:
     assert [dev.attrib for dev in hostdevs] == [
         {"mode": "subsystem", "type": "pci", "managed": "yes"}
     ] * 2
-    addresses = [dict(dev.find("source/address").attrib) for dev in hostdevs]
+    addresses = [address.attrib for dev in hostdevs for address in dev.iter("address")]
     assert sorted(addresses, key=lambda address: address["domain"]) == [
         {"domain": "0x0000", "bus": "0x3b", "slot": "0x00", "function": "0x0"},
         {"domain": "0x0001", "bus": "0xaf", "slot": "0x1f", "function": "0x7"},
@@ -65,6 +65,7 @@ def test_mediated_devices_are_those_of_their_handles(boot, compute: Compute) -> 
 
     (hostdev,) = ElementTree.fromstring(answer["xml"]).findall("hostdev")
     assert hostdev.attrib["type"] == "mdev"
-    uuid = hostdev.find("source/address").attrib["uuid"]
+    (address,) = hostdev.iter("address")
+    uuid = address.attrib["uuid"]
     assert uuid == arq["attach_handle_uuid"]
     assert answer["created"] == [["pci_0000_3b_00_0", "nvidia-474", uuid]]

@@ -51,7 +51,8 @@ def conductors(
     config = tmp_path / "conductor.conf"
     values = {"database": database_url, "nova": sink.url, "placement": site.placement.url}
     config.write_text(CONFIG.format(**values))
-    command = [pathlib.Path(sys.executable).with_name("cyborg-conductor"), "--config-file", config]
+    program = pathlib.Path(sys.executable).with_name("cyborg-conductor")
+    command: list[str | pathlib.Path] = [program, "--config-file", config]
     running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
     yield
     for process in running:

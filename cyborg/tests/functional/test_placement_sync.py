@@ -52,7 +52,11 @@ def test_a_new_device_becomes_a_nested_provider(placement: PlacementServer, root
 def test_placement_takes_every_trait_that_is_made_of_facts(
     placement: PlacementServer, root: str
 ) -> None:
-    told = {"product": "A100 — PCIe/40GB" + "!x" * 300, "firmware": "_", "memory_mib": 40536}
+    told: dict[str, str | int] = {
+        "product": "A100 — PCIe/40GB" + "!x" * 300,
+        "firmware": "_",
+        "memory_mib": 40536,
+    }
     names = {facts.trait(name) for name in ("HW_NIC_SRIOV", "HW_NIC_TELEPATHY", "4711")}
     traits = {*facts.traits_of({**told, "numa_node": 0}), *names}
     hosts.apply(hosts.card("a", traits=tuple(traits), attributes=told))
