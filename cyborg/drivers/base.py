@@ -40,12 +40,13 @@ FACTS: Mapping[str, type[str] | type[int]] = {
 _NAME_MAX = 255
 #: The most of anything that every database can count.
 _COUNT_MAX = 2**31 - 1
+_canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
 _CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 
 
 def canonical_json(value: Any) -> str:
     """JSON text that is equal whenever the value is equal."""
-    return json.dumps(value, sort_keys=True, separators=(", ", ": "))
+    return _canonical.encode(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
