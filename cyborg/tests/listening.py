@@ -111,5 +111,5 @@ def send(conf: cfg.ConfigOpts) -> None:
             work.finish(claim)
     finally:
         # In memory, closing would throw away what is not heard yet.
-        if conf.transport_url != "fake://":
+        if messaging.TransportURL.parse(conf).transport != "fake":
             sending.close()
