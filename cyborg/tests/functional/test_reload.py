@@ -24,9 +24,12 @@ NEVER = 3600
 
 
 class Service:
-    """One service as a process of its own, with its file and its log."""
+    """One service as a process of its own, with its file, after those ``before``, and its log."""
 
-    def __init__(self, name: str, folder: pathlib.Path, database_url: str) -> None:
+    def __init__(
+        self, name: str, folder: pathlib.Path, database_url: str, *before: pathlib.Path
+    ) -> None:
+        self._before = before
         self._file = folder / "cyborg.conf"
         self._log = folder / "log"
         self._database_url = database_url
@@ -35,10 +38,10 @@ class Service:
     def start(self, **options: str) -> None:
         self.write(**options)
         command = [str(pathlib.Path(sys.executable).with_name(self._name))]
+        for file in (*self._before, self._file):
+            command += ["--config-file", str(file)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--config-file", str(self._file)], stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def write(self, **options: str) -> None:
         """Let the file have these options, each ``group__name``."""
@@ -65,6 +68,10 @@ class Service:
             return words in self._log.read_text()
 
         wait_for(words, said)
+
+    def lines(self, words: str) -> list[str]:
+        """The lines of the log with these words so far."""
+        return [line for line in self._log.read_text().splitlines() if words in line]
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)
