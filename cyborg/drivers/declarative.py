@@ -148,9 +148,11 @@ class PciDriver:
         """The functions it would report, each with how exactly it is meant."""
         if self.listed and not self._specs:
             return {}
-        if self._claimed is None or self._claimed[0] is not functions:
-            self._claimed = functions, self._claims(functions)
-        return self._claimed[1]
+        # Another thread may ask of another walk meanwhile: one that hung returns late.
+        claimed = self._claimed
+        if claimed is None or claimed[0] is not functions:
+            claimed = self._claimed = functions, self._claims(functions)
+        return claimed[1]
 
     def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
         claimed = {}
@@ -165,7 +167,9 @@ class PciDriver:
         # A card is one driver's with all its virtual functions, unless another means those more.
         for address in list(claimed) if self.expose != "each" else ():
             for vf in functions[address].vfs:
-                claimed[vf] = max(claimed.get(vf, 0), claimed[address])
+                spec = device_spec.first_match(self._specs, functions[vf], functions)
+                if spec is None or not spec.exclude:
+                    claimed[vf] = max(claimed.get(vf, 0), claimed[address])
         return claimed
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
@@ -333,15 +337,22 @@ class PciDriver:
 def reason_to_keep_whole(
     function: pci.Function, functions: pci.Snapshot, foreign: Set[str]
 ) -> str | None:
-    """Why a function cannot be given whole because of its virtual ones, or None.
+    """Why a function cannot be given whole because of its parts, or None.
 
     The guest that gets it takes them from whoever has them.
     """
+    divided = pci_facts.division(function, functions)
+    if divided is not None:
+        return f"it is divided: {divided}"
     for vf in function.vfs:
         if vf in foreign:
             return f"its virtual function {vf} is another driver's"
         if is_with_guests(functions[vf]):
             return f"its virtual function {vf} is kept for a guest"
+        reason = pci.reason_to_keep(functions[vf], functions)
+        reason = reason or pci_facts.division(functions[vf], functions)
+        if reason is not None:
+            return f"its virtual function {vf} is in use: {reason}"
     return None
 
 

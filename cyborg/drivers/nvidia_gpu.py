@@ -69,10 +69,11 @@ class NvidiaGpuDriver(declarative.PciDriver):
             return None
         if not found:
             self.say(function, "it is to be divided, and offers nothing of the type now")
+        mine = self.claims(functions).keys() - host.foreign
         return [
             self._device_of(part, functions, host.name)
             for part in found
-            if part.function.address not in host.foreign
+            if part.function.address in mine
         ]
 
     def prepare(self, handle: base.HeldHandle) -> None:

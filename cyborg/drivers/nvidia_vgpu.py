@@ -21,8 +21,6 @@ from cyborg.drivers import pci, pci_facts
 LOG = logging.getLogger(__name__)
 
 _CREATABLE = "nvidia/creatable_vgpu_types"
-_CURRENT = "nvidia/current_vgpu_type"
-_NO_TYPE = "0"
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
 _SIZE = re.compile(r"-(\d+)[A-Z]+$")
@@ -164,7 +162,7 @@ def _mediated(function: pci.Function, functions: pci.Snapshot, wish: Wish) -> Pa
 def _typed(
     function: pci.Function, functions: pci.Snapshot, wish: Wish, types: Types
 ) -> Part | None:
-    current = functions.text(function.address, _CURRENT)
+    current = pci_facts.vgpu_type(function, functions)
     if current is None:
         return None
     types.learn(function, functions)
@@ -179,7 +177,7 @@ def _typed(
         function=function,
         type=number,
         name=name,
-        total=int(current == number or (current == _NO_TYPE and number in listed)),
+        total=int(current == number or (current == pci_facts.NO_VGPU_TYPE and number in listed)),
         memory_mib=int(size.group(1)) * 1024 if size else None,
         created=None,
         is_set=current == number,

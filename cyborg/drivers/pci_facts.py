@@ -10,6 +10,10 @@ from cyborg.drivers import pci
 
 _MDEV = "mdev_supported_types"
 _WIDTH_MAX = 32
+_NVIDIA = "10de"
+_VGPU_TYPE = "nvidia/current_vgpu_type"
+#: What a virtual function has that was given no type.
+NO_VGPU_TYPE = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,36 @@ def mdev_types(function: pci.Function, functions: pci.Snapshot) -> tuple[MdevTyp
             )
         )
     return tuple(found)
+
+
+def division(function: pci.Function, functions: pci.Snapshot) -> str | None:
+    """What parts somebody has made of a function, which guests may have, or None.
+
+    :raises OSError: it cannot be told
+    """
+    if function.driver is None or "vfio" in function.driver:
+        return None  # the driver makes them
+    address = function.address
+    for kind in functions.names(address, _MDEV):
+        if any(name[:1] != "." for name in functions.names(address, f"{_MDEV}/{kind}/devices")):
+            return f"it has mediated devices of type {kind}"
+    number = vgpu_type(function, functions)
+    return None if number in {None, NO_VGPU_TYPE} else f"it has vGPU type {number}"
+
+
+def vgpu_type(function: pci.Function, functions: pci.Snapshot) -> str | None:
+    """The number of the vGPU type that a virtual function of an NVIDIA card has been given.
+
+    None where it takes none.
+
+    :raises OSError: it cannot be told
+    """
+    if function.vendor != _NVIDIA or function.pf is None:
+        return None
+    directory, _slash, name = _VGPU_TYPE.rpartition("/")
+    if name not in functions.names(function.address, directory):
+        return None
+    return functions.required(function.address, _VGPU_TYPE)
 
 
 def reset_methods(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -139,6 +140,43 @@ def test_a_card_is_not_given_whole_while_another_driver_has_a_part_of_it(conf, c
 
     assert names(Cards(conf), host) == []
     assert f"its virtual function {VFS[0].address} is another driver's" in caplog.text
+
+
+def test_a_virtual_function_that_is_excluded_is_not_offered_with_its_card(conf):
+    spec = {"address": VFS[0].address, "exclude": True}
+    conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
+
+    assert names(Parts(conf), contract.host_with([PF, *VFS])) == [VFS[1].address]
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "reason"),
+    [
+        (PF.address, "mdev_supported_types/nvidia-222/devices/b1c5e0f0", "it is divided: it has m"),
+        (VFS[1].address, "mdev_supported_types/nvidia-474/devices/b1c5e0f0", "in use: it has med"),
+        (VFS[1].address, "nvidia/current_vgpu_type", "in use: it has vGPU type 1137"),
+    ],
+)
+def test_a_card_is_not_given_whole_while_it_is_divided(conf, caplog, address, path, reason):
+    """The operator may have changed the options since guests were given parts of it."""
+    caplog.set_level("INFO")
+    functions = [replace(each, driver="nvidia") for each in (PF, *VFS)]
+
+    assert names(Cards(conf), contract.host_with(functions, {address: {path: "1137"}})) == []
+    assert reason in caplog.text
+    untyped = {VFS[1].address: {"nvidia/current_vgpu_type": "0"}}
+    assert names(Cards(conf), contract.host_with(functions, untyped)) == [PF.address]
+
+
+def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
+    class Network(Cards):
+        match = (declarative.Match(vendor="10de"),)
+
+    vf = replace(VFS[0], class_code="020000")
+    used = {vf.address: "the host's network interface ens1 is on it"}
+
+    assert names(Network(conf), contract.host_with([PF, vf, VFS[1]], used=used)) == []
+    assert names(Network(conf), contract.host_with([PF, vf, VFS[1]])) == [PF.address]
 
 
 def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):
