@@ -17,6 +17,7 @@ LOG = logging.getLogger(__name__)
 CLASS = "0108*"
 #: A namespace, or this controller's way to one that others have too.
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+")
+_BLOCK = "/sys/class/block"
 _SECTORS_OF_A_MIB = 2048
 #: Seconds between two looks at an erasure.
 _POLL = 1.0
@@ -50,10 +51,18 @@ class NvmeController(declarative.PciDriver):
         return facts
 
     def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """The kernel gives up a controller that answers no more."""
+        """Dead, as the kernel gives up a controller that answers no more; or used by the host.
+
+        What volumes and RAID are built on need not be mounted: virtual machines and storage
+        daemons use them as they are.
+        """
+        address = function.address
         for path in _controllers(function, functions):
-            if functions.text(function.address, f"{path}/state") == "dead":
-                return f"NVMe controller {function.address} is dead"
+            if functions.text(address, f"{path}/state") == "dead":
+                return f"NVMe controller {address} is dead"
+            for disk in _disks(address, path, functions):
+                if functions.names(address, f"{_BLOCK}/{disk}/holders"):
+                    return f"The host has a volume or a RAID on {disk} of NVMe controller {address}"
         return None
 
 
@@ -95,6 +104,8 @@ class NvmeDriver(NvmeController):
         use = functions.use(function)
         if use is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {use}")
+        if not self._exactness(function, functions):
+            raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
         own = self.own(function, functions)
@@ -150,3 +161,14 @@ def _way(action: str, strategy: str, able: Iterable[int]) -> nvme_admin.Sanitize
 def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
     for name in functions.names(function.address, "nvme"):
         yield f"nvme/{name}"
+
+
+def _disks(address: str, controller: str, functions: pci.Snapshot) -> Iterator[str]:
+    """The block devices of a controller's namespaces, each before its partitions."""
+    for name in functions.names(address, controller):
+        if _NAMESPACE.fullmatch(name):
+            # With several ways to a namespace, the block device is named without them.
+            disk = re.sub(r"c\d+n", "n", name)
+            yield disk
+            below = functions.names(address, f"{_BLOCK}/{disk}")
+            yield from (part for part in below if part.startswith(f"{disk}p"))

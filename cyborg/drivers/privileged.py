@@ -192,9 +192,13 @@ def nvme_sanitize(address: str, way: int) -> None:
 def nvme_zero(address: str) -> None:
     """Overwrite every namespace of a controller with zeroes; returns when that is done.
 
-    :raises OSError: EBUSY where the host uses one, else what the kernel says
+    :raises OSError: EBUSY where the host uses one, ENXIO where none is shown, as just after the
+        controller came back to the host, else what the kernel says
     """
-    for namespace in _namespaces(address):
+    namespaces = _namespaces(address)
+    if not namespaces:
+        raise OSError(errno.ENXIO, f"NVMe controller {address} shows no namespace")
+    for namespace in namespaces:
         with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
             nvme_admin.zero(descriptor)
 

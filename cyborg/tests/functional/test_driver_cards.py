@@ -215,6 +215,29 @@ def test_a_disk_that_the_host_uses_or_does_not_drive_is_never_erased(simulate):
     assert "is not on the bus" in simulated.call(erase, "0000:fe:00.0")
 
 
+def test_a_disk_that_is_not_listed_is_never_erased(simulate):
+    simulated = simulate("nvme")
+
+    assert "device_spec has it not" in simulated.call(erase, simulated.card("nvme-inspur"))
+
+
+@pytest.mark.parametrize(
+    ("card", "disk"),
+    [
+        ("nvme-system", "nvme0n1p2"),
+        ("nvme-multipath", "nvme0n1"),
+    ],
+)
+def test_a_disk_with_a_volume_is_given_to_nobody_though_none_is_mounted(simulate, card, disk):
+    simulated = simulate({"cards": [card], "volumes": {"dm-0": [disk]}})
+
+    (device,) = found(simulated, "nvme_driver", '[nvme]\ndevice_spec = {"vendor_id": "144d"}')
+
+    assert device.unhealthy == (
+        f"The host has a volume or a RAID on {disk} of NVMe controller {simulated.card(card)}"
+    )
+
+
 def test_a_disk_that_need_not_be_erased_is_not(simulate):
     (device, *_others) = found(
         simulate("nvme"),

@@ -30,7 +30,7 @@ def erase(address: str, keys: str = "") -> str:
     )
     try:
         driver.clean(handle)
-    except RuntimeError as exc:
+    except (OSError, RuntimeError) as exc:
         return str(exc)
     return ""
 
@@ -94,6 +94,15 @@ def test_an_erasure_that_goes_on_is_not_begun_again(simulate_live):
 
     assert host.call(erase, card) == ""
     assert host.writes() == [("/dev/nvme0", "sanitize block")]
+
+
+def test_a_controller_that_shows_no_namespace_is_not_erased_by_zeroes(simulate_live):
+    """So it is for a while after a guest gave it back."""
+    card = {"card": "nvme-pm1733", "nodes": {"nvme/nvme{n}/nvme{n}n1": None}}
+    host = simulate_live({"cards": [card]})
+    address = host.card("nvme-pm1733")
+
+    assert "shows no namespace" in host.call(erase, address, ', "clear_action": "zero"')
 
 
 def begin(address: str) -> None:
