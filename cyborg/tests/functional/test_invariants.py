@@ -105,7 +105,8 @@ def _want(kind: str, key: str, **values: object) -> None:
 def test_work_about_something_is_no_orphan(arq: str) -> None:
     with db.reader() as session:
         instance = session.scalar(sa.select(models.Arq.instance_uuid))
-        handle = session.scalar(sa.select(models.AttachHandle.uuid))
+        handle = session.scalars(sa.select(models.AttachHandle.uuid)).one()
+    assert instance is not None
     _want(work.NOVA_EVENT, instance)
     _want(work.HOST_STEP, handle)
     _want(work.PLACEMENT, "host-1")
