@@ -175,7 +175,12 @@ class Discovery:
         accepted = {}
         for name, found in devices.items():
             wanted = _claims(found, host)
+            twice = next((claim for claim, times in Counter(wanted).items() if times > 1), None)
             taken = next((claim for claim in wanted if owners.get(claim, name) != name), None)
+            if twice is not None:
+                errors[name] = f"The driver reports {twice} twice, once as a part of another device"
+                LOG.error("Driver %s: %s", name, errors[name])
+                continue
             if taken is not None:
                 errors[name] = f"The driver reports {taken}, which is driver {owners[taken]}'s"
                 LOG.error("Driver %s: %s", name, errors[name])

@@ -130,6 +130,20 @@ def test_a_driver_may_not_give_out_a_function_twice_itself():
     assert f"returned PCI function {A} twice" in findings.errors["driver"]
 
 
+def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
+    card, part = function(A, vfs=(B,)), function(B, pf=A)
+    host = discovery.HostView("host-1", {})
+    host._functions = contract.snapshot([card, part])
+    passes = discovery.Discovery("host-1", {"both": Reporter()}, timeout=60)
+
+    findings = passes._settle({"both": (device(A, A), device(B, B))}, {}, host)
+
+    assert findings.devices == {}
+    assert findings.errors == {
+        "both": f"The driver reports PCI function {B} twice, once as a part of another device"
+    }
+
+
 def test_whoever_has_a_card_has_its_virtual_functions():
     card = function(A, vfs=("0000:01:00.4",))
 
