@@ -33,8 +33,9 @@ R = TypeVar("R")
 #: How often a transaction that lost a race is started again before the loss is an error.
 MAX_RESTARTS = 30
 
-#: MySQL and MariaDB: "record has changed since last read", a lost snapshot.
-_MYSQL_SNAPSHOT_LOST = 1020
+#: MySQL and MariaDB: "record has changed since last read", a lost snapshot; and a deadlock in
+#: whatever words, of which oslo.db does not know all that Galera says at COMMIT.
+_MYSQL_LOST_RACES = frozenset({1020, 1213})
 
 
 class RestartTransaction(Exception):
@@ -151,8 +152,9 @@ def _unavailable_is_503() -> Iterator[None]:
         yield
     except (db_exc.DBConnectionError, sa.exc.OperationalError) as exc:
         # oslo.db does not know the words in which newer PostgreSQL clients say that they cannot
-        # connect. Only what fails so early has no statement.
-        if isinstance(exc, sa.exc.OperationalError) and exc.statement is not None:
+        # connect. Besides that only a COMMIT has no statement.
+        is_other = isinstance(exc, sa.exc.OperationalError) and exc.statement is not None
+        if is_other or _is_lost_race(exc):
             raise
         raise errors.ServiceUnavailable(
             "The database cannot be reached at present; try again later."
@@ -185,7 +187,7 @@ def _is_lost_race(exc: Exception) -> bool:
         return True
     inner = getattr(exc, "inner_exception", exc)
     arguments = getattr(getattr(inner, "orig", inner), "args", ())
-    return _MYSQL_SNAPSHOT_LOST in arguments or any(
+    return not _MYSQL_LOST_RACES.isdisjoint(arguments) or any(
         "database is locked" in str(argument) for argument in arguments
     )
 
