@@ -108,7 +108,7 @@ def test_a_life_in_which_every_other_commit_fails(
     assert set(boots.states(ctx).values()) == {models.BOUND}
     assert sink.events == dict.fromkeys(arqs, "completed")
     with db.reader() as session:
-        device = session.scalar(sa.select(models.Device.uuid))
+        device = session.scalars(sa.select(models.Device.uuid)).one()
     admin.set_device_status(device, admin.MAINTAINING)
     placement.sync_once()
     assert placement.offered(boots.RP)["FPGA"] == (4, 4)
