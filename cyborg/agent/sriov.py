@@ -27,8 +27,9 @@ _OPTION = "[agent] sriov_spec"
 _MATCH = frozenset({"vendor_id", "product_id", "address", "devname"})
 #: Functions are made in one round and bound in the next.
 _ROUNDS = 2
-#: Seconds before what failed is tried again: each attempt makes events, which make passes.
-_RETRY = 60.0
+#: The most seconds before what failed is tried again. The first time that is at the next pass, as
+#: a driver may just be starting; but an attempt can make events, and those make passes.
+_LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +179,8 @@ class Keeper:
             self._wrong = str(exc)
         self._thread: threading.Thread | None = None
         self._problems: dict[str, str] = {}
-        #: When a function on which a step failed may be tried again.
-        self._again: dict[str, float] = {}
+        #: How often a step failed on a function, and when it may be tried again.
+        self._failures: dict[str, tuple[int, float]] = {}
         self._said: frozenset[str] = frozenset()
 
     def settle(self) -> dict[str, str]:
@@ -210,19 +211,15 @@ class Keeper:
     def _settle(self) -> dict[str, str]:
         now = time.monotonic()
         # What failed a short while ago is still wrong.
-        recent = {address for address, when in self._again.items() if when > now}
+        recent = {address for address, (_, when) in self._failures.items() if when > now}
         failed = {address: text for address, text in self._problems.items() if address in recent}
         for _ in range(_ROUNDS):
             todo = plan(self._rules, pci.scan())
             steps = [step for step in todo.steps if step.address not in failed]
             for step in steps:
-                try:
-                    step.run()
-                    LOG.info("%s", step)
-                except (OSError, ValueError) as exc:
-                    LOG.warning("Not done: %s: %s", step, exc)
-                    failed[step.address] = f"{exc}"
-                    self._again[step.address] = now + _RETRY
+                error = self._attempt(step)
+                if error is not None:
+                    failed[step.address] = error
             if not steps:
                 break
         for address, reason in todo.kept.items():
@@ -230,3 +227,17 @@ class Keeper:
                 LOG.info("PCI device %s keeps the virtual functions it has: %s", address, reason)
         self._said = frozenset(todo.kept)
         return {**failed, **todo.problems}
+
+    def _attempt(self, step: Step) -> str | None:
+        """Make a change; what is wrong, if anything."""
+        try:
+            step.run()
+        except (OSError, ValueError) as exc:
+            LOG.warning("Not done: %s: %s", step, exc)
+            times, _ = self._failures.get(step.address, (0, 0.0))
+            pause = min(2.0**times - 1, _LONGEST_PAUSE)
+            self._failures[step.address] = (times + 1, time.monotonic() + pause)
+            return str(exc)
+        LOG.info("%s", step)
+        self._failures.pop(step.address, None)
+        return None

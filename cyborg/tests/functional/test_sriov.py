@@ -128,13 +128,13 @@ def test_what_was_refused_is_not_tried_at_every_pass_but_stays_said(host):
     host.call(act, "unbind_driver", address)
     rules = [{"vendor_id": "144d", "numvfs": 2}]
 
-    said = host.call(functools.partial(settle, times=3), *rules)
+    said = host.call(functools.partial(settle, times=50), *rules)
 
     assert list(said) == [sriov.NAME]
     assert said[sriov.NAME].startswith(f"{address}: ")
     assert other not in said[sriov.NAME]
     tried = [path for path, _ in host.writes() if path.endswith("sriov_numvfs")]
-    assert len(tried) == 2
+    assert len(tried) < 25
     assert len(vfs(host, "other")) == 2
 
 
