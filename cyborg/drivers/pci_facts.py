@@ -79,7 +79,12 @@ def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
     if slot_speed is not None and slot_width is not None:
         max_speed = min(max_speed, slot_speed, key=_gigatransfers)
         max_width = min(max_width, slot_width)
-    return Link(speed=_plain(speed), width=width, max_speed=_plain(max_speed), max_width=max_width)
+    found = Link(
+        speed=_plain(speed), width=width, max_speed=_plain(max_speed), max_width=max_width
+    )
+    # A card without power answers no more than one that fell off the bus, but will when needed.
+    asleep = not found.is_up and functions.text(address, "power_state") == "D3cold"
+    return None if asleep else found
 
 
 def errors(function: pci.Function, functions: pci.Snapshot, kind: str) -> int:

@@ -31,7 +31,7 @@ class Health:
         given = _given(device)
         sentences = [
             f"PCI function {part} is missing from the bus"
-            for part in self._lost_parts(address, given, functions)
+            for part in self._lost_parts(device, address, given, functions)
         ]
         function = functions.get(address)
         try:
@@ -45,7 +45,9 @@ class Health:
             sentences.append(f"PCI function {address} is missing from the bus")
         return "; ".join(dict.fromkeys(sentences)) or None
 
-    def _lost_parts(self, address: str, given: set[str], functions: pci.Snapshot) -> list[str]:
+    def _lost_parts(
+        self, device: base.Device, address: str, given: set[str], functions: pci.Snapshot
+    ) -> list[str]:
         """Functions of a card that went while others stayed. Virtual ones may go and come."""
         slot = address.rpartition(".")[0]
         whole = {
@@ -54,8 +56,10 @@ class Health:
             if part.rpartition(".")[0] == slot and part in functions and functions[part].pf is None
         }
         with self._lock:
-            known = self._parts.setdefault(address, {address}) | whole
-            self._parts[address] = known
+            # Another card in its place has functions of its own.
+            card = f"{address} {device.vendor} {device.model}"
+            known = self._parts.setdefault(card, {address}) | whole
+            self._parts[card] = known
         return sorted(known - functions.keys())
 
     def _ailments(

@@ -55,6 +55,15 @@ def health(driver: declarative.PciDriver, functions, files=None) -> list[str | N
             {**LINK, "current_link_width": 63, "current_link_speed": "Unknown"},
             "PCI function 0000:0c:00.0 does not answer: its link is down",
         ),
+        (
+            {
+                **LINK,
+                "current_link_width": 63,
+                "current_link_speed": "Unknown",
+                "power_state": "D3cold",
+            },
+            None,
+        ),
         ({"aer_dev_fatal": ERRORS.format(0, "FATAL")}, None),
         (
             {"aer_dev_fatal": ERRORS.format(7, "FATAL")},
@@ -88,6 +97,15 @@ def test_more_errors_are_no_news(conf):
     (first,) = health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(1, "FATAL")})
 
     assert health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(900, "FATAL")}) == [first]
+
+
+def test_another_card_in_its_place_has_functions_of_its_own(conf):
+    driver = Slots(conf)
+    second = function("0000:0c:00.1")
+    assert health(driver, [CARD, second]) == [None]
+
+    assert health(driver, [CARD]) == ["PCI function 0000:0c:00.1 is missing from the bus"]
+    assert health(driver, [function(CARD.address, device="2236")]) == [None]
 
 
 @pytest.mark.parametrize(
