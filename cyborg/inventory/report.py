@@ -101,7 +101,9 @@ def _apply(report: rpc.HostReport) -> bool:
             LOG.info("Dropped an old report of host %s", report.host)
             return False
         known = _known_devices(session, host.id)
-        plan = changes.diff(known, report.devices, failed_drivers=set(report.errors))
+        # One that has found something may still have a sentence about what it left out.
+        failed = report.errors.keys() - report.devices.keys()
+        plan = changes.diff(known, report.devices, failed_drivers=failed)
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
         healths, known_news = plan.health_changes(), news.of_known(plan)

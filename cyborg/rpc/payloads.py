@@ -16,8 +16,9 @@ class HostReport:
     """Everything one host has, as of one discovery pass.
 
     ``started`` is when the agent started, in milliseconds since the epoch, and ``counter`` counts
-    its reports: together they order the reports of a host. ``errors`` maps the drivers that
-    failed to a sentence; ``devices`` maps the others to what they found.
+    its reports: together they order the reports of a host. ``devices`` maps the drivers that could
+    tell to what they found; ``errors`` maps those that failed to a sentence, and what else is
+    wrong, which may be of a driver that found something all the same.
     """
 
     host: str

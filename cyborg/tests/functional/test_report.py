@@ -216,6 +216,13 @@ def test_the_devices_of_a_failed_driver_are_kept() -> None:
     assert _tree() == {}
 
 
+def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
+    hosts.apply(*[hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "ab"])
+    left = hosts.device("a", hosts.deployable("host-1_a"))
+    hosts.apply(left, errors={hosts.DRIVER: "a card is another driver's"})
+    assert list(_tree()) == ['{"address": "a"}']
+
+
 def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
     seen = hosts.device("a", hosts.deployable("host-1_a", resource_class="PGPU"))
     by_name = hosts.device("b", hosts.deployable("host-1_a", resource_class="PGPU"))
