@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -42,6 +42,11 @@ class Part:
     memory_mib: int | None
     created: tuple[str, ...] | None
     is_set: bool = False
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether anything has been made of it."""
+        return self.is_set or bool(self.created)
 
     @property
     def is_slice(self) -> bool:
@@ -134,7 +139,7 @@ def parts(
         wanted = wanted or wish.named or part is not None
         if part is not None and part.total:
             found.append(part)
-    return list(_as_many_as_fit(card, functions, found, wishes)) if wanted else None
+    return _as_many_as_fit(card, functions, found, wishes) if wanted else None
 
 
 def short(name: str) -> str:
@@ -186,14 +191,20 @@ def _typed(
 
 def _as_many_as_fit(
     card: pci.Function, functions: pci.Snapshot, found: list[Part], wishes: Wishes
-) -> Iterator[Part]:
-    """Each virtual function says that it has room, but they share one card."""
+) -> list[Part]:
+    """Each virtual function says that it has room, but they share one card.
+
+    Those that guests may have come first, so that none of them is lost to one that is free.
+    """
     counted: dict[str, int] = {}
-    for part in found:
+    fitting = []
+    for part in sorted(found, key=lambda part: not part.is_taken):
         limit = _limit(card, functions, part, wishes)
         counted[part.type] = counted.get(part.type, 0) + 1
-        if part.function.pf is None or limit is None or counted[part.type] <= limit:
-            yield part
+        fits = part.function.pf is None or limit is None or counted[part.type] <= limit
+        if fits or part.is_taken:
+            fitting.append(part)
+    return sorted(fitting, key=found.index)
 
 
 def _limit(card: pci.Function, functions: pci.Snapshot, part: Part, wishes: Wishes) -> int | None:

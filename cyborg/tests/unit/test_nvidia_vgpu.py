@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which virtual functions of a card are virtual GPUs, when not all that have room fit on it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from cyborg.conf import drivers as options
+from cyborg.drivers import nvidia_gpu
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.unit.test_device_spec import function
+
+PF = function(
+    "0000:31:00.0",
+    driver="nvidia",
+    sriov_totalvfs=8,
+    vfs=("0000:31:00.4", "0000:31:00.5", "0000:31:00.6"),
+)
+VFS = [function(address, pf=PF.address, driver="nvidia") for address in PF.vfs]
+FREE = {
+    "nvidia/current_vgpu_type": "0",
+    "nvidia/creatable_vgpu_types": "1137 : NVIDIA H100-40C",
+}
+TAKEN = {"nvidia/current_vgpu_type": "1137", "nvidia/creatable_vgpu_types": ""}
+
+
+@pytest.fixture
+def driver(conf):
+    conf.set_override("enabled_vgpu_types", ["1137"], group="gpu_devices")
+    options.register_vgpu_type(conf, "1137")
+    conf.set_override("max_instances", 1, group="vgpu_1137")
+    return nvidia_gpu.NvidiaGpuDriver(conf)
+
+
+@pytest.mark.parametrize(
+    ("files", "offered"),
+    [
+        ((FREE, FREE, FREE), [0]),
+        ((FREE, FREE, TAKEN), [2]),
+        ((FREE, TAKEN, TAKEN), [1, 2]),
+    ],
+)
+def test_none_that_a_guest_has_is_lost_to_one_that_is_free(driver, files, offered):
+    host = contract.host_with([PF, *VFS], dict(zip(PF.vfs, files, strict=True)))
+
+    names = [device.deployables[0].name for device in driver.discover(host)]
+
+    assert names == [f"host-1_{PF.vfs[number]}" for number in offered]
+
+
+class Broken(contract.Files):
+    """Sysfs that shows the types, and fails to say which is set."""
+
+    def read(self, address: str, path: str) -> str:
+        if path == "nvidia/current_vgpu_type":
+            raise OSError(errno.EIO, "Input/output error")
+        return super().read(address, path)
+
+
+def test_a_type_that_cannot_be_read_is_not_none(driver):
+    files = Broken(dict.fromkeys(PF.vfs, FREE))
+    host = contract.Host(pci=contract.snapshot([PF, *VFS], files))
+
+    with pytest.raises(OSError, match=f"current_vgpu_type of {PF.vfs[0]} cannot be read"):
+        list(driver.discover(host))
