@@ -21,14 +21,15 @@ from cyborg.tests import servers
 from cyborg.tests.cloud import cloud  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
+from cyborg.tests.listening import announcing  # noqa: F401
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.scene import scene  # noqa: F401
 from cyborg.tests.service import api_server, site  # noqa: F401
-from cyborg.tests.spdk_server import spdk  # noqa: F401
 from cyborg.tests.simulated.live import simulate_live  # noqa: F401
 from cyborg.tests.simulated.preload import machine, simulate  # noqa: F401
+from cyborg.tests.spdk_server import spdk  # noqa: F401
 
 
 @pytest.fixture

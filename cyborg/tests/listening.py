@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import oslo_messaging as messaging
+import pytest
+import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import notifications, work
+from cyborg import db, notifications, work
+from cyborg.db import models
 from cyborg.notifications import sender
 from cyborg.tests import messages
 
@@ -113,3 +116,19 @@ def send(conf: cfg.ConfigOpts) -> None:
         # In memory, closing would throw away what is not heard yet.
         if messaging.TransportURL.parse(conf).transport != "fake":
             sending.close()
+
+
+def recorded() -> list[str]:
+    """What is still to be sent, in order."""
+    row = models.Notification
+    with db.reader() as session:
+        return list(session.scalars(sa.select(row.event_type).order_by(row.id)))
+
+
+@pytest.fixture
+def announcing(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """Announcements are wanted; nobody sends them."""
+    Ear(conf)
+    notifications.configure(conf)
+    yield
+    notifications.close()

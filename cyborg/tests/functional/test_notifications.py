@@ -14,11 +14,10 @@ from oslo_context import context as oslo_context
 
 from cyborg import context, db, errors, notifications, services, work
 from cyborg.arqs import binding, release
-from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.inventory import admin
-from cyborg.notifications import notices, sender
-from cyborg.tests import boots, engine, hosts, listening, messages, servers
+from cyborg.notifications import notices
+from cyborg.tests import boots, engine, hosts, listening, messages
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.listening import Ear
 from cyborg.tests.service import until
@@ -32,27 +31,6 @@ CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 def ear(request: pytest.FixtureRequest, conf: cfg.ConfigOpts) -> Iterator[Ear]:
     with listening.ear(conf, request.param) as one:
         yield one
-
-
-@pytest.fixture
-def announcing(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """Announcements are wanted; nobody sends them."""
-    Ear(conf)
-    notifications.configure(conf)
-    yield
-    notifications.close()
-
-
-def recorded() -> list[str]:
-    """What is still to be sent, in order."""
-    row = models.Notification
-    with db.reader() as session:
-        return list(session.scalars(sa.select(row.event_type).order_by(row.id)))
-
-
-def broker_is_away() -> bool:
-    """Whether a conductor has tried to send in vain."""
-    return "took no notification" in (engine.pending().get("notify/all") or "")
 
 
 def test_the_life_of_a_request_is_heard_in_order(
@@ -89,7 +67,7 @@ def test_the_life_of_a_request_is_heard_in_order(
     assert len({one.data["notification_id"] for one in ear.heard}) == 6
     times = [one.data["occurred_at"] for one in ear.heard]
     assert times == sorted(times)
-    assert recorded() == []
+    assert listening.recorded() == []
 
 
 def test_a_bind_that_fails_is_heard_with_its_reason(
@@ -114,62 +92,13 @@ def test_what_does_not_commit_is_not_announced(ctx: context.RequestContext) -> N
         host = models.Host(name="h", node="h", driver_errors={}, created_at=models.utcnow())
         notifications.announce(session, [notices.of_host(notices.HOST_UP, host)])
         raise ZeroDivisionError
-    assert (recorded(), woken) == ([], [])
+    assert (listening.recorded(), woken) == ([], [])
 
     uuids = boots.arqs(ctx)
-    assert (recorded(), woken) == (["accelerator_request.create.end"], ["up"])
+    assert (listening.recorded(), woken) == (["accelerator_request.create.end"], ["up"])
     with pytest.raises(errors.NotFound):
         boots.bind(ctx, uuids, models.new_uuid())
-    assert recorded() == ["accelerator_request.create.end"]
-
-
-@pytest.mark.every_database
-@pytest.mark.usefixtures("announcing")
-def test_a_conductor_that_dies_while_sending_repeats_in_order(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[tuple[str, str]] = []
-
-    class Died(BaseException):
-        pass
-
-    def send(_sender: sender.Sender, notification: models.Notification) -> None:
-        if len(sent) == 2:
-            sent.append(("", "died"))
-            raise Died
-        sent.append((notification.uuid, notification.event_type))
-
-    first, second = boots.arqs(ctx, 2)
-    release.delete_arqs(ctx, [second])
-    release.delete_arqs(ctx, [first])
-    expected = ["accelerator_request.create.end"] * 2 + ["accelerator_request.delete.end"] * 2
-    assert recorded() == expected
-    monkeypatch.setattr(sender.Sender, "_send", send)
-    with monkeypatch.context() as dying:
-        dying.setattr(sender, "_forget", lambda ids: None)
-        with pytest.raises(Died):
-            listening.send(conf)
-    assert recorded() == expected
-    # Its lease ends.
-    with db.writer() as session:
-        db.delete(session, models.Work, models.Work.kind == notifications.KIND)
-
-    listening.send(conf)
-    repeated = sent[sent.index(("", "died")) + 1 :]
-    assert [event for _, event in repeated] == expected
-    assert repeated[:2] == sent[:2]
-    assert recorded() == []
-
-
-@pytest.mark.usefixtures("announcing")
-def test_two_that_send_the_same_forget_nothing_else(ctx: context.RequestContext) -> None:
-    """As where a lease ends meanwhile. SQLite gives the number of the first row to the second."""
-    boots.arqs(ctx)
-    sent = sender._oldest()
-    sender._forget(sent)
-    boots.arqs(ctx)
-    sender._forget(sent)
-    assert recorded() == ["accelerator_request.create.end"]
+    assert listening.recorded() == ["accelerator_request.create.end"]
 
 
 @pytest.mark.every_database
@@ -198,66 +127,6 @@ def test_where_nobody_is_to_be_told_nothing_is_recorded(
         boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
         engine.drain(conf)
     assert [text for text in counter.statements if "notifications" in text] == []
-
-
-@pytest.mark.usefixtures("announcing")
-def test_while_the_broker_is_down_all_else_goes_on(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    with messages.transport(conf, "memory"):
-        conf.set_override(
-            "transport_url", "rabbit://nobody:none@127.0.0.1:1/", group=notifications.GROUP
-        )
-        conf.set_override("poll_interval", 0.1, group="conductor")
-        hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
-        conductor = conductor_service.ConductorService(conf)
-        conductor.start()
-        try:
-            until(broker_is_away)
-            uuids = boots.arqs(ctx)
-            boots.bind(ctx, uuids, models.new_uuid())
-            until(lambda: boots.states(ctx) == {uuids[0]: models.BOUND})
-        finally:
-            conductor.stop()
-        assert recorded() == [
-            "device.create.end",
-            "accelerator_request.create.end",
-            "accelerator_request.bind.end",
-        ]
-
-
-@pytest.mark.services
-def test_what_happens_while_the_broker_is_away_is_heard_when_it_is_back(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    wire = messages.Wire(servers.url_of("rabbitmq"))
-    with listening.ear(conf, "rabbitmq") as ear, messages.transport(conf, "memory"):
-        conf.set_override("transport_url", wire.url, group=notifications.GROUP)
-        conf.set_override("poll_interval", 0.1, group="conductor")
-        conductor = conductor_service.ConductorService(conf)
-        conductor.start()
-        try:
-            wire.join()
-            first = boots.arqs(ctx)
-            until(lambda: ear.events == ["accelerator_request.create.end"])
-            wire.cut()
-            release.delete_arqs(ctx, first)
-            boots.arqs(ctx, 3)
-            until(broker_is_away)
-            wire.join()
-            engine.make_due()
-            until(lambda: not recorded())
-        finally:
-            conductor.stop()
-            wire.cut()
-        heard = {one.data["notification_id"]: one.event for one in ear.heard}
-        until(lambda: len(ear.heard) >= 5)
-        heard = {one.data["notification_id"]: one.event for one in ear.heard}
-        assert list(heard.values()) == [
-            "accelerator_request.create.end",
-            "accelerator_request.delete.end",
-            *["accelerator_request.create.end"] * 3,
-        ]
 
 
 def test_the_request_that_caused_it_is_named(
