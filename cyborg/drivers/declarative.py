@@ -350,7 +350,7 @@ def reason_to_keep_whole(
         if is_with_guests(functions[vf]):
             return f"its virtual function {vf} is kept for a guest"
         reason = pci.reason_to_keep(functions[vf], functions)
-        reason = reason or pci_facts.division(functions[vf], functions)
+        reason = reason or pci_facts.division(functions[vf], functions, of_card=True)
         if reason is not None:
             return f"its virtual function {vf} is in use: {reason}"
     return None

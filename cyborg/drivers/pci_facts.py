@@ -119,8 +119,13 @@ def mdev_types(function: pci.Function, functions: pci.Snapshot) -> tuple[MdevTyp
     return tuple(found)
 
 
-def division(function: pci.Function, functions: pci.Snapshot) -> str | None:
-    """What parts somebody has made of a function, which guests may have, or None.
+def division(
+    function: pci.Function, functions: pci.Snapshot, *, of_card: bool = False
+) -> str | None:
+    """What somebody has made of a function, which guests may have, or None.
+
+    A virtual function with a vGPU type may be given out as it is, but not ``of_card``: with its
+    card.
 
     :raises OSError: it cannot be told
     """
@@ -130,7 +135,7 @@ def division(function: pci.Function, functions: pci.Snapshot) -> str | None:
     for kind in functions.names(address, _MDEV):
         if any(name[:1] != "." for name in functions.names(address, f"{_MDEV}/{kind}/devices")):
             return f"it has mediated devices of type {kind}"
-    number = vgpu_type(function, functions)
+    number = vgpu_type(function, functions) if of_card else None
     return None if number in {None, NO_VGPU_TYPE} else f"it has vGPU type {number}"
 
 

@@ -168,6 +168,16 @@ def test_a_card_is_not_given_whole_while_it_is_divided(conf, caplog, address, pa
     assert names(Cards(conf), contract.host_with(functions, untyped)) == [PF.address]
 
 
+def test_a_virtual_function_that_the_operator_gave_a_type_may_be_given_out(conf):
+    class Each(Cards):
+        expose = "each"
+
+    functions = [replace(each, driver="nvidia") for each in (PF, *VFS)]
+    typed = {vf: {"nvidia/current_vgpu_type": "1137"} for vf in PF.vfs}
+
+    assert names(Each(conf), contract.host_with(functions, typed)) == list(PF.vfs)
+
+
 def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
     class Network(Cards):
         match = (declarative.Match(vendor="10de"),)
