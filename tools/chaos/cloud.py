@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud under test: its servers, its processes, and what they are told."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import parts
+import requests
+import sqlalchemy as sa
+from oslo_config import cfg
+from parts import Part
+
+from cyborg import conf as cyborg_conf
+from cyborg import db
+from cyborg.db import schema
+from cyborg.placement import local
+from cyborg.tests import messages, servers
+
+SERVICES = Path(__file__).resolve().parents[1] / "services.sh"
+#: Seconds for the cloud to stand, on a busy machine.
+START_SECONDS = 240.0
+
+#: The hosts, and whether their drivers prepare and clean.
+HOSTS = {"plain-1": False, "plain-2": False, "step-1": True, "step-2": True}
+CONDUCTORS = ("conductor-1", "conductor-2")
+DEVICES = 2
+HANDLES = 16
+
+#: Options of conductors by which the dead are made good soon; elsewhere those that are shipped.
+QUICK = {"work_lease": 5, "poll_interval": 1}
+
+_DATABASES = {"mysql": "mariadb", "postgresql": "postgresql"}
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """Why the cloud cannot be tested, as a sentence."""
+
+
+def until(what: str, find: Callable[[], T], seconds: float = START_SECONDS) -> T:
+    """Ask until there is an answer."""
+    deadline = time.monotonic() + seconds
+    while not (found := find()):
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: not in {seconds:.0f} seconds")
+        time.sleep(0.1)
+    return found
+
+
+class Servers:
+    """RabbitMQ and a database server of the suite's own, which it may break."""
+
+    def __init__(self, state: Path, database: str) -> None:
+        self._env = os.environ | {"CYBORG_SERVICES_DIR": str(state)}
+        self.kinds = ("rabbitmq", _DATABASES[database])
+
+    def run(self, *arguments: str, check: bool = True) -> str:
+        """Run tools/services.sh."""
+        done = subprocess.run(
+            [SERVICES, *arguments], env=self._env, stdout=subprocess.PIPE, text=True, check=False
+        )
+        if check and done.returncode != 0:
+            raise Failed(f"{SERVICES.name} {' '.join(arguments)} failed")
+        return done.stdout
+
+    def start(self) -> None:
+        """Start both, and let this process's environment name them."""
+        self.run("start", *self.kinds)
+        for line in self.run("env", *self.kinds).splitlines():
+            name, _, value = line.removeprefix("export ").partition("=")
+            os.environ[name] = value
+
+    def stop(self) -> None:
+        """Stop both, and forget all that they held."""
+        self.run("stop", *self.kinds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A deployable as its consumers know it."""
+
+    hostname: str
+    uuid: str
+    steps: bool
+
+
+class Cloud:
+    """Every process of the cloud, by name, and ways to look at it."""
+
+    def __init__(self, folder: Path, servers_: Servers, database_kind: str, url: str) -> None:
+        self.folder = folder
+        self.servers = servers_
+        self.database_kind = database_kind
+        self.database = url
+        #: What Cyborg's processes reach RabbitMQ over.
+        self.wire = messages.Wire(servers.url_of("rabbitmq"))
+        self.broker = servers.url_of("rabbitmq")
+        self.sink = parts.SinkFiles(mode=folder / "sink-mode", taken=folder / "sink-taken")
+        self._api_port, self._placement_port, self._sink_port = free_ports(3)
+        self.url = f"http://127.0.0.1:{self._api_port}/v2"
+        self.placement_url = f"http://127.0.0.1:{self._placement_port}"
+        self.parts: dict[str, Part] = {}
+        self.conf = cfg.ConfigOpts()
+
+    def start(self) -> None:
+        """Start everything, and return when Placement offers every device."""
+        self.wire.join()
+        self.sink.taken.touch()
+        self.set_sink(parts.TAKE)
+        self._prepare_database()
+        self._add("placement", "placement", parts.placement, self._folder("placement"),
+                  self._placement_port)
+        self._add("sink", "sink", parts.sink, self.sink, self._sink_port)
+        self.conduct("quick")
+        for host, steps in HOSTS.items():
+            self._agent(host, steps=steps)
+        self._cyborg("api", "api", self._controller("api", {}))
+        for part in self.parts.values():
+            part.start()
+        until("the cloud", self._stands)
+
+    def _prepare_database(self) -> None:
+        cyborg_conf.register(self.conf)
+        db.register(self.conf)
+        self.conf(args=[], default_config_files=[], default_config_dirs=[])
+        self.conf.set_override("connection", self.database, group="database")
+        local.point_at(self.conf, self.placement_url)
+        db.configure(self.conf)
+        schema.upgrade()
+
+    def _stands(self) -> bool:
+        for part in self.parts.values():
+            if not part.alive:
+                raise Failed(f"{part.name} has ended:\n{tail(part.log)}")
+        if not self.answers():
+            return False
+        offered = self.placement("GET", "/resource_providers?resources=FPGA:1")
+        return len(offered.json()["resource_providers"]) == len(HOSTS) * DEVICES
+
+    def answers(self) -> bool:
+        """Whether every server of the cloud serves."""
+        try:
+            self.placement("GET", "/")
+            requests.get(self.url, timeout=5)
+            socket.create_connection(("127.0.0.1", self._sink_port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def conduct(self, timing: str) -> None:
+        """Have the conductors, at their next start, take work over soon or as they are shipped."""
+        for name in CONDUCTORS:
+            options = QUICK if timing == "quick" else {}
+            self._cyborg(name, "conductor", self._controller(name, options))
+
+    def check(self) -> list[str]:
+        """What ``cyborg-status check`` finds wrong."""
+        answer = self.folder / "check.json"
+        argv = ["--config-file", str(self.folder / "api.conf")]
+        part = Part("check", "check", self.folder, parts.check, answer, argv)
+        part.start()
+        part.wait(START_SECONDS)
+        if part.status not in {0, 1}:
+            return [f"cyborg-status check ends with {part.status}:\n{tail(part.log)}"]
+        said = json.loads(answer.read_text())
+        if said["hosts"] != {"compared": len(HOSTS), "in_progress": 0}:
+            return [f"cyborg-status check did not compare all hosts: {said}"]
+        return [f"{found['check']}: {found['finding']}" for found in said["findings"]]
+
+    def _folder(self, name: str) -> Path:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _add(self, name: str, kind: str, main: Callable[..., None], *args: Any) -> None:
+        """Make a part; one that is there keeps its process."""
+        if name in self.parts:
+            self.parts[name].change(main, *args)
+        else:
+            self.parts[name] = Part(name, kind, self.folder, main, *args)
+
+    def _cyborg(self, name: str, kind: str, config: Path) -> None:
+        arm, argv = self.folder / f"{name}.arm", ["--config-file", str(config)]
+        self._add(name, kind, parts.cyborg, kind, arm, self.steps(name), argv)
+
+    def steps(self, name: str) -> Path:
+        """Where a host notes its steps."""
+        return self.folder / f"{name}.steps"
+
+    def control(self, host: str) -> Path:
+        """What tells a host's driver how to behave."""
+        return self.folder / f"{host}.control.json"
+
+    def _controller(self, name: str, conductor: dict[str, int]) -> Path:
+        options: dict[str, dict[str, object]] = {
+            "DEFAULT": {"transport_url": self.wire.url, "host": name},
+            "api": {"auth_strategy": "noauth", "host_ip": "127.0.0.1", "port": self._api_port},
+            "conductor": dict(conductor),
+            "database": {"connection": self.database},
+            "nova": {
+                "auth_type": "none",
+                "endpoint_override": f"http://127.0.0.1:{self._sink_port}",
+            },
+            # No nova-compute makes the root provider here.
+            "placement": {
+                "auth_type": "admin_token",
+                "endpoint": self.placement_url,
+                "token": "admin",
+                "create_root_provider": True,
+            },
+        }
+        return self._write(name, options)
+
+    def _agent(self, host: str, *, steps: bool) -> None:
+        driver = {
+            "devices": DEVICES,
+            "handles_per_device": HANDLES,
+            "host_step": steps,
+            "host_step_control": self.control(host),
+        }
+        options: dict[str, dict[str, object]] = {
+            "DEFAULT": {"transport_url": self.wire.url, "host": host},
+            "agent": {"enabled_drivers": "fake_driver", "report_interval": 5},
+            "fake_driver": driver,
+        }
+        self._cyborg(host, "agent", self._write(host, options))
+
+    def _write(self, name: str, options: dict[str, dict[str, object]]) -> Path:
+        parser = configparser.RawConfigParser(default_section="")
+        parser.read_dict(options)
+        path = self.folder / f"{name}.conf"
+        with path.open("w") as file:
+            parser.write(file)
+        return path
+
+    def stop(self) -> None:
+        """End every process."""
+        for part in self.parts.values():
+            part.kill()
+        self.wire.cut()
+        db.dispose()
+
+    def set_sink(self, mode: str) -> None:
+        """Tell the sink what to do with requests."""
+        replace(self.sink.mode, mode)
+
+    def placement(self, method: str, path: str, body: object = None) -> requests.Response:
+        """Ask Placement."""
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.37"}
+        url = self.placement_url + path
+        return requests.request(method, url, json=body, headers=headers, timeout=10)
+
+    def providers(self) -> list[Provider]:
+        """Every deployable."""
+        query = "SELECT d.rp_uuid, h.name FROM deployables d"
+        query += " JOIN devices v ON v.id = d.device_id JOIN hosts h ON h.id = v.host_id"
+        with db.reader() as session:
+            rows = session.execute(sa.text(query)).all()
+        return [Provider(hostname=row[1], uuid=row[0], steps=HOSTS[row[1]]) for row in rows]
+
+
+@contextlib.contextmanager
+def cloud(folder: Path, database_kind: str) -> Iterator[Cloud]:
+    """A cloud for the length of the block, on servers of its own."""
+    servers_ = Servers(folder.parent / "services", database_kind)
+    servers_.start()
+    try:
+        with servers.new_database(database_kind, f"cyborg_chaos_{os.getpid()}") as url:
+            one = Cloud(folder, servers_, database_kind, url)
+            try:
+                one.start()
+                yield one
+            finally:
+                one.stop()
+    finally:
+        servers_.stop()
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file that nobody sees half of."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The end of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody uses, below those that outgoing connections are given."""
+    with contextlib.ExitStack() as listening:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.SystemRandom().randint(20000, 32000)
+            with contextlib.suppress(OSError):
+                listening.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
+
+
+def say(text: str) -> None:
+    """Tell where we are, and when."""
+    print(f"chaos: [{time.monotonic() - _BEGIN:.0f} s] {text}", flush=True)
+    sys.stdout.flush()
+
+
+_BEGIN = time.monotonic()

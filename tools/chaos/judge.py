@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be true once everything runs again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+from cloud import HOSTS, Cloud, say
+from guests import Crowd
+from ledger import Ledger, improper_steps, read_steps
+
+from cyborg import db
+from cyborg.arqs import states
+from cyborg.db import models
+
+#: Seconds after the last restart in which every ARQ is final.
+FINAL_SECONDS = 60.0
+#: Seconds in which nothing is left to be done. Some of that is told to others, who may be slow.
+REST_SECONDS = 150.0
+_POLL = 0.2
+#: Seconds after which it is worth knowing what it was that took them.
+_LONG = 10.0
+
+_FINAL = (states.INITIAL, states.UNBOUND, states.BOUND, states.BIND_FAILED)
+
+
+class Judge:
+    """Looks at the cloud after a round, and notes whatever is not as it must be."""
+
+    def __init__(self, cloud: Cloud, ledger: Ledger, crowd: Crowd) -> None:
+        self._cloud = cloud
+        self._ledger = ledger
+        self._crowd = crowd
+        #: Seconds that it took, at most, until all was final, and until nothing was left.
+        self.longest_final = self.longest_rest = 0.0
+
+    def judge(self) -> None:
+        """Wait until all is done, as long as it may take, and check."""
+        begin = time.monotonic()
+        final = self._await("final", begin + FINAL_SECONDS, self._unfinished)
+        rest = self._await("at rest", begin + REST_SECONDS, self._left)
+        self.longest_final = max(self.longest_final, final - begin)
+        self.longest_rest = max(self.longest_rest, rest - begin)
+        for sentence in self._wrong():
+            self._ledger.violate(sentence)
+        say(f"all final after {final - begin:.1f} s, at rest after {rest - begin:.1f} s")
+
+    def held(self) -> list[str]:
+        """The ARQs that hold an attach handle."""
+        query = sa.select(models.Arq.uuid).where(models.Arq.attach_handle_id.is_not(None))
+        with db.reader() as session:
+            return list(session.scalars(query))
+
+    def _await(self, what: str, deadline: float, left: Callable[[], list[str]]) -> float:
+        """When nothing was left, or the deadline, with a violation for each thing left."""
+        begin, last = time.monotonic(), list[str]()
+        while found := left():
+            last = found
+            if time.monotonic() > deadline:
+                for sentence in found:
+                    self._ledger.violate(f"Not {what} in time: {sentence}")
+                break
+            time.sleep(_POLL)
+        if time.monotonic() > begin + _LONG and last:
+            say(f"{what} last of all: {last[-1]}")
+        return time.monotonic()
+
+    def _unfinished(self) -> list[str]:
+        """ARQs that are in no final state, or whose handle waits for its host."""
+        arq = models.Arq
+        waiting = sa.and_(arq.attach_handle_id.is_not(None), arq.state.not_in(models.SERVING))
+        query = sa.select(arq.uuid, arq.state, arq.attach_handle_id).where(
+            sa.or_(arq.state.not_in(_FINAL), waiting)
+        )
+        with db.reader() as session:
+            rows = session.execute(query).all()
+        return [f"ARQ {uuid} is {state}, handle {handle}" for uuid, state, handle in rows]
+
+    def _left(self) -> list[str]:
+        """Work that is still to be done, and clients that still wait for something."""
+        with db.reader() as session:
+            rows = session.scalars(sa.select(models.Work)).all()
+        work = [
+            f"{row.kind}/{row.key}, {row.attempts} attempts: {row.last_error}" for row in rows
+        ]
+        return [*work, *(f"a client {stage}" for stage in self._crowd.busy())]
+
+    def _wrong(self) -> Iterator[str]:
+        yield from self._cloud.check()
+        yield from self._wrong_handles()
+        yield from self._wrong_events()
+        yield from self._wrong_steps()
+
+    def _wrong_handles(self) -> Iterator[str]:
+        """Each handle is free, or held by the ARQ that its guest knows of."""
+        query = sa.select(models.Arq.uuid, models.AttachHandle.uuid, models.Arq.state).outerjoin(
+            models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
+        )
+        with db.reader() as session:
+            rows = session.execute(query).all()
+        held = {arq: handle for arq, handle, _ in rows if handle}
+        known = {arq for guest in self._crowd.sleeping() for arq in guest.arqs}
+        seen = self._ledger.handles()
+        for arq in held.keys() - seen.keys():
+            yield f"Leaked: ARQ {arq} holds attach handle {held[arq]}, and no guest knows."
+        for arq, handle in seen.items():
+            if held.get(arq) != handle:
+                yield f"ARQ {arq} was given {handle} and holds {held.get(arq)}."
+        unknown = {arq: state for arq, _, state in rows if arq not in known}
+        for arq, state in unknown.items():
+            # One that a killed API did not live to announce.
+            if state != states.INITIAL:
+                yield f"ARQ {arq} is {state}, and no guest has it."
+        self._ledger.counts["ARQs whose making was never answered"] = len(unknown)
+
+    def _wrong_events(self) -> Iterator[str]:
+        taken = self._crowd.events.taken()
+        for guest in self._crowd.sleeping():
+            for arq, status in guest.outcome.items():
+                self._ledger.count("events checked")
+                if not taken[guest.uuid, arq, status]:
+                    yield f"Lost: the event {status} of ARQ {arq}, instance {guest.uuid}."
+
+    def _wrong_steps(self) -> Iterator[str]:
+        tenures = self._ledger.tenures()
+        for host, steps in HOSTS.items():
+            if steps:
+                own = [tenure for tenure in tenures if tenure.hostname == host]
+                yield from improper_steps(own, read_steps(self._cloud.steps(host)))
