@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cyborg.agent.attempt import Attempt
 from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
@@ -27,12 +30,36 @@ class Owners:
         return frozenset(address for address, owner in self.of.items() if owner != driver)
 
 
-def settle(drivers: Mapping[str, base.Driver], functions: pci.Snapshot) -> Owners:
+def ask(
+    drivers: Mapping[str, base.Driver], functions: pci.Snapshot, patience: float
+) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, Attempt[None]]]:
+    """What each driver claims, and those that did not end to say so within ``patience`` seconds."""
+    names = [name for name, driver in drivers.items() if isinstance(driver, base.Claiming)]
+    told: dict[str, Mapping[str, int]] = {}
+    silent: dict[str, Attempt[None]] = {}
+    while names:
+        # One thread for all of them, and another for the rest where one hangs.
+        answers: dict[str, Mapping[str, int]] = {}
+        enough = threading.Event()
+        call = functools.partial(_ask_each, names, drivers, functions, answers, enough)
+        attempt = Attempt("claims", call)
+        attempt.done(patience)
+        enough.set()
+        heard = dict(answers)
+        told |= heard
+        names = names[len(heard) :]
+        if names:
+            LOG.error("Driver %s does not end to say which PCI functions it means", names[0])
+            silent[names.pop(0)] = attempt
+    return told, silent
+
+
+def settle(told: Mapping[str, Mapping[str, int]]) -> Owners:
     """Give each function to the driver that claims it most exactly, among equals to the first."""
     best: dict[str, tuple[int, str]] = {}
     tied: dict[tuple[str, str], list[str]] = {}
-    for name, driver in drivers.items():
-        for address, exactness in _claims_of(name, driver, functions).items():
+    for name, claimed in told.items():
+        for address, exactness in claimed.items():
             present = best.get(address)
             if present is None or exactness > present[0]:
                 best[address] = (exactness, name)
@@ -66,15 +93,25 @@ def of_devices(
         yield device, claims
 
 
-def _claims_of(name: str, driver: base.Driver, functions: pci.Snapshot) -> Mapping[str, int]:
-    if not isinstance(driver, base.Claiming):
-        return {}
-    try:
-        return driver.claims(functions)
-    except Exception:
-        # Its discovery will say so too.
-        LOG.exception("Driver %s cannot say which PCI functions it means", name)
-        return {}
+def _ask_each(
+    names: Iterable[str],
+    drivers: Mapping[str, base.Driver],
+    functions: pci.Snapshot,
+    answers: dict[str, Mapping[str, int]],
+    enough: threading.Event,
+) -> None:
+    for name in names:
+        driver = drivers[name]
+        claimed: Mapping[str, int] = {}
+        try:
+            if isinstance(driver, base.Claiming):
+                claimed = driver.claims(functions)
+        except Exception:
+            # Its discovery will say so too.
+            LOG.exception("Driver %s cannot say which PCI functions it means", name)
+        if enough.is_set():
+            return
+        answers[name] = claimed
 
 
 def _sentence(winner: str, addresses: list[str]) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import threading
 import time
@@ -12,11 +14,16 @@ from dataclasses import dataclass, replace
 
 from cyborg import metrics
 from cyborg.agent import claims
+from cyborg.agent.attempt import Attempt
 from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
 
-_SENTENCE_MAX = 1000
+#: The most devices of one driver: one that never ends must not fill the memory.
+_DEVICES_MAX = 10_000
+
+#: The part of the time-out that a driver has to say which functions it means.
+_CLAIM_PART = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +37,16 @@ class Findings:
 class HostView:
     """The host as one pass sees it. The first driver to ask for PCI functions makes the walk."""
 
-    def __init__(self, name: str, drivers: Mapping[str, base.Driver]) -> None:
+    def __init__(
+        self, name: str, drivers: Mapping[str, base.Driver], *, patience: float
+    ) -> None:
         self.name = name
+        #: Drivers that do not end to say what they claim.
+        self.silent: Mapping[str, Attempt[None]] = {}
         self._drivers = drivers
+        self._patience = patience
         self._walking = threading.Lock()
+        self._settling = threading.Lock()
         self._functions: pci.Snapshot | None = None
         self._owners: claims.Owners | None = None
 
@@ -54,9 +67,10 @@ class HostView:
     def owners(self) -> claims.Owners:
         """Which driver may report which function."""
         functions = self.pci
-        with self._walking:
+        with self._settling:
             if self._owners is None:
-                self._owners = claims.settle(self._drivers, functions)
+                told, self.silent = claims.ask(self._drivers, functions, self._patience)
+                self._owners = claims.settle(told)
             return self._owners
 
     @property
@@ -85,36 +99,6 @@ class _DriversView:
         return self.host.owners.foreign_to(self.driver)
 
 
-class _Attempt:
-    """One call of a driver's ``discover`` in a daemon thread, which may outlive the pass."""
-
-    def __init__(self, name: str, driver: base.Driver, host: base.Host) -> None:
-        self.devices: tuple[base.Device, ...] = ()
-        self.error: str | None = "The driver ended without an answer"
-        self._name = name
-        self._thread = threading.Thread(
-            target=self._run, args=(driver, host), name=f"discover-{name}", daemon=True
-        )
-        self._thread.start()
-
-    def done(self, timeout: float) -> bool:
-        """Whether the driver has returned, waiting at most ``timeout`` seconds for it."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self, driver: base.Driver, host: base.Host) -> None:
-        labels = {"driver": self._name, "outcome": "failed"}
-        try:
-            with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
-                found = _checked(driver.discover(host))
-                self.devices = _judged(found, driver, host)
-                seen["outcome"] = "found"
-            self.error = None
-        except Exception as exc:
-            LOG.warning("Discovery failed", exc_info=True)
-            self.error = f"{type(exc).__name__}: {exc}"[:_SENTENCE_MAX]
-
-
 class Discovery:
     """Makes passes. Remembers which driver still hangs and what each driver owns."""
 
@@ -123,7 +107,7 @@ class Discovery:
         self._drivers = drivers
         #: May be changed between two passes.
         self.timeout = timeout
-        self._hanging: dict[str, _Attempt] = {}
+        self._hanging: dict[str, Attempt[tuple[base.Device, ...]] | Attempt[None]] = {}
         self._known: dict[str, tuple[base.Device, ...]] = {}
 
     def run(self) -> Findings:
@@ -131,12 +115,11 @@ class Discovery:
         self._hanging = {
             name: attempt for name, attempt in self._hanging.items() if not attempt.done(0)
         }
-        host = HostView(self._host, self._drivers)
-        attempts = {
-            name: _Attempt(name, driver, _DriversView(host=host, driver=name))
-            for name, driver in self._drivers.items()
-            if name not in self._hanging
+        asked = {
+            name: driver for name, driver in self._drivers.items() if name not in self._hanging
         }
+        host = HostView(self._host, asked, patience=self.timeout / _CLAIM_PART)
+        attempts = {name: _attempt(name, driver, host) for name, driver in asked.items()}
         deadline = time.monotonic() + self.timeout
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
@@ -149,7 +132,12 @@ class Discovery:
             elif attempt.error is not None:
                 errors[name] = attempt.error
             else:
-                devices[name] = attempt.devices
+                devices[name] = attempt.value or ()
+        for name, question in host.silent.items():
+            # What it found meanwhile, it found without knowing what is its own.
+            devices.pop(name, None)
+            errors[name] = self._hangs()
+            self._hanging.setdefault(name, question)
         return self._settle(devices, errors, host)
 
     def _hangs(self) -> str:
@@ -193,8 +181,25 @@ class Discovery:
         return Findings(devices=accepted, errors=errors)
 
 
+def _attempt(
+    name: str, driver: base.Driver, host: HostView
+) -> Attempt[tuple[base.Device, ...]]:
+    view = _DriversView(host=host, driver=name)
+    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view))
+
+
+def _discover(name: str, driver: base.Driver, host: base.Host) -> tuple[base.Device, ...]:
+    labels = {"driver": name, "outcome": "failed"}
+    with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
+        found = _judged(_checked(driver.discover(host)), driver, host)
+        seen["outcome"] = "found"
+        return found
+
+
 def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
-    devices = tuple(found)
+    devices = tuple(itertools.islice(found, _DEVICES_MAX + 1))
+    if len(devices) > _DEVICES_MAX:
+        raise ValueError(f"discover() returned more than {_DEVICES_MAX} devices")
     for device in devices:
         if not isinstance(device, base.Device):
             raise TypeError(f"discover() returned a {type(device).__name__}, not a Device")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from cyborg.agent.attempt import Attempt
 from cyborg.drivers import device_spec, pci, privileged
 
 LOG = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class Keeper:
         except ValueError as exc:
             LOG.error("%s", exc)  # noqa: TRY400 - the sentence is all there is to say
             self._wrong = str(exc)
-        self._thread: threading.Thread | None = None
+        self._attempt: Attempt[dict[str, str]] | None = None
         self._problems: dict[str, str] = {}
         #: How often a step failed on a function, and when it may be tried again.
         self._failures: dict[str, tuple[int, float]] = {}
@@ -192,21 +192,18 @@ class Keeper:
             return {NAME: self._wrong}
         if not self._rules:
             return {}
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="sriov", daemon=True)
-            self._thread.start()
-            self._thread.join(self._timeout)
-        if self._thread.is_alive():
+        if self._attempt is None:
+            self._attempt = Attempt("sriov", self._settle)
+            finished = self._attempt.done(self._timeout)
+        else:
+            finished = self._attempt.done(0)
+        if not finished:
             return {NAME: f"A change does not end within {self._timeout:g} seconds"}
+        value, error = self._attempt.value, self._attempt.error
+        self._attempt = None
+        self._problems = value if value is not None else {"the host": str(error)}
         sentences = [f"{address}: {text}" for address, text in sorted(self._problems.items())]
         return {NAME: "; ".join(sentences)} if sentences else {}
-
-    def _run(self) -> None:
-        try:
-            self._problems = self._settle()
-        except Exception as exc:
-            LOG.exception("The virtual functions cannot be settled")
-            self._problems = {"the host": f"{type(exc).__name__}: {exc}"}
 
     def _settle(self) -> dict[str, str]:
         now = time.monotonic()
@@ -217,7 +214,7 @@ class Keeper:
             todo = plan(self._rules, pci.scan())
             steps = [step for step in todo.steps if step.address not in failed]
             for step in steps:
-                error = self._attempt(step)
+                error = self._try(step)
                 if error is not None:
                     failed[step.address] = error
             if not steps:
@@ -228,7 +225,7 @@ class Keeper:
         self._said = frozenset(todo.kept)
         return {**failed, **todo.problems}
 
-    def _attempt(self, step: Step) -> str | None:
+    def _try(self, step: Step) -> str | None:
         """Make a change; what is wrong, if anything."""
         try:
             step.run()

@@ -10,6 +10,7 @@ from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
+PATIENCE = 60
 A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
 
 
@@ -51,7 +52,10 @@ def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
 
 
 def settle(**drivers: Claimer) -> claims.Owners:
-    return claims.settle(drivers, contract.snapshot([function(each) for each in (A, B, C)]))
+    functions = contract.snapshot([function(each) for each in (A, B, C)])
+    told, silent = claims.ask(drivers, functions, PATIENCE)
+    assert silent == {}
+    return claims.settle(told)
 
 
 def test_the_most_exact_claim_wins_whatever_the_order():
@@ -132,7 +136,7 @@ def test_a_driver_may_not_give_out_a_function_twice_itself():
 
 def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
     card, part = function(A, vfs=(B,)), function(B, pf=A)
-    host = discovery.HostView("host-1", {})
+    host = discovery.HostView("host-1", {}, patience=PATIENCE)
     host._functions = contract.snapshot([card, part])
     passes = discovery.Discovery("host-1", {"both": Reporter()}, timeout=60)
 

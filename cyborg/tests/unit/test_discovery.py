@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import base
+from cyborg.drivers import base, pci
 
 PATIENCE = 60
 
@@ -60,6 +62,16 @@ class PciReader:
 
 def passes(timeout: float = PATIENCE, **drivers: base.Driver) -> discovery.Discovery:
     return discovery.Discovery("host-1", drivers, timeout=timeout)
+
+
+def until(
+    agent: discovery.Discovery, condition: Callable[[discovery.Findings], bool]
+) -> discovery.Findings:
+    """Make passes until one is so; on a busy machine any driver may be slow once."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition(found := agent.run()):
+        assert time.monotonic() < deadline
+    return found
 
 
 GPU, NIC = device("01", "gpu"), device("02", "nic")
@@ -123,6 +135,52 @@ def test_a_driver_that_hangs_is_left_alone_until_it_returns():
     while (found := agent.run()).errors:
         pass
     assert found.devices == {"slow": (GPU,), "good": (NIC,)}
+
+
+class Claimer(Driver):
+    """A driver that may hang while it says what it means, or while it judges its devices."""
+
+    def __init__(self, *devices: object) -> None:
+        super().__init__(*devices)
+        self.thinking = threading.Event()
+        self.judging = threading.Event()
+        self.thinking.set()
+        self.judging.set()
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        assert host.foreign == frozenset()
+        return super().discover(host)
+
+    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+        self.thinking.wait(PATIENCE)
+        return {}
+
+    def health(self, device: base.Device, host: base.Host) -> None:
+        self.judging.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("where", ["thinking", "judging"])
+def test_a_driver_that_hangs_anywhere_holds_up_nothing_but_itself(where):
+    first, stuck, last = Claimer(GPU), Claimer(device("03", "stuck")), Claimer(NIC)
+    getattr(stuck, where).clear()
+    agent = passes(first=first, stuck=stuck, last=last, timeout=1)
+
+    found = until(agent, lambda found: len(found.devices) == 2)
+    assert found.devices == {"first": (GPU,), "last": (NIC,)}
+    assert found.errors == {"stuck": "Discovery does not end within 1 seconds"}
+
+    getattr(stuck, where).set()
+    assert until(agent, lambda found: not found.errors).devices.keys() == {"first", "stuck", "last"}
+
+
+def test_a_driver_that_finds_without_end_is_named_and_does_not_fill_the_memory():
+    endless = Driver()
+    endless.devices = itertools.repeat(GPU)  # type: ignore[assignment]
+
+    found = passes(endless=endless, good=Driver(NIC)).run()
+
+    assert found.devices == {"good": (NIC,)}
+    assert "more than 10000 devices" in found.errors["endless"]
 
 
 def test_a_device_of_two_drivers_is_the_first_ones():
