@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
+import subprocess
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -49,3 +52,31 @@ def new_database(server: str, name: str) -> Iterator[str]:
             force = " WITH (FORCE)" if server == "postgresql" else ""
             connection.execute(sa.text(f"DROP DATABASE {name}{force}"))
         engine.dispose()
+
+
+@contextlib.contextmanager
+def new_vhost() -> Iterator[str]:
+    """Make a vhost on RabbitMQ, yield its URL and delete it with all queues.
+
+    Only on a server that ``tools/services.sh`` has started.
+    """
+    url = sa.make_url(url_of("rabbitmq"))
+    name = f"cyborg-{uuid.uuid4().hex}"
+    try:
+        rabbitmqctl("add_vhost", name)
+    except subprocess.CalledProcessError as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"tools/services.sh rabbitmqctl: {exc}")
+    rabbitmqctl("set_permissions", "-p", name, str(url.username), ".*", ".*", ".*")
+    try:
+        yield url.set(database=name).render_as_string(hide_password=False)
+    finally:
+        rabbitmqctl("delete_vhost", name)
+
+
+def rabbitmqctl(*arguments: str) -> str:
+    """What the command prints."""
+    script = pathlib.Path(__file__).parents[2] / "tools/services.sh"
+    command = [str(script), "rabbitmqctl", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

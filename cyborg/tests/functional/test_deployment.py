@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Production in small: the guide's cyborg.conf with quorum queues, TLS and Galera's options,
+MariaDB, uWSGI, two conductors and an agent, each a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import deployment, servers, tls
+from cyborg.tests.deployment import Deployment
+from cyborg.tests.functional.test_api_process import free_port
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.standalone_site import wait_for
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.parametrize("database_kind", ["mysql"], indirect=True),
+]
+
+HOST = "compute-1"
+CONDUCTORS = ("conductor-1", "conductor-2")
+RP = provider_uuid(f"{HOST}_FakeDevice")
+GROUPS = [{"resources:FPGA": "1"}]
+
+
+@pytest.fixture
+def vhost() -> Iterator[str]:
+    with servers.new_vhost() as url:
+        yield url
+
+
+@pytest.fixture
+def broker(vhost: str, tmp_path: pathlib.Path) -> Iterator[str]:
+    """The URL of a TLS port of RabbitMQ; its authority is ``ca.pem`` in the test's folder."""
+    plain = sa.make_url(vhost)
+    authority = tls.Authority(tmp_path)
+    with tls.in_front_of(plain.port or 0, authority.server_context()) as port:
+        yield plain.set(port=port).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def control(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "control.json"
+
+
+@pytest.fixture
+def cyborg(
+    database: sa.Engine,
+    database_url: str,
+    broker: str,
+    placement: PlacementServer,
+    sink: NovaSink,
+    tmp_path: pathlib.Path,
+    control: pathlib.Path,
+) -> Iterator[Deployment]:
+    """Everything runs, and the agent's device is on offer."""
+    placement.make_provider(HOST)
+    one = Deployment(
+        tmp_path,
+        **deployment.options(
+            database_url, broker, tmp_path / "ca.pem", placement, sink.url, control
+        ),
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(one.kill)
+        for name in CONDUCTORS:
+            one.start(name, "cyborg-conductor")
+        one.start(HOST, "cyborg-agent")
+        one.start_api(free_port())
+        wait_for("the device", lambda: one.get("/devices")["devices"] and not _left())
+        yield one
+        # Whatever the test left to be done is done now, so that all can be checked.
+        control.write_text("{}")
+        wait_for("all work", _hurry)
+
+
+def _left() -> list[models.Work]:
+    with db.reader() as session:
+        return list(session.scalars(sa.select(models.Work)))
+
+
+def _hurry() -> bool:
+    """Whether nothing is left to be done; what backs off is due now."""
+    with db.writer() as session:
+        db.update(session, models.Work, models.Work.owner.is_(None), due_ms=0)
+    return not _left()
+
+
+def _bind(cyborg: Deployment, count: int = 1, **headers: str) -> tuple[str, list[str]]:
+    """Ask for ARQs of a new instance and have them bound; instance and ARQs."""
+    name, instance = f"dp-{models.new_uuid()}", models.new_uuid()
+    cyborg.ask("POST", "/v2/device_profiles", [{"name": name, "groups": GROUPS * count}])
+    made = cyborg.ask("POST", "/v2/accelerator_requests", {"device_profile_name": name})
+    arqs = [arq["uuid"] for arq in made.json()["arqs"]]
+    wanted = {"hostname": HOST, "device_rp_uuid": RP, "instance_uuid": instance}
+    patch = [{"path": f"/{path}", "op": "add", "value": value} for path, value in wanted.items()]
+    answer = cyborg.ask(
+        "PATCH", "/v2/accelerator_requests", dict.fromkeys(arqs, patch), **headers
+    )
+    assert answer.status_code == 202, answer.text
+    return instance, arqs
+
+
+def _bound(cyborg: Deployment, instance: str) -> bool:
+    arqs = cyborg.get(f"/accelerator_requests?instance={instance}")["arqs"]
+    return {arq["state"] for arq in arqs} == {"Bound"}
+
+
+def test_a_life_on_quorum_queues_and_tls(
+    cyborg: Deployment, vhost: str, sink: NovaSink, placement: PlacementServer
+) -> None:
+    request_id = f"req-{models.new_uuid()}"
+    instance, arqs = _bind(cyborg, 4, **{"X-OpenStack-Request-ID": request_id})
+    wait_for("the bind", lambda: _bound(cyborg, instance))
+    wait_for("the event", lambda: sink.events == dict.fromkeys(arqs, "completed"))
+    assert set(sink.request_ids) == {request_id}
+    assert request_id in "".join(cyborg.log(name) for name in CONDUCTORS)
+    assert request_id in cyborg.log(HOST)
+
+    queues = servers.rabbitmqctl(
+        "list_queues", "-p", str(sa.make_url(vhost).database), "name", "type", "durable"
+    ).splitlines()[1:]
+    assert any(line.startswith("cyborg-conductor\t") for line in queues)
+    assert any(line.startswith("reply_") for line in queues)
+    assert {line.split("\t", 1)[1] for line in queues} == {"quorum\ttrue"}
+
+    wait_for("good health", lambda: cyborg.ask("GET", "/healthcheck").status_code == 200)
+    done = cyborg.run("cyborg-status", "check", "--format", "json")
+    assert (done.returncode, json.loads(done.stdout)["hosts"]["compared"]) == (0, 1)
+    assert cyborg.run("cyborg-status", "upgrade", "check").returncode == 0
+
+    gone = cyborg.ask("DELETE", f"/v2/accelerator_requests?instance={instance}")
+    assert gone.status_code == 204
+    wait_for("the handles", lambda: _hurry() and placement.offered(RP)["FPGA"] == (16, 0))
+    for name in (*CONDUCTORS, HOST, "api"):
+        cyborg.terminate(name)
+    assert [cyborg.wait(name) for name in (*CONDUCTORS, HOST, "api")] == [0, 0, 0, 0]
+
+
+def _owner() -> str:
+    """The conductor that holds a host step at present, or nothing."""
+    with db.reader() as session:
+        owner = session.scalar(
+            sa.select(models.Work.owner).where(models.Work.kind == work.HOST_STEP)
+        )
+    return owner.partition("/")[0] if owner else ""
+
+
+def test_a_conductor_that_is_stopped_hands_its_work_back(
+    cyborg: Deployment, control: pathlib.Path
+) -> None:
+    control.write_text(json.dumps({"prepare": {"hang": True}}))
+    instance, _arqs = _bind(cyborg)
+    first = wait_for("a conductor with a host step", _owner)
+    (other,) = set(CONDUCTORS) - {first}
+    cyborg.terminate(first)
+    # Its lease would not have ended: it is renewed while the step runs.
+    cyborg.wait(first)
+    assert "Giving back 1 unfinished pieces of work" in cyborg.log(first)
+    wait_for("the other conductor", lambda: _owner() == other)
+    control.write_text("{}")
+    wait_for("the bind", lambda: _bound(cyborg, instance))
+
+
+def test_a_broker_that_somebody_else_has_signed_is_not_trusted(
+    cyborg: Deployment, tmp_path: pathlib.Path
+) -> None:
+    stranger = tls.Authority(tmp_path, "stranger.pem")
+    wrong = {"oslo_messaging_rabbit__ssl_ca_file": str(stranger.file)}
+    cyborg.start("conductor-3", "cyborg-conductor", **wrong)
+    wait_for("the refusal", lambda: "CERTIFICATE_VERIFY_FAILED" in cyborg.log("conductor-3"))
