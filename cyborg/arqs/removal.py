@@ -16,7 +16,8 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, notifications, rpc, work
-from cyborg.arqs import release, states
+from cyborg.arqs import release, service, states
+from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -57,25 +58,25 @@ class GivenUp:
         )
 
 
-def release_arq(uuid: str, *, force: bool) -> GivenUp:
-    """Free the handle of an ARQ, whatever its state, without the host step that it waits for.
+def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
+    """Free the handle of the caller's ARQ without the host step that it waits for.
 
     ``force`` does so though the host is up.
 
-    :raises NotFound: there is no such ARQ
+    :raises NotFound: there is none, or it is another project's
     :raises Conflict: it holds no handle, or its host may yet do the step and it is not forced
     """
-    given_up = _release_arq(uuid, force=force)
+    given_up = _release_arq(ctx, uuid, force=force)
     rpc.kick()
     LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up.arqs)
     return given_up
 
 
 @db.retry
-def _release_arq(uuid: str, *, force: bool) -> GivenUp:
+def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
+    query = sa.select(models.Arq).where(models.Arq.uuid == uuid, *service.in_scope(ctx))
     with db.writer() as session:
-        query = sa.select(models.Arq).where(models.Arq.uuid == uuid).with_for_update()
-        arq = session.scalar(query)
+        arq = session.scalar(query.with_for_update())
         if arq is None:
             raise errors.NotFound.of("ExtArq", uuid=uuid)
         _refuse_release(arq, session.scalar(_host_of(arq)), force=force)

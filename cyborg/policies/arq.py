@@ -16,6 +16,7 @@ GET_ONE = "cyborg:arq:get_one"
 CREATE = "cyborg:arq:create"
 UPDATE = "cyborg:arq:update"
 DELETE = "cyborg:arq:delete"
+RELEASE = "cyborg:arq:release"
 
 _COLLECTION = "/v2/accelerator_requests"
 
@@ -54,5 +55,11 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             ("DELETE", f"{_COLLECTION}/{{accelerator_request_uuid}}"),
             ("DELETE", f"{_COLLECTION}?arqs={{accelerator_request_uuids}}"),
             ("DELETE", f"{_COLLECTION}?instance={{instance_uuid}}"),
+        ),
+        base.rule(
+            RELEASE,
+            base.ADMIN,
+            "Free what an accelerator request holds without the host step that it waits for.",
+            ("POST", f"{_COLLECTION}/{{accelerator_request_uuid}}/release"),
         ),
     ]

@@ -11,6 +11,7 @@ GET_ALL = "cyborg:device:get_all"
 GET_ONE = "cyborg:device:get_one"
 ENABLE = "cyborg:device:enable"
 DISABLE = "cyborg:device:disable"
+DELETE = "cyborg:device:delete"
 
 _COLLECTION = "/v2/devices"
 
@@ -38,5 +39,11 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Take a device out of service.",
             ("POST", f"{_COLLECTION}/{{device_uuid}}/disable"),
+        ),
+        base.rule(
+            DELETE,
+            base.ADMIN,
+            "Remove the record of a device that is gone for good.",
+            ("DELETE", f"{_COLLECTION}/{{device_uuid}}"),
         ),
     ]

@@ -9,6 +9,7 @@ from cyborg.policies import base
 
 GET_ALL = "cyborg:service:get_all"
 GET_ONE = "cyborg:service:get_one"
+DELETE = "cyborg:service:delete"
 
 _COLLECTION = "/v2/services"
 
@@ -22,5 +23,11 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Show an agent or a conductor.",
             ("GET", f"{_COLLECTION}/{{service_uuid}}"),
+        ),
+        base.rule(
+            DELETE,
+            base.ADMIN,
+            "Remove the record of a host that is down for good.",
+            ("DELETE", f"{_COLLECTION}/{{service_uuid}}"),
         ),
     ]

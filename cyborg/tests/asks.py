@@ -70,10 +70,18 @@ REQUESTS = {
     "arq:delete many": Ask(f"DELETE {ARQS}?arqs={{arq}}"),
     "arq:delete bound": Ask(f"DELETE {ARQS}/{{bound}}", vouched=True),
     "arq:delete instance": Ask(f"DELETE {ARQS}?instance={{instance}}", vouched=True),
+    "arq:get_all deleting": Ask(
+        f"GET {ARQS}?state=Deleting&all_projects=true", shows="deleting", microversion="2.6"
+    ),
+    "arq:get_all my deleting": Ask(
+        f"GET {ARQS}?state=Deleting", shows="deleting", microversion="2.6"
+    ),
+    "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true", microversion="2.6"),
     "device:get_all": Ask("GET /devices", shows="device"),
     "device:get_one": Ask("GET /devices/{device}", shows="device"),
     "device:disable": Ask("POST /devices/{device}/disable"),
     "device:enable": Ask("POST /devices/{disabled}/enable"),
+    "device:delete": Ask("DELETE /devices/{disabled}", microversion="2.6"),
     "deployable:get_all": Ask("GET /deployables", shows="deployable"),
     "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
     "deployable:program": Ask("PATCH /deployables/{deployable}/program", PROGRAM),
@@ -83,6 +91,7 @@ REQUESTS = {
     "attribute:delete": Ask("DELETE /attributes/{attribute}"),
     "service:get_all": Ask("GET /services", shows="service", microversion="2.6"),
     "service:get_one": Ask("GET /services/{service}", shows="service", microversion="2.6"),
+    "service:delete": Ask("DELETE /services/{service}?force=true", microversion="2.6"),
 }
 
 

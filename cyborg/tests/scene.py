@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, policy, profiles
+from cyborg import context, db, policy, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 class Scene:
-    """Two cards, one out of service; a profile for all, and things of each project."""
+    """A dead host with two cards, one out of service; a profile for all, things of each project."""
 
     def __init__(self, url: str, personas: Personas, enforcer: policy.Enforcer) -> None:
         self.url = url
@@ -61,7 +61,25 @@ class Scene:
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
         )
+        with db.writer() as session:
+            # Dead, so that it can be removed; and a deletion waits for it.
+            db.update(session, models.Host, down=True)
+            handle = session.scalars(
+                sa.select(models.AttachHandle)
+                .where(models.AttachHandle.deployable_id != deployable.id)
+                .limit(1)
+            ).one()
+            deleting = models.Arq(
+                uuid=models.new_uuid(),
+                state=models.DELETING,
+                device_profile_name=profile.name,
+                group=dict(boots.GROUP),
+                attach_handle_id=handle.id,
+            )
+            session.add(deleting)
+            work.want(session, work.HOST_STEP, [handle.uuid])
         return {
+            "deleting": deleting.uuid,
             "rp": deployable.rp_uuid,
             "deployable": deployable.uuid,
             "deployable_id": str(deployable.id),

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 from cyborg import errors
 from cyborg.api import arq_patch, declare, pages, versions
@@ -12,8 +14,8 @@ from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import accelerator_requests as schemas
-from cyborg.api.schemas import fields
-from cyborg.arqs import binding, release, service, states
+from cyborg.api.schemas import fields, given_up
+from cyborg.arqs import binding, release, removal, service, states
 from cyborg.db import models
 from cyborg.policies import arq as policies
 
@@ -23,12 +25,16 @@ _PATCH = declare.Body(name="patch_list", schema=schemas.PATCH, prefix=arq_patch.
 class AcceleratorRequests(Resource):
     """Accelerator requests."""
 
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"release": {"POST": "release"}}
+
     @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.ARQS, faults=[423])
     def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
         """List ARQs."""
         wanted, page = pages.read(request, given)
         if request.version >= versions.REGULAR:
             _choose_projects(request, wanted)
+        if wanted.get("state") == states.DELETING and not request.caller.is_admin:
+            raise errors.Forbidden(f"state={states.DELETING} is for administrators.")
         if "instance" in wanted:
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
@@ -85,6 +91,19 @@ class AcceleratorRequests(Resource):
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete an ARQ."""
         release.delete_arqs(request.caller, [uuid])
+
+    @declare.operation(
+        policies.RELEASE,
+        since=versions.SERVICES,
+        member=fields.member("ExtArq"),
+        query=given_up.QUERY,
+        answer=given_up.GIVEN_UP,
+        faults=[409],
+    )
+    def release(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Free what an ARQ holds without the host step that it waits for."""
+        force = given.get("force", False)
+        return {"given_up": asdict(removal.release_arq(request.caller, uuid, force=force))}
 
 
 def _change(request: Request, body: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cyborg.api import declare, pages, versions
@@ -11,7 +12,8 @@ from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import devices as schemas
-from cyborg.api.schemas import fields
+from cyborg.api.schemas import fields, given_up
+from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
@@ -38,6 +40,19 @@ class Devices(Resource):
     def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show a device."""
         return _view(request, query.get_device(uuid))
+
+    @declare.operation(
+        policies.DELETE,
+        since=versions.SERVICES,
+        member=fields.member("Device"),
+        query=given_up.QUERY,
+        success=202,
+        answer=given_up.GIVEN_UP,
+        faults=[409],
+    )
+    def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Remove the record of a device that is gone for good."""
+        return {"given_up": asdict(removal.remove_device(uuid, force=given.get("force", False)))}
 
     @declare.operation(policies.ENABLE, member=fields.member("Device"), success=204)
     def enable(self, request: Request, uuid: str) -> None:

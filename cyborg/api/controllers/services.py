@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from cyborg import services
@@ -10,8 +11,9 @@ from cyborg.api import declare, pages, versions
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
-from cyborg.api.schemas import fields
+from cyborg.api.schemas import fields, given_up
 from cyborg.api.schemas import services as schemas
+from cyborg.arqs import removal
 from cyborg.policies import service as policies
 
 _SINCE = versions.SERVICES
@@ -35,6 +37,19 @@ class Services(Resource):
     def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show an agent or a conductor."""
         return _view(request, services.get_service(uuid))
+
+    @declare.operation(
+        policies.DELETE,
+        since=_SINCE,
+        member=fields.member("Service"),
+        query=given_up.QUERY,
+        success=202,
+        answer=given_up.GIVEN_UP,
+        faults=[409],
+    )
+    def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Remove the record of a host that is down for good."""
+        return {"given_up": asdict(removal.remove_host(uuid, force=given.get("force", False)))}
 
 
 def _view(request: Request, service: services.Service) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from cyborg.api.schemas import fields
 from cyborg.arqs import service, states
 
 _STATE: fields.Schema = {"enum": sorted(states.ALL - {states.DELETING})}
+#: From 2.6 an administrator may ask for those whose deletion waits for their host.
+_ANY_STATE: fields.Schema = {"enum": sorted(states.ALL)}
 _STATE_REASON = {"state_reason": fields.TEXT_OR_NULL}
 _REST = {
     "device_profile_name": fields.TEXT,
@@ -27,28 +29,35 @@ _REST = {
 _OLD = fields.shown("AcceleratorRequest", uuid=fields.UUID, state=_STATE, **_REST)
 _NEW = fields.shown("AcceleratorRequest", uuid=fields.UUID, state=_STATE, **_STATE_REASON, **_REST)
 
-ARQ = {versions.MIN: _OLD, versions.REGULAR: _NEW}
+_NEWEST = fields.shown(
+    "AcceleratorRequest", uuid=fields.UUID, state=_ANY_STATE, **_STATE_REASON, **_REST
+)
+
+ARQ = {versions.MIN: _OLD, versions.REGULAR: _NEW, versions.SERVICES: _NEWEST}
 CREATED = {
     versions.MIN: fields.listed("arqs", _OLD),
     versions.REGULAR: fields.listed("arqs", _NEW),
+    versions.SERVICES: fields.listed("arqs", _NEWEST),
 }
 ARQS = {
     versions.MIN: fields.listed("arqs", _OLD),
     versions.REGULAR: fields.paged("arqs", _NEW),
+    versions.SERVICES: fields.paged("arqs", _NEWEST),
 }
 _SELECTED: fields.Schema = {"instance": fields.UUID, "bind_state": {"enum": ["resolved"]}}
+_FILTERS: fields.Schema = {
+    **_SELECTED,
+    "state": _STATE,
+    "hostname": fields.TEXT,
+    "device_profile_name": fields.TEXT,
+    "device_rp_uuid": fields.UUID,
+    "project_id": fields.TEXT,
+    "all_projects": {"type": "boolean"},
+}
 QUERY = {
     versions.MIN: _SELECTED,
-    versions.REGULAR: fields.paging(
-        service.COLUMNS,
-        **_SELECTED,
-        state=_STATE,
-        hostname=fields.TEXT,
-        device_profile_name=fields.TEXT,
-        device_rp_uuid=fields.UUID,
-        project_id=fields.TEXT,
-        all_projects={"type": "boolean"},
-    ),
+    versions.REGULAR: fields.paging(service.COLUMNS, **_FILTERS),
+    versions.SERVICES: fields.paging(service.COLUMNS, **{**_FILTERS, "state": _ANY_STATE}),
 }
 #: Which ARQs to delete: one of the two.
 DELETE = {"arqs": fields.separated(fields.TEXT), "instance": fields.UUID}

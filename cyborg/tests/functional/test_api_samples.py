@@ -12,11 +12,11 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import services
+from cyborg import context, db, services
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
-from cyborg.tests import engine, hosts
+from cyborg.tests import boots, engine, hosts
 
 REFERENCE = pathlib.Path(__file__).parents[3] / "api-ref"
 SAMPLES = REFERENCE / "samples"
@@ -91,6 +91,28 @@ def test_services(api: Api) -> None:
     assert shape(found) == shape(expected)
     shown = api.call("GET", f"/v2/services/{found['services'][1]['uuid']}")
     assert shape(shown) == shape(expected["services"][1])
+
+
+@pytest.mark.parametrize("what", ["devices", "services"])
+def test_removal(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext, what: str) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+    uuid = api.call("GET", f"/v2/{what}")[what][0]["uuid"]
+    assert api.ask("DELETE", f"/v2/{what}/{uuid}").status_int == 409
+    given_up = api.call("DELETE", f"/v2/{what}/{uuid}?force=true")
+    assert shape(given_up) == shape(sample("removal-response"))
+
+
+def test_release(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card("a", cleans=True))
+    (uuid,) = boots.arqs(ctx)
+    boots.bind(ctx, [uuid], models.new_uuid())
+    engine.drain(conf)
+    assert api.ask("POST", f"/v2/accelerator_requests/{uuid}/release").status_int == 409
+    given_up = api.call("POST", f"/v2/accelerator_requests/{uuid}/release?force=true")
+    assert shape(given_up) == shape(sample("accelerator-request-release-response"))
 
 
 def test_device_profiles(api: Api) -> None:

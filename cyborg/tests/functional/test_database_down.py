@@ -42,6 +42,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "GET /v2/accelerator_requests/{uuid}": ("", None),
     "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
     "DELETE /v2/accelerator_requests/{uuid}": ("", None),
+    "POST /v2/accelerator_requests/{uuid}/release": ("?force=true", None),
     "GET /v2/attributes": ("", None),
     "POST /v2/attributes": ("", ATTRIBUTE),
     "GET /v2/attributes/{uuid}": ("", None),
@@ -57,10 +58,12 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "DELETE /v2/device_profiles/{uuid_or_name}": ("", None),
     "GET /v2/devices": ("?type=FPGA", None),
     "GET /v2/devices/{uuid}": ("", None),
+    "DELETE /v2/devices/{uuid}": ("?force=true", None),
     "POST /v2/devices/{uuid}/enable": ("", None),
     "POST /v2/devices/{uuid}/disable": ("", None),
     "GET /v2/services": ("?state=up", None),
     "GET /v2/services/{uuid}": ("", None),
+    "DELETE /v2/services/{uuid}": ("?force=true", None),
 }
 
 Call = Callable[[str], webob.Response]

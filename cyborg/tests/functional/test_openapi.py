@@ -158,11 +158,13 @@ def test_the_api_keeps_to_it(url: str, version: versions.Version, tmp_path: path
 def known_uuids(url: str) -> list[str]:
     """The uuids of all there is, and the instance that has an ARQ."""
     keys = {"accelerator_requests": "arqs"}
-    found = [
-        item["uuid"]
-        for name in root.RESOURCES
-        for item in requests.get(f"{url}/v2/{name}", timeout=PATIENCE).json()[keys.get(name, name)]
-    ]
+    queries = {"accelerator_requests": "?all_projects=true"}
+    headers = {versions.HEADER: f"{versions.SERVICE_TYPE} latest"}
+    found = []
+    for name in root.RESOURCES:
+        path = f"{url}/v2/{name}{queries.get(name, '')}"
+        listed = requests.get(path, headers=headers, timeout=PATIENCE).json()
+        found += [item["uuid"] for item in listed[keys.get(name, name)]]
     return [*found, INSTANCE]
 
 

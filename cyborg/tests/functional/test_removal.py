@@ -121,10 +121,10 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
     assert (found.uuid, found.hostname) == (arq, hosts.ROOT)
     assert offered(cloud, "b") == 2
     with pytest.raises(errors.Conflict, match="not known to be down"):
-        removal.release_arq(arq, force=False)
+        removal.release_arq(cloud.ctx, arq, force=False)
     go_down()
 
-    (given_up,) = removal.release_arq(arq, force=False).arqs
+    (given_up,) = removal.release_arq(cloud.ctx, arq, force=False).arqs
 
     assert (given_up.uuid, given_up.state, given_up.host_step) == (arq, models.DELETING, "clean")
     assert "the agent does not answer" in str(given_up.last_error)
@@ -132,7 +132,7 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
     assert rows(models.Arq, models.Work) == {}
     assert offered(cloud, "b") == 3
     with pytest.raises(errors.NotFound):
-        removal.release_arq(arq, force=True)
+        removal.release_arq(cloud.ctx, arq, force=True)
 
 
 @pytest.mark.every_database
@@ -152,7 +152,7 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     go_down()
 
     steps = {
-        uuid: removal.release_arq(uuid, force=False).arqs[0].host_step
+        uuid: removal.release_arq(cloud.ctx, uuid, force=False).arqs[0].host_step
         for uuid in (bound, preparing, unbound, failed)
     }
 
@@ -165,7 +165,7 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     assert [offered(cloud, letter) for letter in "abc"] == [3, 3, 3]
     for uuid in left:
         with pytest.raises(errors.Conflict, match="without an attach handle"):
-            removal.release_arq(uuid, force=True)
+            removal.release_arq(cloud.ctx, uuid, force=True)
 
 
 def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
@@ -173,15 +173,15 @@ def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
     cloud.agent = "fails"
     (stuck,) = boots.arqs(cloud.ctx)
     with pytest.raises(errors.Conflict):
-        removal.release_arq(arq, force=False)
-    removal.release_arq(arq, force=True)
+        removal.release_arq(cloud.ctx, arq, force=False)
+    removal.release_arq(cloud.ctx, arq, force=True)
     work_off(cloud)
     assert boots.states(cloud.ctx) == {stuck: models.INITIAL}
     # What is only asked for holds nothing yet.
     boots.bind(cloud.ctx, [stuck], models.new_uuid(), device_rp_uuid=cloud.cards["a"].provider)
     with pytest.raises(errors.Conflict):
-        removal.release_arq(stuck, force=False)
-    assert removal.release_arq(stuck, force=True).arqs[0].state == models.BIND_STARTED
+        removal.release_arq(cloud.ctx, stuck, force=False)
+    assert removal.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED
     work_off(cloud)
     assert rows(models.Arq, models.Work) == {}
 
@@ -194,7 +194,7 @@ def test_a_step_that_ends_after_all_changes_nothing(
     cleaned: list[GivenUp] = []
 
     def clean(*_arguments: object) -> None:
-        cleaned.append(removal.release_arq(arq, force=True))
+        cleaned.append(removal.release_arq(cloud.ctx, arq, force=True))
 
     monkeypatch.setattr("cyborg.rpc.run_host_step", clean)
     work_off(cloud)
