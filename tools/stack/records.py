@@ -66,6 +66,8 @@ class Records:
                 stdout=log,
                 stderr=log,
                 env=environment(**variables),
+                # Not where we are: uWSGI would load a checkout's package instead of the installed.
+                cwd=self._logs,
                 start_new_session=True,
             )
         record = {"pid": process.pid, "started": _start_time(process.pid)}
@@ -80,6 +82,7 @@ class Records:
                 stdout=log,
                 stderr=log,
                 env=environment(**variables),
+                cwd=self._logs,
                 check=False,
             ).returncode
         if status != 0:
