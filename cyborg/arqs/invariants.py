@@ -34,6 +34,7 @@ def violations() -> list[str]:
             *_wrong_provider(session),
             *_without_work(session),
             *_gone_but_kept(session),
+            *_removed_but_kept(session),
         ]
 
 
@@ -173,3 +174,13 @@ def _gone_but_kept(session: orm.Session) -> Iterator[str]:
     empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles)
     for (name,) in session.execute(empty):
         yield f"Deployable {name} has vanished from its host, holds nothing, and is still kept."
+
+
+def _removed_but_kept(session: orm.Session) -> Iterator[str]:
+    """A host that was removed has nothing, and goes when Placement has nothing of it either."""
+    host = models.Host
+    device = sa.exists().where(models.Device.host_id == host.id)
+    wanted = sa.exists().where(models.Work.kind == work.PLACEMENT, models.Work.key == host.name)
+    query = sa.select(host.name).where(host.removed.is_(True), sa.or_(device, ~wanted))
+    for (name,) in session.execute(query):
+        yield f"Host {name} was removed, but has devices, or no work that would forget it."

@@ -120,6 +120,19 @@ def test_work_that_is_about_the_whole_cloud_is_no_orphan(arq: str) -> None:
     assert invariants.orphans() == []
 
 
+def test_a_removed_host_that_is_never_forgotten_is_seen(arq: str) -> None:
+    hosts.apply(host="host-2")
+    with db.writer() as session:
+        db.update(session, models.Host, models.Host.name == "host-2", removed=True)
+    assert invariants.violations() == []
+    with db.writer() as session:
+        db.delete(session, models.Work)
+    (sentence,) = invariants.violations()
+    assert sentence.startswith("Host host-2 was removed")
+    _change(models.Host, removed=True)
+    assert len(invariants.violations()) == 2
+
+
 def test_work_about_nothing_is_an_orphan_when_it_is_old(arq: str) -> None:
     with db.writer() as session:
         db.delete(session, models.Work)

@@ -14,6 +14,7 @@ from oslo_context import context as oslo_context
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.drivers import facts
+from cyborg.inventory import admin, query
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
@@ -168,6 +169,42 @@ def test_a_disabled_device_is_reserved_and_comes_back(
     placement.sync()
     assert placement.offered(A) == {"FPGA": (4, 0)}
     assert placement.below(hosts.ROOT)[A].inventories["FPGA"].max_unit == 4
+
+
+def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
+    placement: PlacementServer, root: str
+) -> None:
+    names = [f"host-1_a{number}" for number in range(3)]
+
+    def report(sizes: tuple[int, int, int]) -> None:
+        parts = [
+            hosts.deployable(name, range(10 * number, 10 * number + size))
+            for number, (name, size) in enumerate(zip(names, sizes, strict=True))
+        ]
+        hosts.apply(hosts.device("a", *parts), hosts.card("b", range(40, 44)))
+        placement.sync()
+
+    def offers() -> dict[str, tuple[int, int, int]]:
+        found = placement.below(hosts.ROOT).values()
+        offered = {provider.name: provider.inventories["FPGA"] for provider in found}
+        return {name: (inv.total, inv.reserved, inv.max_unit) for name, inv in offered.items()}
+
+    report((4, 2, 1))
+    (device,) = {found.device.uuid for found in query.list_deployables() if found.name in names}
+    admin.set_device_status(device, admin.MAINTAINING)
+    placement.sync()
+    off = {"host-1_a0": (4, 4, 4), "host-1_a1": (2, 2, 2), "host-1_a2": (1, 1, 1)}
+    other = {"host-1_b": (4, 0, 4)}
+    assert offers() == off | other
+    # The same again, and then one part has more.
+    report((4, 2, 1))
+    assert offers() == off | other
+    report((4, 3, 1))
+    assert offers() == off | other | {"host-1_a1": (3, 3, 3)}
+    admin.set_device_status(device, admin.ENABLED)
+    placement.sync()
+    on = {"host-1_a0": (4, 0, 4), "host-1_a1": (3, 0, 3), "host-1_a2": (1, 0, 1)}
+    assert offers() == on | other
 
 
 def test_a_device_that_vanishes_takes_its_provider_with_it(
