@@ -17,11 +17,12 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import context, db, errors, profiles, rpc, work
+from cyborg.arqs import binding, service
 from cyborg.conductor import service as conductor
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.changes import provider_uuid
-from cyborg.tests import hosts
+from cyborg.tests import boots, hosts
 from cyborg.tests.placement_server import PlacementServer
 
 CLASSES = ("FPGA", "CUSTOM_OTHER")
@@ -188,12 +189,62 @@ class Cloud:
         with db.writer() as session:
             db.update(session, models.Work, due_ms=0, lease_ms=0)
 
+    def report(self) -> None:
+        """The agent reports what is plugged in, and all that follows is done."""
+        hosts.apply(*(card.device() for card in self.cards.values() if card.plugged))
+        self.work_off()
+
+    def work_off(self) -> None:
+        """Do all that can be done."""
+        for _ in range(3):
+            self.let_time_pass()
+            while self.do_one():
+                pass
+
+    def boot(self, letter: str) -> tuple[str, str]:
+        """Make an instance with an accelerator of that card, and return it and its ARQ."""
+        instance, card = models.new_uuid(), self.cards[letter]
+        self.placement.allocate(instance, card.provider, FPGA=1)
+        (arq,) = service.create(self.ctx, "FPGA")
+        target = boots.target(instance, device_rp_uuid=card.provider)
+        binding.request_changes(self.ctx, {arq.uuid: target}, [])
+        self.work_off()
+        return instance, arq.uuid
+
+    def go_down(self, name: str = "host-1") -> None:
+        """The host of that name is dead, and a conductor has noticed."""
+        with db.writer() as session:
+            db.update(session, models.Host, models.Host.name == name, down=True)
+
+    def offered(self, letter: str) -> int:
+        """How many accelerators of that card Placement offers."""
+        ((total, reserved),) = self.placement.offered(self.cards[letter].provider).values()
+        return total - reserved
+
+    def rows(self, *tables: type[models.Base]) -> dict[str, int]:
+        """How many rows there are, where there are any."""
+        with db.reader() as session:
+            counts = {
+                table.__tablename__: session.scalar(sa.select(sa.func.count()).select_from(table))
+                for table in tables
+            }
+        return {name: count for name, count in counts.items() if count}
+
     @contextlib.contextmanager
     def _immortal(self) -> Iterator[None]:
         """Let no commit be the last."""
         left, self.commits_left = self.commits_left, None
         yield
         self.commits_left = left
+
+
+@pytest.fixture
+def host_with_cards(cloud: Cloud) -> None:
+    """One host with three cards, in Placement, with nothing left to be done."""
+    cloud.renew()
+    for card in cloud.cards.values():
+        card.plugged = True
+    cloud.report()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cyborg.arqs import invariants
 from cyborg.db import schema
 from cyborg.placement import compare
 from cyborg.tests import servers
-from cyborg.tests.cloud import cloud  # noqa: F401
+from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401

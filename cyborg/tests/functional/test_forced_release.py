@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait for a host that is dead: an administrator finds and releases them."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, errors, work
+from cyborg.arqs import binding, release, removal, service
+from cyborg.arqs.removal import GivenUp
+from cyborg.db import models
+from cyborg.tests import boots, hosts
+from cyborg.tests.cloud import Cloud
+
+pytestmark = pytest.mark.usefixtures("host_with_cards")
+
+
+@pytest.mark.every_database
+def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Cloud) -> None:
+    instance, arq = cloud.boot("b")
+    cloud.agent = "is away"
+    cloud.placement.release(instance)
+    release.delete_instance_arqs(cloud.ctx, instance)
+    cloud.work_off()
+    assert service.list_arqs(cloud.ctx) == []
+    (found,) = service.list_arqs(cloud.ctx, state=models.DELETING)
+    assert (found.uuid, found.hostname) == (arq, hosts.ROOT)
+    assert cloud.offered("b") == 2
+    with pytest.raises(errors.Conflict, match="not known to be down"):
+        removal.release_arq(cloud.ctx, arq, force=False)
+    cloud.go_down()
+
+    (given_up,) = removal.release_arq(cloud.ctx, arq, force=False).arqs
+
+    assert (given_up.uuid, given_up.state, given_up.host_step) == (arq, models.DELETING, "clean")
+    assert "the agent does not answer" in str(given_up.last_error)
+    cloud.work_off()
+    assert cloud.rows(models.Arq, models.Work) == {}
+    assert cloud.offered("b") == 3
+    with pytest.raises(errors.NotFound):
+        removal.release_arq(cloud.ctx, arq, force=True)
+
+
+@pytest.mark.every_database
+def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) -> None:
+    _, bound = cloud.boot("a")
+    instance, unbound = cloud.boot("b")
+    _, failed = cloud.boot("b")
+    cloud.agent = "is away"
+    binding.request_changes(cloud.ctx, {}, [unbound])
+    cloud.placement.release(instance)
+    with db.writer() as session:
+        started = models.Arq.uuid == failed
+        db.update(session, models.Arq, started, state=models.BIND_STARTED)
+        binding.fail(session, failed, "made up")
+        work.want(session, work.HOST_STEP, session.scalars(sa.select(models.AttachHandle.uuid)))
+    _, preparing = cloud.boot("c")
+    cloud.go_down()
+
+    steps = {
+        uuid: removal.release_arq(cloud.ctx, uuid, force=False).arqs[0].host_step
+        for uuid in (bound, preparing, unbound, failed)
+    }
+
+    assert steps == {bound: None, preparing: "prepare", unbound: "clean", failed: "clean"}
+    cloud.work_off()
+    left = {unbound: models.UNBOUND, failed: models.BIND_FAILED}
+    assert boots.states(cloud.ctx) == left
+    assert boots.handles(cloud.ctx) == []
+    assert cloud.rows(models.Work) == {}
+    assert [cloud.offered(letter) for letter in "abc"] == [3, 3, 3]
+    for uuid in left:
+        with pytest.raises(errors.Conflict, match="without an attach handle"):
+            removal.release_arq(cloud.ctx, uuid, force=True)
+
+
+def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
+    _, arq = cloud.boot("b")
+    cloud.agent = "fails"
+    (stuck,) = boots.arqs(cloud.ctx)
+    with pytest.raises(errors.Conflict):
+        removal.release_arq(cloud.ctx, arq, force=False)
+    removal.release_arq(cloud.ctx, arq, force=True)
+    cloud.work_off()
+    assert boots.states(cloud.ctx) == {stuck: models.INITIAL}
+    # What is only asked for holds nothing yet.
+    boots.bind(cloud.ctx, [stuck], models.new_uuid(), device_rp_uuid=cloud.cards["a"].provider)
+    with pytest.raises(errors.Conflict):
+        removal.release_arq(cloud.ctx, stuck, force=False)
+    assert removal.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED
+    cloud.work_off()
+    assert cloud.rows(models.Arq, models.Work) == {}
+
+
+def test_a_step_that_ends_after_all_changes_nothing(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, arq = cloud.boot("b")
+    release.delete_arqs(cloud.ctx, [arq])
+    cleaned: list[GivenUp] = []
+
+    def clean(*_arguments: object) -> None:
+        cleaned.append(removal.release_arq(cloud.ctx, arq, force=True))
+
+    monkeypatch.setattr("cyborg.rpc.run_host_step", clean)
+    cloud.work_off()
+    assert len(cleaned) == 1
+    assert cloud.rows(models.Arq, models.Work) == {}
