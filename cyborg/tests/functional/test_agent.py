@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import queue
 import signal
@@ -154,12 +155,13 @@ def test_reports_and_host_steps_cross_every_transport(conf, tmp_path, run_conduc
     conf.set_override("host_step_control", str(control), group="fake_driver")
     run_agent(report_interval=1)
     conductor = run_conductor(refusals=1)
-    conductor.reports.get(timeout=PATIENCE)
+    report = conductor.reports.get(timeout=PATIENCE)
+    step = dataclasses.replace(test_payloads.step(), agent_started=report.started)
 
     with pytest.raises(rpc.HostStepFailed, match=r"^RuntimeError: out of order$"):
-        rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+        rpc.run_host_step(conf, "host-1", step, PATIENCE)
     control.unlink()
-    rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+    rpc.run_host_step(conf, "host-1", step, PATIENCE)
 
     conductor.reports.get(timeout=PATIENCE)
 
