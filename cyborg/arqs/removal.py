@@ -61,10 +61,11 @@ class GivenUp:
 def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
     """Free the handle of the caller's ARQ without the host step that it waits for.
 
-    ``force`` does so though the host is up.
+    ``force`` does so though the host is up, or the ARQ is Bound.
 
     :raises NotFound: there is none, or it is another project's
-    :raises Conflict: it holds no handle, or its host may yet do the step and it is not forced
+    :raises Conflict: it holds no handle, or it is not forced though its host may yet do the step or
+        an instance may use its device
     """
     given_up = _release_arq(ctx, uuid, force=force)
     rpc.kick()
@@ -88,6 +89,11 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
 def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:
     if host is None and arq.state != states.BIND_STARTED:
         raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
+    if not force and arq.state == states.BOUND:
+        raise errors.Conflict(
+            f"ARQ {arq.uuid} is {arq.state}: instance {arq.instance_uuid} may still run with its "
+            "device, though its host does not report. Give force=true if that instance is gone."
+        )
     if not force and (host is None or not host.down):
         raise errors.Conflict(
             f"ARQ {arq.uuid} is {arq.state}, and its host is not known to be down: what is to be "

@@ -57,9 +57,11 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
         work.want(session, work.HOST_STEP, session.scalars(sa.select(models.AttachHandle.uuid)))
     _, preparing = cloud.boot("c")
     cloud.go_down()
+    with pytest.raises(errors.Conflict, match="may still run with its device"):
+        removal.release_arq(cloud.ctx, bound, force=False)
 
     steps = {
-        uuid: removal.release_arq(cloud.ctx, uuid, force=False).arqs[0].host_step
+        uuid: removal.release_arq(cloud.ctx, uuid, force=uuid == bound).arqs[0].host_step
         for uuid in (bound, preparing, unbound, failed)
     }
 
