@@ -202,6 +202,7 @@ def test_a_conductor_notices_by_itself(conf: cfg.ConfigOpts) -> None:
     rpc.close()
 
 
+@pytest.mark.makes_up_rows
 def test_what_a_duty_meets_keeps_no_other_from_being_done(
     conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
 ) -> None:
