@@ -82,11 +82,13 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
     try:
         yield _start_upstream(stack, python.parent)
     finally:
+        scene.clear()
         for name in [name for name in stack.records.names() if name.startswith("upstream-")]:
             stack.records.stop(name)
-        for name in _OURS:
-            stack.start(name)
-        scene.clear()
+        for provider in scene.cloud.placement.resource_providers():
+            if provider.name.startswith("upstream-"):
+                scene.cloud.placement.delete_resource_provider(provider)
+        stack.up()
         for device in devices:
             scene.cloud.accelerator.post(f"/devices/{device}/enable")
 

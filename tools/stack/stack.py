@@ -131,13 +131,16 @@ class Stack:
                 hypervisors = {found.name for found in admin.compute.hypervisors()}
                 providers = list(admin.placement.resource_providers())
                 roots = {found.name for found in providers}
+                devices = {f"{host}_FakeDevice" for host in settings.HOSTS}
                 offered = [
                     found
                     for found in providers
-                    if found.name.endswith("_FakeDevice") and self._offers(admin, found.id)
+                    if found.name in devices and self._offers(admin, found.id)
                 ]
                 hosts = set(settings.HOSTS)
-                return (hosts <= hypervisors and hosts <= roots and len(offered) == 2) or None
+                return (
+                    hosts <= hypervisors and hosts <= roots and len(offered) == len(devices)
+                ) or None
             return None
 
         self.records.until("the compute hosts", ready, of=self.records.names())
