@@ -21,7 +21,6 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
         work.BIND: binding.bind_instance,
         work.NOVA_EVENT: lambda claim: events.tell_nova(conf, claim),
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
-        work.PLACEMENT: lambda claim: None,
     }
     done: list[str] = []
     while (claim := work.claim(f"test#{next(_numbers)}", 30.0, handlers)) is not None:
