@@ -118,7 +118,7 @@ def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | N
     random.shuffle(candidates)
     for candidate in candidates:
         started = time.monotonic()
-        if _take(candidate.id, owner, lease_seconds):
+        if _take(candidate, owner, lease_seconds):
             taken = Claim(
                 id=candidate.id,
                 kind=candidate.kind,
@@ -155,9 +155,11 @@ def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
 
 
 @db.retry
-def _take(row_id: int, owner: str, lease_seconds: float) -> bool:
+def _take(candidate: sa.Row[Any], owner: str, lease_seconds: float) -> bool:
     row = models.Work
-    guard = (row.id == row_id, row.due_ms <= db.now_ms(), _free())
+    # SQLite gives the number of a row that is gone to the next one, which is other work.
+    same = (row.id == candidate.id, row.kind == candidate.kind, row.key == candidate.key)
+    guard = (*same, row.due_ms <= db.now_ms(), _free())
     lease_ms = db.now_ms() + round(lease_seconds * 1000)
     with db.writer() as session:
         taken = db.update(
