@@ -93,7 +93,9 @@ class Deployable:
     ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
     abilities must run on each handle before and after use. ``prepared`` holds the uuids of the
     handles that are ready on the host now, where the driver can tell: one that a guest has and
-    that is not among them, as after a reboot of the host, is prepared again.
+    that is not among them, as after a reboot of the host, is prepared again. ``parent`` is the name
+    of the deployable of the same device below which this one's provider is: of the card whose
+    region it is.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Deployable:
     prepares: bool = False
     cleans: bool = False
     prepared: tuple[str, ...] | None = None
+    parent: str | None = None
 
     def __post_init__(self) -> None:
         _check_text("name", self.name, _NAME_MAX)
@@ -157,6 +160,7 @@ class Device:
         names = [deployable.name for deployable in self.deployables]
         if len(set(names)) != len(names):
             raise ValueError("a device has two deployables of one name")
+        _check_parents({deployable.name: deployable.parent for deployable in self.deployables})
 
     def to_wire(self) -> dict[str, Any]:
         """The device as plain data for a message."""
@@ -184,6 +188,7 @@ class Device:
                 prepares=item.get("prepares", False),
                 cleans=item.get("cleans", False),
                 prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
+                parent=item.get("parent"),
             )
             for item in data["deployables"]
         )
@@ -198,6 +203,18 @@ class Device:
             vendor_board_info=data.get("vendor_board_info"),
             unhealthy=data.get("unhealthy"),
         )
+
+
+def _check_parents(parents: Mapping[str, str | None]) -> None:
+    for name in parents:
+        above, seen = parents[name], {name}
+        while above is not None:
+            if above not in parents:
+                raise ValueError(f"deployable {name!r} is below {above!r}, which its device lacks")
+            if above in seen:
+                raise ValueError(f"deployable {name!r} is below itself")
+            seen.add(above)
+            above = parents[above]
 
 
 def _check_fact(key: str, value: object) -> None:

@@ -26,6 +26,23 @@ def test_a_deployable_that_cannot_be_stored_is_refused(changes: dict[str, object
 
 
 @pytest.mark.parametrize(
+    ("parents", "why"),
+    [
+        ({"host-1_a": "host-1_c"}, "which its device lacks"),
+        ({"host-1_a": "host-1_a"}, "is below itself"),
+        ({"host-1_a": "host-1_b", "host-1_b": "host-1_a"}, "is below itself"),
+    ],
+)
+def test_a_deployable_is_below_another_of_its_device(parents: dict[str, str], why: str) -> None:
+    parts = [
+        hosts.deployable(name, [number], parent=parents.get(name))
+        for number, name in enumerate(("host-1_a", "host-1_b"))
+    ]
+    with pytest.raises(ValueError, match=why):
+        hosts.device("a", *parts)
+
+
+@pytest.mark.parametrize(
     "changes", [{"std_board_info": "a\0"}, {"vendor_board_info": "\udcff"}, {"vendor": "\udcff"}]
 )
 def test_a_device_that_cannot_be_stored_is_refused(changes: dict[str, str]) -> None:

@@ -106,6 +106,23 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     assert not deployable.cleans
 
 
+def test_a_parent_is_on_the_wire_and_an_older_sender_knows_none():
+    parts = [
+        base.Deployable(
+            name=name, resource_class="FPGA", num_accelerators=0, attach_handles=(), parent=parent
+        )
+        for name, parent in (("host-1_card", None), ("host-1_region", "host-1_card"))
+    ]
+    (device,) = report().devices["pci_driver"]
+    nested = dataclasses.replace(device, deployables=tuple(parts))
+    wire = json.loads(json.dumps(nested.to_wire()))
+
+    assert base.Device.from_wire(wire) == nested
+    for part in wire["deployables"]:
+        del part["parent"]
+    assert [part.parent for part in base.Device.from_wire(wire).deployables] == [None, None]
+
+
 def test_the_digest_is_of_what_is_said_not_of_when():
     later = dataclasses.replace(report(), started=report().started + 1, counter=8)
 
