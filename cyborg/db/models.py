@@ -172,7 +172,22 @@ class Deployable(Base):
     num_accelerators: orm.Mapped[int] = orm.mapped_column()
     rp_uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
     driver_name: orm.Mapped[str] = orm.mapped_column(string(100))
+    #: How it is programmed, as its driver says: ``dynamic``, ``single-program``; null: it is not.
+    program_mode: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
+    #: The vendor in the trait of a function; empty where there is none in it.
+    function_vendor: orm.Mapped[str] = orm.mapped_column(
+        string(50), default="", server_default=""
+    )
+    #: What it runs: image and function, as far as known; both null where it is not programmed.
     bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    function_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: When that was written, by the database's clock, on whose behalf, and how it was verified.
+    programmed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    programmed_by: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    verified_by: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: It is being programmed, or that was interrupted: nothing of it may be given to anybody.
+    in_doubt: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
     prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
     cleans: orm.Mapped[bool] = orm.mapped_column(default=False)

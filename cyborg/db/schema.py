@@ -13,7 +13,7 @@ import alembic.script
 import sqlalchemy as sa
 
 from cyborg import db
-from cyborg.db import models as db_models
+from cyborg.db import program_models as db_models
 
 
 def _config() -> alembic.config.Config:
@@ -68,4 +68,4 @@ def differences(connection: sa.Connection) -> list[object]:
     context = alembic.migration.MigrationContext.configure(
         connection, opts={"compare_type": True}
     )
-    return list(alembic.autogenerate.compare_metadata(context, db_models.Base.metadata))
+    return list(alembic.autogenerate.compare_metadata(context, db_models.Operation.metadata))
