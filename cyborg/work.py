@@ -27,6 +27,7 @@ BIND = "bind"
 NOVA_EVENT = "nova-event"
 PLACEMENT = "placement"
 HOST_STEP = "host-step"
+PROGRAM = "program"
 INSTANCES = "instances"
 
 #: Seconds of the first back-off and of the longest. Lease, poll and the first back-offs together
