@@ -57,6 +57,17 @@ class Endpoint:
         if run.failure is not None:
             raise rpc.HostStepFailed(run.failure)
 
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        """Load a bitstream into a deployable.
+
+        :raises ProgramFailed: it is not loaded
+        """
+        del context, wait
+        sentence = f"Driver {step.get('driver')} cannot program a deployable"
+        raise rpc.ProgramFailed(sentence, written=False)
+
     def _ability(self, step: rpc.HostStep) -> Callable[[base.HeldHandle], None]:
         driver = self._drivers.get(step.driver)
         if driver is None:

@@ -14,12 +14,19 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import pathlib
+
     from cyborg.drivers import pci
 
 #: Device types of the REST API. A new type is a word here, not a migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
 #: What a handle is. Nova attaches PCI only; NVMF is where an initiator connects to.
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
+#: A region of its own, offered whatever it runs.
+DYNAMIC = "dynamic"
+#: One program for all handles of the deployable, which offers nothing until it is programmed.
+SINGLE_PROGRAM = "single-program"
+PROGRAM_MODES = frozenset({DYNAMIC, SINGLE_PROGRAM})
 
 #: Facts that every driver states in the same words, as attributes of a deployable: the key and the
 #: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
@@ -42,6 +49,9 @@ _NAME_MAX = 255
 _COUNT_MAX = 2**31 - 1
 _canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
 _CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
+#: Ids of functions and their vendors become parts of a trait.
+_FUNCTION = re.compile(r"[A-Za-z0-9_.-]{0,128}", re.ASCII)
+_FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,64}", re.ASCII)
 
 
 def canonical_json(value: Any) -> str:
@@ -96,6 +106,11 @@ class Deployable:
     that is not among them, as after a reboot of the host, is prepared again. ``parent`` is the name
     of the deployable of the same device below which this one's provider is: of the card whose
     region it is.
+
+    ``program_mode``, one of :data:`PROGRAM_MODES`, says that the driver's :class:`Programmable`
+    ability can load a function, and how far one reaches. ``function`` is the id of the function
+    that the hardware itself shows as loaded: empty where it shows none, None where it cannot tell.
+    ``function_vendor`` is the vendor's part of the trait that is made of it, such as ``INTEL``.
     """
 
     name: str
@@ -108,9 +123,13 @@ class Deployable:
     cleans: bool = False
     prepared: tuple[str, ...] | None = None
     parent: str | None = None
+    program_mode: str | None = None
+    function: str | None = None
+    function_vendor: str = ""
 
     def __post_init__(self) -> None:
         _check_text("name", self.name, _NAME_MAX)
+        _check_program(self.program_mode, self.function, self.function_vendor)
         for symbol in (self.resource_class, *self.traits):
             if not _CLASS_OR_TRAIT.fullmatch(symbol):
                 raise ValueError(
@@ -189,6 +208,9 @@ class Device:
                 cleans=item.get("cleans", False),
                 prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
                 parent=item.get("parent"),
+                program_mode=item.get("program_mode"),
+                function=item.get("function"),
+                function_vendor=item.get("function_vendor", ""),
             )
             for item in data["deployables"]
         )
@@ -222,6 +244,17 @@ def _check_fact(key: str, value: object) -> None:
         _check_storable(f"attribute {key}", value)
     elif type(value) is not int or not 0 <= value <= _COUNT_MAX:
         raise ValueError(f"attribute {key} must be a number from 0 to {_COUNT_MAX}, not {value!r}")
+
+
+def _check_program(mode: str | None, function: str | None, vendor: str) -> None:
+    if mode is not None and mode not in PROGRAM_MODES:
+        raise ValueError(f"program_mode {mode!r} is none of {sorted(PROGRAM_MODES)}")
+    if function is not None and mode is None:
+        raise ValueError(f"function {function!r} is of a deployable without a program_mode")
+    if not (function is None or _FUNCTION.fullmatch(function)):
+        raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
+    if not _FUNCTION_VENDOR.fullmatch(vendor):
+        raise ValueError(f"function_vendor {vendor!r} is no part of a trait: use A-Z, 0-9 and _")
 
 
 def _check_text(field_name: str, value: object, limit: int) -> None:
@@ -318,3 +351,46 @@ class Cleanable(Protocol):
 
     def clean(self, handle: HeldHandle) -> None:
         """Remove every trace of the last use; return when done, raise when it cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTarget:
+    """The deployable that is to be programmed, and its device's control path."""
+
+    deployable: str
+    control_path: ControlPath
+    attach_handles: tuple[AttachHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programmed:
+    """What came of programming.
+
+    ``function`` is what the hardware shows as loaded now, as in :class:`Deployable`;
+    ``verified_by`` says in a few words how the driver knows that the bitstream is loaded.
+    """
+
+    function: str | None
+    verified_by: str
+
+
+class NothingWritten(Exception):
+    """A driver refused a bitstream before it touched the hardware: what ran before still runs."""
+
+
+@runtime_checkable
+class Programmable(Protocol):
+    """Deployables with a ``program_mode`` can be given another function.
+
+    May be run twice, never while a guest has a handle of the deployable, and never for two
+    deployables of one device at once.
+    """
+
+    def program(self, target: ProgramTarget, bitstream: pathlib.Path) -> Programmed:
+        """Load the bitstream; return when it is verified to be there.
+
+        The file is complete and its hash is verified. Nobody else changes it meanwhile.
+
+        :raises NothingWritten: it was refused and what ran before still runs; after any other
+            exception the deployable counts as unprogrammed
+        """

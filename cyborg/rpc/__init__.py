@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the services: the two payloads, the clients and the servers.
+"""Messages between the services: the payloads, the clients and the servers.
 
 A message only carries a report or asks for a step. What must not be lost is in the database.
 """
@@ -20,10 +20,12 @@ from cyborg.rpc.faults import (
     HostStepFailed,
     HostStepRunning,
     HostUnreachable,
+    ProgramFailed,
     ReportFailed,
+    TooOld,
 )
 from cyborg.rpc.link import VERSION
-from cyborg.rpc.payloads import HostReport, HostStep
+from cyborg.rpc.payloads import HostReport, HostStep, ProgramAnswer, ProgramStep
 from cyborg.rpc.servers import AgentEndpoint, ConductorEndpoint, Server
 
 __all__ = [
@@ -37,6 +39,9 @@ __all__ = [
     "HostStepFailed",
     "HostStepRunning",
     "HostUnreachable",
+    "ProgramAnswer",
+    "ProgramFailed",
+    "ProgramStep",
     "ReportFailed",
     "Server",
     "agent_server",
@@ -47,6 +52,7 @@ __all__ = [
     "kick",
     "report",
     "run_host_step",
+    "run_program",
     "use_memory",
 ]
 
@@ -124,6 +130,24 @@ def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: floa
             raise
 
 
+def run_program(
+    conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
+) -> ProgramAnswer:
+    """Have the agent of ``host`` load a bitstream; return when it is verified to be there.
+
+    :raises ProgramFailed: it is not loaded
+    :raises HostStepRunning: it is not done within ``timeout`` seconds; asking again joins it
+    :raises HostUnreachable: no answer
+    :raises BrokerUnreachable: there is nothing to ask over
+    """
+    with metrics.observed(metrics.HOST_STEP_SECONDS, action="program", outcome="done") as seen:
+        try:
+            return _run_program(conf, host, step, timeout)
+        except errors.CyborgError as exc:
+            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
+            raise
+
+
 _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
     BrokerUnreachable: "no_broker",
     HostStepRunning: "running",
@@ -140,6 +164,25 @@ def _run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: flo
         raise HostStepFailed(answer["failed"])
     if "running" in answer:
         raise HostStepRunning(answer["running"])
+
+
+def _run_program(
+    conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
+) -> ProgramAnswer:
+    try:
+        answer = _link(conf).program(host, step, timeout)
+        if "failed" in answer:
+            # Without a word on it, whatever ran before cannot be relied on.
+            raise ProgramFailed(answer["failed"], written=answer.get("written", True))
+        if "running" in answer:
+            raise HostStepRunning(answer["running"])
+        return ProgramAnswer.from_wire(answer)
+    except TooOld as exc:
+        raise ProgramFailed(str(exc), written=False) from exc
+    except BadMessage as exc:
+        raise ProgramFailed(str(exc), written=True) from exc
+    except KeyError as exc:
+        raise ProgramFailed(f"The agent's answer lacks {exc}", written=True) from exc
 
 
 def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:

@@ -10,6 +10,10 @@ class BadMessage(errors.CyborgError):
     """The other service does not understand the message, or failed over it."""
 
 
+class TooOld(BadMessage):
+    """The other service, or the version that messages to it keep to, has no such method."""
+
+
 class HostUnreachable(errors.ServiceUnavailable):
     """No agent of the host answered in time. What it was asked may happen all the same."""
 
@@ -27,6 +31,14 @@ class HostStepFailed(errors.CyborgError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message.encode(errors="backslashreplace").decode())
+
+
+class ProgramFailed(HostStepFailed):
+    """A deployable was not programmed. Unless ``written``, what ran on it before still runs."""
+
+    def __init__(self, message: str, *, written: bool) -> None:
+        super().__init__(message)
+        self.written = written
 
 
 class ReportFailed(errors.CyborgError):

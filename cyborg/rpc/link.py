@@ -21,8 +21,9 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 #: What this release speaks, and the least that a receiver must.
-VERSION = "2.0"
+VERSION = "2.1"
 _LEAST = "2.0"
+_PROGRAMS = "2.1"
 
 #: A topic that no queue is bound to.
 _NOBODY = "cyborg-nobody"
@@ -98,6 +99,18 @@ class Link:
         )
         whom = f"the agent of host {host}"
         return self._call(client, whom, "host_step", step=step.to_wire(), wait=wait)
+
+    def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
+        """Have an agent load a bitstream."""
+        client = self._agent.prepare(
+            server=host,
+            version=_PROGRAMS,
+            timeout=wait + SILENCE,
+            call_monitor_timeout=SILENCE,
+            retry=1,
+        )
+        whom = f"the agent of host {host}"
+        return self._call(client, whom, "program", step=step.to_wire(), wait=wait)
 
     def close(self) -> None:
         """Close every connection, as far as none waits for a broker that is down."""
@@ -177,7 +190,13 @@ def _failures_of(whom: str) -> Iterator[None]:
         raise faults.HostUnreachable(f"{whom} is not connected to the message broker") from exc
     except messaging.MessagingTimeout as exc:
         raise faults.HostUnreachable(f"{whom} does not answer") from exc
+    except (messaging.RPCVersionCapError, messaging.UnsupportedVersion) as exc:
+        raise faults.TooOld(f"{whom} is of a release that cannot do this: {exc}") from exc
     except messaging.RemoteError as exc:
+        if exc.exc_type == messaging.UnsupportedVersion.__name__:
+            raise faults.TooOld(
+                f"{whom} is of a release that cannot do this: {exc.value}"
+            ) from exc
         raise faults.BadMessage(f"{whom} failed: {exc.exc_type}: {exc.value}") from exc
     except Exception as exc:
         raise faults.BrokerUnreachable(f"the message broker cannot be reached: {exc}") from exc

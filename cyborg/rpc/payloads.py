@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two payloads. They cross as plain data, and a reader ignores what it does not know."""
+"""The payloads. They cross as plain data, and a reader ignores what it does not know."""
 
 from __future__ import annotations
 
@@ -122,4 +122,103 @@ class HostStep:
             cpid_info=data["cpid_info"],
             asked_ms=data["asked_ms"],
             agent_started=data["agent_started"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramStep:
+    """An order to load an image of Glance into a deployable.
+
+    ``deployable`` is its name and ``cpid_type`` and ``cpid_info`` are the control path of its
+    device. ``hash_algo`` and ``hash_value`` are what the image must have; ``md5`` stands for
+    Glance's checksum, where the image has nothing better. ``function_id`` is the function that
+    must be loaded in the end, if anybody knows. ``signature`` holds the image's properties of a
+    signature, and is empty where it has none. The rest is as in :class:`HostStep`.
+    """
+
+    driver: str
+    deployable: str
+    deployable_uuid: str
+    cpid_type: str
+    cpid_info: Mapping[str, str]
+    attach_handles: tuple[base.AttachHandle, ...]
+    image_uuid: str
+    size: int
+    hash_algo: str
+    hash_value: str
+    function_id: str | None
+    signature: Mapping[str, str]
+    asked_ms: int
+    agent_started: int
+
+    def target(self) -> base.ProgramTarget:
+        """What a driver is given.
+
+        :raises TypeError, ValueError: no driver reports such a deployable
+        """
+        return base.ProgramTarget(
+            deployable=self.deployable,
+            control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
+            attach_handles=self.attach_handles,
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The step as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> ProgramStep:
+        """The step of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError, TypeError, ValueError: the data is no step
+        """
+        return cls(
+            driver=data["driver"],
+            deployable=data["deployable"],
+            deployable_uuid=data["deployable_uuid"],
+            cpid_type=data["cpid_type"],
+            cpid_info=data["cpid_info"],
+            attach_handles=tuple(
+                base.AttachHandle(
+                    attach_type=handle["attach_type"], attach_info=handle["attach_info"]
+                )
+                for handle in data["attach_handles"]
+            ),
+            image_uuid=data["image_uuid"],
+            size=data["size"],
+            hash_algo=data["hash_algo"],
+            hash_value=data["hash_value"],
+            function_id=data["function_id"],
+            signature=data.get("signature", {}),
+            asked_ms=data["asked_ms"],
+            agent_started=data["agent_started"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramAnswer:
+    """A deployable was programmed.
+
+    ``function`` is what the hardware shows as loaded, None where it cannot tell. A report of this
+    agent whose counter is ``report_counter`` or less may show what was there before.
+    """
+
+    function: str | None
+    verified_by: str
+    report_counter: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> ProgramAnswer:
+        """The answer of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError: the data is no such answer
+        """
+        return cls(
+            function=data["function"],
+            verified_by=data["verified_by"],
+            report_counter=data["report_counter"],
         )

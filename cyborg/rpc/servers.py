@@ -12,11 +12,12 @@ import oslo_messaging as messaging
 from oslo_context import context as oslo_context
 
 from cyborg import errors
-from cyborg.rpc import faults
+from cyborg.rpc import faults, payloads
 
 LOG = logging.getLogger(__name__)
 
-VERSION = "2.0"
+#: 2.1 added ``program`` to the agent.
+VERSION = "2.1"
 
 _RECONNECT_PAUSE = 1.0
 _STOP_GRACE = 10.0
@@ -42,6 +43,15 @@ class AgentEndpoint(Protocol):
         :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
         """
 
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> payloads.ProgramAnswer:
+        """Load a bitstream into a deployable.
+
+        :raises ProgramFailed: it is not loaded
+        :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
+        """
+
 
 class ConductorMethods:
     """The conductor's endpoint on the wire."""
@@ -51,11 +61,11 @@ class ConductorMethods:
     def __init__(self, endpoint: ConductorEndpoint) -> None:
         self._endpoint = endpoint
 
-    def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, str]:
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
         """Store a host report."""
         return _answer(context, lambda: self._endpoint.report(context, report))
 
-    def kick(self, context: dict[str, Any]) -> dict[str, str]:
+    def kick(self, context: dict[str, Any]) -> dict[str, Any]:
         """Look for work now."""
         return _answer(context, lambda: self._endpoint.kick(context))
 
@@ -70,25 +80,36 @@ class AgentMethods:
 
     def host_step(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
-    ) -> dict[str, str]:
+    ) -> dict[str, Any]:
         """Carry out a step."""
         return _answer(context, lambda: self._endpoint.host_step(context, step, wait))
 
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> dict[str, Any]:
+        """Load a bitstream into a deployable."""
+        return _answer(
+            context, lambda: self._endpoint.program(context, step, wait).to_wire()
+        )
 
-def _answer(context: dict[str, Any], method: Callable[[], None]) -> dict[str, str]:
+
+def _answer(
+    context: dict[str, Any], method: Callable[[], dict[str, Any] | None]
+) -> dict[str, Any]:
     """What went wrong travels as a sentence: an exception would need its class on both sides."""
     # In every log line from here on.
     oslo_context.RequestContext(global_request_id=context.get("request_id"))
     try:
-        method()
+        return method() or {}
     except faults.HostStepRunning as exc:
         return {"running": str(exc)}
+    except faults.ProgramFailed as exc:
+        return {"failed": str(exc), "written": exc.written}
     except errors.CyborgError as exc:
         return {"failed": str(exc)}
     except Exception as exc:
         LOG.exception("A message met a fault")
         return {"failed": f"{type(exc).__name__}; the log of the service that failed has more"}
-    return {}
 
 
 class Server:

@@ -53,6 +53,7 @@ class Agent:
 
     def reset(self) -> None:
         self.steps: queue.Queue[tuple[rpc.HostStep, float]] = queue.Queue()
+        self.programs: queue.Queue[tuple[rpc.ProgramStep, float]] = queue.Queue()
         self.fault: Exception | None = None
         self.gate.set()
 
@@ -61,6 +62,23 @@ class Agent:
         self.gate.wait(PATIENCE)
         if self.fault is not None:
             raise self.fault
+
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        self.programs.put((rpc.ProgramStep.from_wire(step), wait))
+        if self.fault is not None:
+            raise self.fault
+        return test_payloads.program_answer()
+
+
+class OlderAgent:
+    """As an agent was before it could program."""
+
+    target = messaging.Target(version="2.0")
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        """Nothing to do."""
 
 
 @dataclasses.dataclass
@@ -85,6 +103,7 @@ def running(request):
             rpc.conductor_server(conf, services.conductor),
             rpc.agent_server(conf, "host-1", services.agent),
             rpc.agent_server(conf, "host-2", services.other_agent),
+            rpc._server(conf, link.AGENT_TOPIC, "older", OlderAgent()),
         ]
         for server in receiving:
             server.start()
@@ -175,6 +194,56 @@ def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
 
     with pytest.raises(rpc.HostStepRunning, match=r"^still preparing$"):
         rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+
+def test_programming_is_answered_with_what_is_loaded(services):
+    answer = rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert answer == test_payloads.program_answer()
+    assert services.agent.programs.get_nowait() == (test_payloads.program_step(), 30)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_programming_that_failed_tells_whether_anything_was_written(services, written):
+    services.agent.fault = rpc.ProgramFailed("the bitstream is for another card", written=written)
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^the bitstream is for another card$") as caught:
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert caught.value.written is written
+
+
+def test_programming_that_met_a_fault_may_have_written(services):
+    services.agent.fault = RuntimeError("details")
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^(?!.*details).*RuntimeError") as caught:
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert caught.value.written
+
+
+def test_programming_that_goes_on_is_told_from_one_that_failed(services):
+    services.agent.fault = rpc.HostStepRunning("still writing")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"^still writing$"):
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+
+def test_an_older_agent_cannot_program_and_has_written_nothing(services):
+    with pytest.raises(rpc.ProgramFailed, match=r"host older is of a release") as caught:
+        rpc.run_program(services.conf, "older", test_payloads.program_step(), 30)
+
+    assert not caught.value.written
+
+
+def test_while_messages_keep_to_an_older_version_nothing_is_programmed(conf):
+    with messages.transport(conf, "memory"):
+        conf.set_override("agent", "2.0", group="upgrade_levels")
+
+        with pytest.raises(rpc.ProgramFailed, match=r"2\.0") as caught:
+            rpc.run_program(conf, "host-1", test_payloads.program_step(), 30)
+
+    assert not caught.value.written
 
 
 def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):

@@ -166,7 +166,8 @@ def test_what_to_look_at_before_an_upgrade(status: Status) -> None:
     code, found = status.json("upgrade", "check", "--json")
     assert code == 1
     by_name = {check["check"]: check for check in found["checks"]}
-    assert by_name["RPC pins"]["result"] == 0
+    assert by_name["RPC pins"]["result"] == 1
+    assert "[upgrade_levels] conductor = 2.0" in by_name["RPC pins"]["details"]
     assert "[DEFAULT] quota_gpus" in by_name["Options without a meaning"]["details"]
 
 

@@ -17,6 +17,11 @@ from cyborg.tests import hosts
         {"attributes": {"key": 5}},
         {"num_accelerators": 2**31},
         {"name": "host-1_\0"},
+        {"program_mode": "static"},
+        {"function": "9aeffe5f"},
+        {"program_mode": "dynamic", "function": "a b"},
+        {"program_mode": "dynamic", "function": "a" * 129},
+        {"program_mode": "dynamic", "function_vendor": "intel"},
     ],
 )
 def test_a_deployable_that_cannot_be_stored_is_refused(changes: dict[str, object]) -> None:

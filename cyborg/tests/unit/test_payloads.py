@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,9 @@ def report() -> rpc.HostReport:
         attributes={"numa_node": 0},
         cleans=True,
         prepared=("6b1a7f6e-0d35-4e0e-9f0f-3a5b0c7d9e21",),
+        program_mode="dynamic",
+        function="9aeffe5f84570612c000c9660d824272",
+        function_vendor="INTEL",
     )
     device = base.Device(
         type="PCI",
@@ -65,7 +69,40 @@ def step() -> rpc.HostStep:
     )
 
 
-PAYLOADS: dict[str, rpc.HostReport | rpc.HostStep] = {"host_report": report(), "host_step": step()}
+def program_step() -> rpc.ProgramStep:
+    handle = base.AttachHandle(attach_type="TEST_PCI", attach_info=step().attach_info)
+    return rpc.ProgramStep(
+        driver="fake_driver",
+        deployable="host-1_FakeDevice",
+        deployable_uuid="e4c9b9c2-70ea-3a8e-8a3e-6a9a1f6f7a5b",
+        cpid_type="PCI",
+        cpid_info=step().cpid_info,
+        attach_handles=(handle,),
+        image_uuid="2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2",
+        size=4096,
+        hash_algo="sha512",
+        hash_value="ab" * 64,
+        function_id="9aeffe5f84570612c000c9660d824272",
+        signature={"img_signature_hash_method": "SHA-256"},
+        asked_ms=1_800_000_000_000,
+        agent_started=1_700_000_000_000,
+    )
+
+
+def program_answer() -> rpc.ProgramAnswer:
+    return rpc.ProgramAnswer(
+        function="9aeffe5f84570612c000c9660d824272",
+        verified_by="afu_id in sysfs",
+        report_counter=41,
+    )
+
+
+PAYLOADS: dict[str, Any] = {
+    "host_report": report(),
+    "host_step": step(),
+    "program_answer": program_answer(),
+    "program_step": program_step(),
+}
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
@@ -89,13 +126,16 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
     wire["devices"]["pci_driver"][0]["deployables"][0]["colour"] = "red"
 
     assert rpc.HostReport.from_wire(wire) == report()
-    assert rpc.HostStep.from_wire({**step().to_wire(), "deadline": 1}) == step()
+    for name in ("host_step", "program_answer", "program_step"):
+        payload = PAYLOADS[name]
+        assert type(payload).from_wire({**payload.to_wire(), "deadline": 1}) == payload
 
 
 def test_keys_that_an_older_sender_leaves_out_have_defaults():
     wire = report().to_wire()
     del wire["errors"]
-    for key in ("traits", "attributes", "prepares", "cleans"):
+    program = ("program_mode", "function", "function_vendor")
+    for key in ("traits", "attributes", "prepares", "cleans", *program):
         del wire["devices"]["pci_driver"][0]["deployables"][0][key]
 
     read = rpc.HostReport.from_wire(wire)
@@ -104,6 +144,8 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     assert (read.errors, deployable.traits, deployable.attributes) == ({}, (), {})
     assert not deployable.prepares
     assert not deployable.cleans
+    assert (deployable.program_mode, deployable.function) == (None, None)
+    assert deployable.function_vendor == ""
 
 
 def test_a_parent_is_on_the_wire_and_an_older_sender_knows_none():
