@@ -34,6 +34,7 @@ def violations() -> list[str]:
             *_wrong_provider(session),
             *_without_work(session),
             *_gone_but_kept(session),
+            *_wrong_parent(session),
             *_removed_but_kept(session),
         ]
 
@@ -171,9 +172,31 @@ def _gone_but_kept(session: orm.Session) -> Iterator[str]:
     for (uuid,) in session.execute(query):
         yield f"Attach handle {uuid} has vanished from its host, is free, and is still kept."
     handles = sa.exists().where(handle.deployable_id == deployable.id)
-    empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles)
+    child = orm.aliased(deployable)
+    children = sa.exists().where(child.parent_id == deployable.id)
+    empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles, ~children)
     for (name,) in session.execute(empty):
         yield f"Deployable {name} has vanished from its host, holds nothing, and is still kept."
+
+
+def _wrong_parent(session: orm.Session) -> Iterator[str]:
+    """A parent is of the same device, and the root is that of the parent, or the parent."""
+    deployable = models.Deployable
+    parent = orm.aliased(deployable)
+    top = sa.func.coalesce(parent.root_id, parent.id)
+    query = (
+        sa.select(deployable.name)
+        .outerjoin(parent, parent.id == deployable.parent_id)
+        .where(
+            sa.or_(
+                parent.device_id != deployable.device_id,
+                deployable.root_id != top,
+                deployable.root_id.is_(None) != top.is_(None),
+            )
+        )
+    )
+    for (name,) in session.execute(query):
+        yield f"Deployable {name} has a parent that does not fit its device or its root."
 
 
 def _removed_but_kept(session: orm.Session) -> Iterator[str]:

@@ -19,6 +19,7 @@ from cyborg import db, errors, notifications, rpc, work
 from cyborg.arqs import release, service, states
 from cyborg.context import RequestContext
 from cyborg.db import models
+from cyborg.inventory import missing
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -287,9 +288,8 @@ def _delete_rows(
             yield notices.of_device(notices.DEVICE_DELETED, device, host.node)
 
     notifications.announce(session, told())
-    handle, attribute = models.AttachHandle, models.Attribute
+    handle = models.AttachHandle
     db.delete(session, handle, handle.deployable_id.in_(deployables))
-    db.delete(session, attribute, attribute.deployable_id.in_(deployables))
-    db.delete(session, models.Deployable, models.Deployable.id.in_(deployables))
+    missing.delete_deployables(session, deployables)
     db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
     db.delete(session, models.Device, models.Device.id.in_(devices))

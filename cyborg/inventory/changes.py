@@ -186,10 +186,30 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     for rows in inserted:
         session.add_all(rows)
     session.flush()
+    _nest(plan, [row for rows in inserted for row in rows if isinstance(row, models.Deployable)])
     lost.fail_binds(session, lost_handles, plan.device_uuids())
     pending = [*lost.pending_steps(lost_handles), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
     return [row for rows in inserted for row in rows if isinstance(row, models.Device)]
+
+
+def _nest(plan: Plan, new: Iterable[models.Deployable]) -> None:
+    """Put every deployable below its parent; one that is missing stays where it was."""
+    rows = [*new, *(row for kept in plan.kept for row in kept.row.deployables)]
+    devices = [*(new.device for new in plan.new), *(kept.device for kept in plan.kept)]
+    parents = {dep.name: dep.parent for device in devices for dep in device.deployables}
+    by_name = {row.name: row for row in rows}
+    by_id = {row.id: row for row in rows}
+    for row in rows:
+        if row.name in parents:
+            # Where another host has one of the parent's name, that is left out.
+            above = by_name.get(parents[row.name] or "")
+            row.parent_id = above.id if above is not None else None
+    for row in rows:
+        root = row
+        while root.parent_id is not None:
+            root = by_id[root.parent_id]
+        row.root_id = root.id if root is not row else None
 
 
 def _lose_deployables(rows: Iterable[models.Deployable]) -> list[models.AttachHandle]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
@@ -25,16 +27,9 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         session, handle, handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
     )
     has_handles = sa.exists().where(handle.deployable_id == deployable.id)
-    empty = list(
-        session.scalars(
-            sa.select(deployable.id)
-            .join(device)
-            .where(device.host_id == host_id, deployable.missing.is_(True), ~has_handles)
-        )
-    )
-    if empty:
-        db.delete(session, models.Attribute, models.Attribute.deployable_id.in_(empty))
-        db.delete(session, deployable, deployable.id.in_(empty))
+    bare_parts = sa.and_(deployable.missing.is_(True), ~has_handles)
+    if empty := _childless(session, host_id, bare_parts):
+        delete_deployables(session, empty)
     has_deployables = sa.exists().where(deployable.device_id == device.id)
     gone = session.execute(
         sa.select(device, models.Host.node)
@@ -49,6 +44,33 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(bare))
         db.delete(session, device, device.id.in_(bare))
     return frozenset(bare)
+
+
+def _childless(
+    session: orm.Session, host_id: int, empty: sa.ColumnElement[bool]
+) -> frozenset[int]:
+    """The host's deployables that are ``empty``, less those with a child that is not."""
+    deployable, device = models.Deployable, models.Device
+    query = sa.select(deployable.id, deployable.parent_id, empty).join(device)
+    where = (device.host_id == host_id, sa.or_(empty, deployable.parent_id.is_not(None)))
+    rows = session.execute(query.where(*where)).all()
+    parents = {row_id: parent for row_id, parent, _ in rows}
+    kept: set[int | None] = set()
+    for row_id, _, is_empty in rows:
+        above = None if is_empty else row_id
+        while above is not None and above not in kept:
+            kept.add(above)
+            above = parents.get(above)
+    return frozenset(row_id for row_id, _, is_empty in rows if is_empty) - kept
+
+
+def delete_deployables(session: orm.Session, ids: Collection[int]) -> None:
+    """Delete deployables without attach handles, and with all that are below them."""
+    deployable, attribute = models.Deployable, models.Attribute
+    db.delete(session, attribute, attribute.deployable_id.in_(ids))
+    # One row after the other: MySQL deletes no parent before its children.
+    db.update(session, deployable, deployable.id.in_(ids), parent_id=None, root_id=None)
+    db.delete(session, deployable, deployable.id.in_(ids))
 
 
 def _delete_selected(

@@ -103,15 +103,20 @@ def _sentences(
         match step:
             case tree.Create():
                 missing.add(step.uuid)
-                yield f"{whose} is missing below {state.root_name}."
+                yield f"{whose} is missing below {_above(state, step)}."
             case tree.Place():
-                yield f"{whose} should be called {step.name}, below {state.root_name}."
+                yield f"{whose} should be called {step.name}, below {_above(state, step)}."
             case tree.SetTraits() if found:
                 yield from _traits(whose, step, found)
             case tree.SetInventories() if found:
                 yield from _inventories(whose, step, found)
             case tree.Delete():
                 yield f"{whose} is kept, and no deployable is behind it."
+
+
+def _above(state: desired.HostState, step: tree.Create | tree.Place) -> str:
+    parent = state.providers.get(step.parent_uuid or "")
+    return parent.name if parent else state.root_name
 
 
 def _traits(whose: str, step: tree.SetTraits, found: tree.Provider) -> Iterator[str]:

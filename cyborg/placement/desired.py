@@ -41,7 +41,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """One host. The parents of ``providers`` are unknown here: they hang below the root."""
+    """One host. The root is not known here: it is the parent of ``providers`` that have none."""
 
     host_id: int
     name: str
@@ -54,9 +54,9 @@ class HostState:
     removed: bool = False
 
     def below(self, root_uuid: str | None) -> tree.Tree:
-        """The providers as children of that root."""
+        """The providers as they should be below that root."""
         return {
-            uuid: replace(provider, parent_uuid=root_uuid)
+            uuid: replace(provider, parent_uuid=provider.parent_uuid or root_uuid)
             for uuid, provider in self.providers.items()
         }
 
@@ -86,10 +86,12 @@ def _on(host_id: int) -> sa.ColumnElement[bool]:
 
 def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     deployable, device = models.Deployable, models.Device
+    parent = orm.aliased(deployable)
     query = (
         sa.select(
             deployable.id,
             deployable.rp_uuid,
+            parent.rp_uuid,
             deployable.name,
             deployable.num_accelerators,
             sa.or_(
@@ -100,12 +102,13 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             ),
         )
         .join(device, device.id == deployable.device_id)
+        .outerjoin(parent, parent.id == deployable.parent_id)
         .where(device.host_id == host_id)
     )
     classes, traits = _classes_and_traits(session, host_id)
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
-    for row_id, uuid, name, accelerators, withheld in session.execute(query):
+    for row_id, uuid, parent_uuid, name, accelerators, withheld in session.execute(query):
         missing, unusable = held.get(row_id, (0, 0))
         total = accelerators + missing
         inventory = tree.Inventory(total=total, reserved=min(unusable, total), max_unit=total)
@@ -116,7 +119,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
         providers[uuid] = tree.Provider(
             uuid=uuid,
             name=name,
-            parent_uuid=None,
+            parent_uuid=parent_uuid,
             inventories={offered: inventory} if offered else {},
             traits=frozenset(traits.get(row_id, ())),
         )
