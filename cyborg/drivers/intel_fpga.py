@@ -2,16 +2,16 @@
 """Intel FPGA cards under the kernel's DFL driver or the older OPAE one.
 
 A card has regions that are programmed apart. Where each has a virtual function of its own, each is
-a deployable of its own.
+a deployable of its own, below the card's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import base, declarative, pci
 
 #: Cards by the ids of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -49,6 +49,22 @@ class IntelFpgaDriver(declarative.PciDriver):
             return [[each] for each in offered]
         return [offered]
 
+    def _device(
+        self,
+        host: str,
+        function: pci.Function,
+        offered: Sequence[pci.Function],
+        functions: pci.Snapshot,
+    ) -> base.Device | None:
+        """The card, which gives out nothing itself, above those of its regions that are given."""
+        device = super()._device(host, function, offered, functions)
+        if device is None or not _is_one_each(function, _regions(function, functions)):
+            return device
+        card = self._deployable(f"{host}_{function.address}", [function], functions)
+        card = replace(card, num_accelerators=0, attach_handles=())
+        regions = [replace(each, parent=card.name) for each in device.deployables]
+        return replace(device, deployables=(card, *regions))
+
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The card, the functions that are loaded, and the regions that bitstreams are for."""
         card = functions[function.pf or function.address]
@@ -80,12 +96,12 @@ class IntelFpgaDriver(declarative.PciDriver):
 
 
 def _regions_of(function: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
-    """The region that a virtual function is for, or all of the card's."""
+    """The region that a virtual function is for, or all that the card gives out with itself."""
     card = functions[function.pf or function.address]
     regions = _regions(card, functions)
-    if function.pf is not None and _is_one_each(card, regions):
-        return [regions[card.vfs.index(function.address)]]
-    return regions
+    if not _is_one_each(card, regions):
+        return regions
+    return [regions[card.vfs.index(function.address)]] if function.pf is not None else []
 
 
 def _is_one_each(card: pci.Function, regions: Sequence[_Region]) -> bool:

@@ -64,15 +64,21 @@ class TestIntel(contract.SimulatedDriverContract):
         assert (len(regions), len(loaded)) == (2, 2)
 
 
-def test_regions_with_a_virtual_function_each_are_deployables(simulate):
+def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
     simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
 
     (device,) = found(simulated, "intel_fpga_driver")
 
     address = simulated.card("d5005")
     vfs = simulated.vfs(address)
-    first, second = device.deployables
+    card, first, second = device.deployables
+    assert (card.name, card.parent) == (f"host-1_{address}", None)
+    assert (card.num_accelerators, card.attach_handles) == (0, ())
+    assert card.traits[:2] == ("CUSTOM_FPGA_INTEL", "CUSTOM_FPGA_INTEL_PAC_D5005")
+    assert not [trait for trait in card.traits if "REGION" in trait or "FUNCTION" in trait]
+    assert card.attributes["firmware"] == "0x23000110010309"
     assert [first.name, second.name] == [f"host-1_{vf}" for vf in vfs]
+    assert first.parent == second.parent == card.name
     assert first.attach_handles == (handle(vfs[0]),)
     assert "CUSTOM_FPGA_REGION_INTEL_F3C99413FE5C4B3183AA4B1C8D1A6E3E" in first.traits
     assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_9AEFFE5F84570612C000C9660D824272" in first.traits
