@@ -13,7 +13,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
-from cyborg.arqs import outcome, release, states
+from cyborg.arqs import outcome, programs, release, states
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -156,6 +156,12 @@ def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployabl
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
             f"another provider: {deployable.device.unhealthy}"
         )
+    obstacle = programs.obstacle(arq.group, deployable)
+    if obstacle:
+        raise errors.Conflict(
+            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {obstacle}; "
+            "choose another provider."
+        )
     misfit = _misfit(arq.group, deployable.attributes)
     if misfit:
         raise errors.Invalid(
@@ -235,7 +241,9 @@ def bind_instance(claim: work.Claim) -> None:
     claim.checkpoint()
     with db.writer() as session:
         undecided = _undecided(session, claim.key)
-        handles = _take_handles(session, [deployable for _, deployable, _ in undecided])
+        if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
+            undecided = _undecided(session, claim.key)
+        handles = _take_handles(session, undecided)
         to_prepare: list[str] = []
         ends = [_decide(session, arq, dep, handles, to_prepare) for arq, dep, _ in undecided]
         resolved = [end for end in ends if end is not None]
@@ -263,17 +271,29 @@ def _undecided(
             orm.joinedload(models.Deployable.attributes), orm.joinedload(models.Deployable.device)
         )
         .order_by(arq.id)
+        .execution_options(populate_existing=True)
     )
     return [(row[0], row[1], row[2]) for row in session.execute(query).unique()]
 
 
+def _lock_programs(
+    session: orm.Session, deployables: Iterable[models.Deployable | None]
+) -> bool:
+    """Keep what the programmable ones run as it is until the transaction ends; whether any is."""
+    ids = {found.id for found in deployables if found is not None and found.program_mode}
+    if ids:
+        row = models.Deployable
+        session.execute(sa.select(row.id).where(row.id.in_(ids)).with_for_update(read=True))
+    return bool(ids)
+
+
 def _take_handles(
-    session: orm.Session, deployables: Sequence[models.Deployable | None]
+    session: orm.Session, undecided: Iterable[tuple[models.Arq, models.Deployable | None, int]]
 ) -> dict[int, list[models.AttachHandle]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
-    for deployable in deployables:
-        if deployable is not None and not _lack(deployable):
+    for arq, deployable, _ in undecided:
+        if deployable is not None and not _lack(arq, deployable):
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
         deployable_id: _free_handles(session, deployable_id, count)
@@ -303,7 +323,7 @@ def _free_handles(
     return found
 
 
-def _lack(deployable: models.Deployable | None) -> str | None:
+def _lack(arq: models.Arq, deployable: models.Deployable | None) -> str | None:
     """Why no handle of the provider may be given out now, whatever was so when it was asked for.
 
     A device that was disabled since then serves the request still: an administrator who disables
@@ -313,7 +333,7 @@ def _lack(deployable: models.Deployable | None) -> str | None:
         return "gone from its host"
     if deployable.device.unhealthy is not None:
         return f"unhealthy: {deployable.device.unhealthy}"
-    return None
+    return programs.obstacle(arq.group, deployable)
 
 
 def _decide(
@@ -324,7 +344,7 @@ def _decide(
     to_prepare: list[str],
 ) -> outcome.End | None:
     """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
-    lack = _lack(deployable)
+    lack = _lack(arq, deployable)
     if deployable is None or lack:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
     other_class = _other_class(arq.group, deployable.attributes)
@@ -335,7 +355,8 @@ def _decide(
     if not free:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} has no free attach handle.")
     handle = free.pop(0)
-    state = states.BIND_STARTED if deployable.prepares else states.BOUND
+    steps = deployable.prepares or programs.needs_programming(arq.group, deployable)
+    state = states.BIND_STARTED if steps else states.BOUND
     guard = (
         models.Arq.id == arq.id,
         models.Arq.state == states.BIND_STARTED,
@@ -349,7 +370,7 @@ def _decide(
     if not taken:
         return None
     LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
-    if deployable.prepares:
+    if steps:
         to_prepare.append(handle.uuid)
         return None
     held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)

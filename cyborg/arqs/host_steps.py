@@ -17,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, rpc, work
-from cyborg.arqs import binding, outcome, release, states
+from cyborg.arqs import binding, outcome, programs, release, states
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -30,6 +30,7 @@ class _Situation:
 
     arq: models.Arq
     device_uuid: str
+    deployable_uuid: str
     now_ms: int
     host: str
     host_down: bool
@@ -83,6 +84,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
     return _Situation(
         arq=holder,
         device_uuid=device_uuid,
+        deployable_uuid=deployable.uuid,
         now_ms=now_ms,
         host=host,
         host_down=down,
@@ -104,6 +106,17 @@ def _situation(handle_uuid: str) -> _Situation | None:
 
 
 def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    try:
+        programmed = programs.ensure(claim, situation.arq, situation.deployable_uuid)
+    except programs.CannotRun as exc:
+        _fail(claim, situation, str(exc))
+        return
+    if not programmed:
+        _await_programming(conf, claim, situation)
+        return
+    if not situation.prepares:
+        _bound(claim, situation)
+        return
     try:
         rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
     except rpc.HostStepFailed as exc:
@@ -128,10 +141,25 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
 
 
+def _await_programming(
+    conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation
+) -> None:
+    """Wait: whoever ends the programming has us look again."""
+    waited = _waited(situation)
+    if waited < conf.conductor.bind_deadline * 1000:
+        raise work.TryLater("The deployable is being programmed.")
+    _fail(claim, situation, f"The deployable was not programmed in {waited // 1000} s.")
+
+
+def _waited(situation: _Situation) -> int:
+    """Milliseconds since the bind was asked for."""
+    return situation.now_ms - (situation.arq.bind_started_ms or situation.now_ms)
+
+
 def _give_up_after_deadline(
     conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
 ) -> None:
-    waited = situation.now_ms - (situation.arq.bind_started_ms or situation.now_ms)
+    waited = _waited(situation)
     if waited < conf.conductor.bind_deadline * 1000:
         raise work.TryLater(str(exc)) from exc
     reason = f"Host {situation.host} did not prepare the handle in {waited // 1000} s: {exc}"

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from cyborg import errors, services
 from cyborg.arqs import expiry, instances
 from cyborg.placement import audit
+from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ DUTIES: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     expiry.expire,
     audit.take_turns,
     instances.look,
+    operations.forget,
 )
 
 

@@ -15,10 +15,12 @@ from cyborg.conf import (
     conductor,
     default,
     drivers,
+    glance,
     metrics,
     nova,
     obsolete,
     placement,
+    programming,
     ssl,
     upgrade_levels,
 )
@@ -32,16 +34,18 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "api": api.OPTS,
     "agent": agent.OPTS,
     "conductor": conductor.OPTS,
+    "glance": glance.OPTS,
     "metrics": metrics.OPTS,
     "nova": nova.OPTS,
     "placement": placement.OPTS,
+    "programming": programming.OPTS,
     "ssl": ssl.OPTS,
     "upgrade_levels": upgrade_levels.OPTS,
     **drivers.GROUPS,
 }
 
 #: Groups that reach a service over HTTP with keystoneauth, and the service type of each.
-SERVICES = {"nova": "compute", "placement": "placement"}
+SERVICES = {"glance": "image", "nova": "compute", "placement": "placement"}
 
 
 def register(conf: cfg.ConfigOpts) -> None:

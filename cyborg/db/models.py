@@ -30,6 +30,9 @@ DELETING = "Deleting"
 #: until the host has cleaned it.
 SERVING = frozenset({BIND_STARTED, BOUND})
 
+#: How a deployable is programmed that offers nothing until it is: one program for all its handles.
+SINGLE_PROGRAM = "single-program"
+
 
 def new_uuid() -> str:
     """A random UUID in the form in which all UUIDs are stored."""

@@ -14,7 +14,7 @@ from cyborg.db.types import JsonText, Sentence, string
 
 
 class Operation(Base):
-    """One request to program a deployable, and what has become of it. It outlives the deployable."""
+    """A request to program a deployable, and what became of it. It outlives the deployable."""
 
     __tablename__ = "operations"
 

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import lost
+from cyborg.inventory import lost, programs
 
 LOG = logging.getLogger(__name__)
 
@@ -190,6 +190,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     lost.fail_binds(session, lost_handles, plan.device_uuids())
     pending = [*lost.pending_steps(lost_handles), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
+    in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
+    work.want(session, work.PROGRAM, in_doubt)
     return [row for rows in inserted for row in rows if isinstance(row, models.Device)]
 
 
@@ -249,6 +251,7 @@ def _update_deployable(
     row.prepares = deployable.prepares
     row.cleans = deployable.cleans
     row.missing = False
+    programs.update(row, deployable)
     _update_attributes(row, deployable)
     handles = {handle.attach_info: handle for handle in row.attach_handles}
     for handle in deployable.attach_handles:
@@ -341,9 +344,15 @@ def _deployable(
         driver_name=driver,
         prepares=deployable.prepares,
         cleans=deployable.cleans,
+        program_mode=deployable.program_mode,
+        function_vendor=deployable.function_vendor,
+        function_id=deployable.function or None,
         attributes=[
-            models.Attribute(key=key, value=value, origin="driver")
-            for key, value in attributes(deployable).items()
+            *(
+                models.Attribute(key=key, value=value, origin="driver")
+                for key, value in attributes(deployable).items()
+            ),
+            *programs.traits(deployable.function_vendor, deployable.function),
         ],
         attach_handles=[_handle(handle) for handle in deployable.attach_handles],
     )

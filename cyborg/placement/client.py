@@ -141,6 +141,15 @@ class Client:
             generation=generation,
         )
 
+    def is_withdrawn(self, uuid: str) -> bool:
+        """Whether the provider is there and nothing of it is on offer."""
+        found = self._call("GET", f"/resource_providers/{uuid}/inventories")
+        return all(inv.reserved >= inv.total for inv in _inventories(found).values())
+
+    def consumers(self, uuid: str) -> set[str]:
+        """The uuids of all who have an allocation of the provider."""
+        return set(self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"])
+
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root where it has no parent, and return its generation."""
         body = {"name": name, "uuid": uuid, "parent_provider_uuid": parent_uuid}

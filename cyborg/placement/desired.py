@@ -99,6 +99,8 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
                 device.unhealthy.is_not(None),
                 device.missing,
                 deployable.missing,
+                deployable.in_doubt,
+                _runs_nothing(),
             ),
         )
         .join(device, device.id == deployable.device_id)
@@ -124,6 +126,16 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             traits=frozenset(traits.get(row_id, ())),
         )
     return providers
+
+
+def _runs_nothing() -> sa.ColumnElement[bool]:
+    """Whether a deployable has one program for all its handles, and has none yet."""
+    deployable = models.Deployable
+    return sa.and_(
+        deployable.program_mode == models.SINGLE_PROGRAM,
+        deployable.bitstream_id.is_(None),
+        deployable.function_id.is_(None),
+    )
 
 
 def _classes_and_traits(

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of accelerator requests: what a group asks its deployable to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cyborg import db, errors, work
+from cyborg.db import models
+from cyborg.programming import operations, wanted
+
+
+class CannotRun(errors.CyborgError):
+    """The deployable will not run what the ARQ asks for; the message says why."""
+
+
+def obstacle(group: Mapping[str, str], deployable: models.Deployable) -> str | None:
+    """Why no handle of the deployable may be given out for the group now, or None."""
+    what = wanted.of_group(group)
+    if deployable.in_doubt:
+        return "being programmed"
+    if what and deployable.program_mode is None and not what.is_run_by(deployable):
+        return f"not programmable, and does not run {what}"
+    if not what and runs_nothing(deployable):
+        return "not programmed yet"
+    return None
+
+
+def runs_nothing(deployable: models.Deployable) -> bool:
+    """Whether the deployable has to be programmed before anybody can use it."""
+    known = deployable.bitstream_id or deployable.function_id
+    return deployable.program_mode == models.SINGLE_PROGRAM and not known
+
+
+def needs_programming(group: Mapping[str, str], deployable: models.Deployable) -> bool:
+    """Whether the deployable does not run what the group asks for."""
+    what = wanted.of_group(group)
+    return bool(what) and not what.is_run_by(deployable)
+
+
+@db.retry
+def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
+    """Whether the deployable runs what the BindStarted ARQ asks for; if not, have it programmed.
+
+    :raises CannotRun: it cannot be programmed so, or that has failed for this binding
+    """
+    what = wanted.of_group(arq.group)
+    instance = arq.instance_uuid
+    if not what or instance is None:
+        return True
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, deployable_uuid)
+        if deployable is None:
+            raise CannotRun("The deployable is gone from its host.")
+        if what.is_run_by(deployable):
+            return True
+        last = operations.ended_for(
+            session, deployable_uuid, instance, arq.bind_started_ms or 0
+        )
+        if last is not None and last.state == operations.FAILED:
+            raise CannotRun(f"It could not be programmed with {what}: {last.error}")
+        try:
+            operations.request(
+                session,
+                deployable,
+                what,
+                asked_by=f"instance {instance}",
+                instance_uuid=instance,
+            )
+        except (errors.Conflict, errors.NotOffered) as exc:
+            raise CannotRun(str(exc)) from exc
+    return False

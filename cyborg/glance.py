@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we ask of Glance: to find the image of a bitstream, and for its data.
+
+What a bitstream is and what it is for stands in properties of its image. Glance filters by them;
+nothing is looked for among images here.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from keystoneauth1 import adapter as ka_adapter
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import clients, errors
+
+#: Properties of a bitstream's image: the function that it is, and what it is for.
+FUNCTION_ID = "accel:function_id"
+FUNCTION_NAME = "accel:function_name"
+VENDOR = "accel:vendor"
+BOARD = "accel:board"
+REGION_ID = "accel:region_id"
+VERSION = "accel:version"
+
+#: The four properties of a signed image, as Nova and cinder know them.
+SIGNATURE = (
+    "img_signature",
+    "img_signature_certificate_uuid",
+    "img_signature_hash_method",
+    "img_signature_key_type",
+)
+
+_OURS = frozenset({FUNCTION_ID, FUNCTION_NAME, VENDOR, BOARD, REGION_ID, VERSION, *SIGNATURE})
+_CHUNK = 1024 * 1024
+
+
+class NoImage(errors.CyborgError):
+    """Glance has no image that is meant, or more than one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image as Glance shows it. ``properties`` are those that mean something here."""
+
+    uuid: str
+    name: str | None
+    size: int | None
+    hash_algo: str | None
+    hash_value: str | None
+    checksum: str | None
+    status: str
+    properties: Mapping[str, str]
+
+    @property
+    def function_id(self) -> str | None:
+        """The id of the function that the bitstream is."""
+        return self.properties.get(FUNCTION_ID)
+
+    @property
+    def function_name(self) -> str | None:
+        """The name of the function that the bitstream is."""
+        return self.properties.get(FUNCTION_NAME)
+
+    @property
+    def digest(self) -> tuple[str, str] | None:
+        """Algorithm and value by which the data is verified: MD5 where there is no better."""
+        if self.hash_algo and self.hash_value:
+            return self.hash_algo, self.hash_value
+        return ("md5", self.checksum) if self.checksum else None
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        """The properties of a signature; empty where the image is not signed."""
+        return {key: self.properties[key] for key in SIGNATURE if key in self.properties}
+
+
+def find_image(
+    conf: cfg.ConfigOpts,
+    *,
+    uuid: str | None = None,
+    name: str | None = None,
+    function_id: str | None = None,
+    function_name: str | None = None,
+) -> Image:
+    """The active image that exactly one of the four means.
+
+    By its uuid any image is found. By what its owner has written on it, only one counts that is
+    public or belongs to the project of Cyborg's own user: anybody may upload an image that says
+    that it is a function. Of several of one function id the newest is taken.
+
+    :raises NoImage: there is none, or several of the name, or it is not active
+    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked
+    """
+    if uuid is not None:
+        return _by_uuid(conf, uuid)
+    if function_id is not None:
+        return _newest(conf, FUNCTION_ID, function_id)
+    if name is not None:
+        return _only(conf, "name", name)
+    if function_name is not None:
+        return _only(conf, FUNCTION_NAME, function_name)
+    raise ValueError("nothing says which image is meant")
+
+
+def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
+    """The data of an image, piece by piece.
+
+    :raises NoImage: there is no such image, or it has no data
+    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked, or the
+        data ends too early
+    """
+    headers = {"Accept": "application/octet-stream"}
+    try:
+        response = _get(conf, f"/images/{_quoted(image_uuid)}/file", stream=True, headers=headers)
+    except ka_exc.NotFound as exc:
+        raise NoImage(f"Glance has no image {image_uuid}") from exc
+    with response:
+        if response.status_code == requests.codes.no_content:
+            raise NoImage(f"Image {image_uuid} has no data")
+        try:
+            yield from response.iter_content(_CHUNK)
+        except requests.RequestException as exc:
+            raise ka_exc.ConnectFailure(f"Image {image_uuid} did not arrive whole: {exc}") from exc
+
+
+def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
+    try:
+        image = _image(_get(conf, f"/images/{_quoted(uuid)}").json())
+    except ka_exc.NotFound as exc:
+        raise NoImage(f"Glance has no image {uuid}") from exc
+    if image.status != "active":
+        raise NoImage(f"Image {uuid} is not active but {image.status}")
+    return image
+
+
+def _newest(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
+    found = _search(conf, key, value)
+    if not found:
+        raise _none(key, value)
+    return _image(max(found, key=lambda item: (item["created_at"], item["id"])))
+
+
+def _only(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
+    found = _search(conf, key, value)
+    if not found:
+        raise _none(key, value)
+    if len(found) > 1:
+        several = " and ".join(sorted(item["id"] for item in found[:2]))
+        raise NoImage(f"Glance has several active images with {key} {value!r}, such as {several}")
+    return _image(found[0])
+
+
+def _none(key: str, value: str) -> NoImage:
+    return NoImage(
+        f"Glance has no active image with {key} {value!r} that is public or Cyborg's own"
+    )
+
+
+def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
+    """The two newest images of each place that counts, each image once."""
+    own = clients.adapter(conf, "glance").get_project_id()
+    found: dict[str, dict[str, Any]] = {}
+    for place in ({"visibility": "public"}, {"owner": own} if own else {}):
+        if place:
+            # In quotes: Glance takes a name that begins with an operator for one.
+            wanted = f'in:"{_escaped(value)}"' if key == "name" else value
+            query = {key: wanted, "status": "active", "sort": "created_at:desc", "limit": "2"}
+            listed = _get(conf, "/images", params=query | place).json()["images"]
+            found |= {item["id"]: item for item in listed}
+    return list(found.values())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _image(item: Mapping[str, Any]) -> Image:
+    return Image(
+        uuid=item["id"],
+        name=item.get("name"),
+        size=item.get("size"),
+        hash_algo=item.get("os_hash_algo"),
+        hash_value=item.get("os_hash_value"),
+        checksum=item.get("checksum"),
+        status=item["status"],
+        properties={key: item[key] for key in sorted(_OURS) if isinstance(item.get(key), str)},
+    )
+
+
+def _get(conf: cfg.ConfigOpts, path: str, **arguments: Any) -> requests.Response:
+    adapter = clients.adapter(conf, "glance")
+    retries = conf.glance.num_retries
+    answer: requests.Response = adapter.get(
+        _base(adapter) + path,
+        connect_retries=retries,
+        status_code_retries=retries,
+        **arguments,
+    )
+    return answer
+
+
+def _base(adapter: ka_adapter.Adapter) -> str:
+    """What the version is called below the endpoint, which some catalogues name themselves."""
+    endpoint = adapter.get_endpoint() or ""
+    return "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
+
+
+def _quoted(uuid: str) -> str:
+    return urllib.parse.quote(uuid, safe="")

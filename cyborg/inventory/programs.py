@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reports say of the programs that deployables run, and the trait of a function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cyborg.db import models
+from cyborg.drivers import base
+
+#: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
+TRAIT_KEY = "trait_function"
+ORIGIN = "program"
+
+
+def update(row: models.Deployable, deployable: base.Deployable) -> None:
+    """Take over how a deployable is programmed, and what its hardware shows.
+
+    While it is being programmed nothing is believed but what the host says in the end. Where the
+    hardware has lost a program that somebody uses, the deployable is in doubt from now on.
+    """
+    row.program_mode = deployable.program_mode
+    row.function_vendor = deployable.function_vendor
+    shown = deployable.function
+    if row.in_doubt or shown is None or _plain(shown) == _plain(row.function_id or ""):
+        return
+    if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
+        row.in_doubt = True
+        return
+    row.bitstream_id = row.function_name = None
+    row.programmed_ms = row.programmed_by = row.verified_by = None
+    row.function_id = shown or None
+    row.attributes = [each for each in row.attributes if each.key != TRAIT_KEY]
+    row.attributes += traits(row.function_vendor, row.function_id)
+
+
+def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
+    """The attribute that says which function a deployable runs; none where it runs none."""
+    if function_id:
+        trait = function_trait(vendor, function_id)
+        yield models.Attribute(key=TRAIT_KEY, value=trait, origin=ORIGIN)
+
+
+def function_trait(vendor: str, function_id: str) -> str:
+    """The trait of a provider that runs the function."""
+    parts = ["CUSTOM_FPGA_FUNCTION_ID", vendor, _plain(function_id)]
+    legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
+    return legal[:255]
+
+
+def same(one: str, other: str | None) -> bool:
+    """Whether two ids name one function: hyphens and case mean nothing in them."""
+    return other is not None and _plain(one) == _plain(other)
+
+
+def _plain(function_id: str) -> str:
+    return function_id.replace("-", "").upper()

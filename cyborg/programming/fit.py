@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a bitstream is for a deployable, as the properties of its image say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cyborg import glance
+from cyborg.db import models
+from cyborg.inventory import programs
+from cyborg.programming import wanted
+
+
+def misfit(
+    image: glance.Image,
+    what: wanted.Wanted,
+    *,
+    device: models.Device,
+    deployable: models.Deployable,
+    attributes: Iterable[models.Attribute],
+) -> str | None:
+    """A sentence on the first property that the deployable does not have, or None.
+
+    A property that the image does not have is held to fit.
+    """
+    facts = _Facts(device, deployable, attributes)
+    own, function, name = image.properties, image.function_id, image.function_name
+    for key, fits in (
+        (glance.VENDOR, facts.is_vendor),
+        (glance.BOARD, facts.is_board),
+        (glance.REGION_ID, facts.is_region),
+        (glance.VERSION, facts.is_version),
+    ):
+        if own.get(key) and not fits(own[key]):
+            return f"its {key} is {own[key]}, which deployable {deployable.name} is not."
+    if what.function_id and not (function and programs.same(what.function_id, function)):
+        return f"its {glance.FUNCTION_ID} is {function}, not {what.function_id}."
+    if what.function_name not in {None, name}:
+        return f"its {glance.FUNCTION_NAME} is {name}, not {what.function_name}."
+    return None
+
+
+class _Facts:
+    """What is known of a deployable, in the words that bitstreams use."""
+
+    def __init__(
+        self,
+        device: models.Device,
+        deployable: models.Deployable,
+        attributes: Iterable[models.Attribute],
+    ) -> None:
+        rows = list(attributes)
+        self._device = device
+        self._deployable = deployable
+        self._traits = {row.value for row in rows if row.key.startswith("trait")}
+        self._facts = {row.key: row.value for row in rows}
+
+    def is_vendor(self, vendor: str) -> bool:
+        names = {self._device.vendor, self._deployable.function_vendor}
+        return _plain(vendor) in {_plain(name) for name in names if name}
+
+    def is_board(self, board: str) -> bool:
+        names = {self._device.model, self._facts.get("product", "")}
+        return _plain(board) in {_plain(name) for name in names} or self._has_trait(board)
+
+    def is_region(self, region: str) -> bool:
+        # Where a driver knows no regions, a bitstream that names one is for other hardware.
+        return self._has_trait(region)
+
+    def is_version(self, version: str) -> bool:
+        # Of the static part, which some drivers cannot tell.
+        known = self._facts.get("firmware")
+        return known is None or _plain(version) == _plain(known)
+
+    def _has_trait(self, ending: str) -> bool:
+        end = "_" + ending.replace("-", "").upper()
+        return any(trait.endswith(end) for trait in self._traits)
+
+
+def _plain(text: str) -> str:
+    return text.strip().lower().removeprefix("0x")

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations: each request to program a deployable, from being asked for to its end.
+
+The states and what may follow each are in one table here, and every change is a guarded UPDATE.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, work
+from cyborg.db import models, paging, program_models
+from cyborg.programming import guard, wanted
+
+LOG = logging.getLogger(__name__)
+
+#: Asked for; its inventory is being withdrawn; it is being written; the two ends.
+QUEUED = "queued"
+RESERVING = "reserving"
+WRITING = "writing"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+
+STATES = (QUEUED, RESERVING, WRITING, SUCCEEDED, FAILED)
+
+#: What may follow each state. What is being written ends only when the host has said how.
+_FOLLOWS: Mapping[str, Collection[str]] = {
+    QUEUED: {RESERVING, SUCCEEDED, FAILED},
+    RESERVING: {WRITING, FAILED},
+    WRITING: {SUCCEEDED, FAILED},
+    SUCCEEDED: (),
+    FAILED: (),
+}
+
+#: Why an operation failed: something holds the deployable; what was asked for cannot be; the host
+#: could not do it.
+CONFLICT = "conflict"
+INVALID = "invalid"
+BROKEN = "failed"
+
+#: Ended operations that are forgotten at once.
+_BATCH = 500
+
+_MODEL = program_models.Operation
+
+#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": _MODEL.id,
+    "uuid": _MODEL.uuid,
+    "deployable_uuid": _MODEL.deployable_uuid,
+    "state": _MODEL.state,
+    "instance_uuid": _MODEL.instance_uuid,
+    "created_at": _MODEL.created_at,
+    "updated_at": _MODEL.updated_at,
+}
+
+
+def list_operations(
+    page: paging.Page = paging.ALL, **narrowed: str
+) -> list[program_models.Operation]:
+    """Operations; those only that have the values ``narrowed``. From one SELECT.
+
+    :raises Invalid: operations cannot be sorted by that key, or the marker is none
+    """
+    where = paging.equal(COLUMNS, narrowed)
+    with db.reader() as session:
+        return paging.fetch(session, sa.select(_MODEL), COLUMNS, page, where=where)
+
+
+def get_operation(uuid: str) -> program_models.Operation:
+    """The operation of that uuid.
+
+    :raises NotFound: there is none
+    """
+    with db.reader() as session:
+        found = session.scalar(sa.select(_MODEL).where(_MODEL.uuid == uuid))
+    if found is None:
+        raise errors.NotFound.of("Operation", uuid=uuid)
+    return found
+
+
+@db.retry
+def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> program_models.Operation:
+    """Record that a deployable is to run a program.
+
+    The operation that is returned may have ended already, where the deployable runs it, or may be
+    another one's for the same program.
+
+    :raises NotFound: there is no such deployable
+    :raises NotOffered: its driver does not program it
+    :raises Conflict: it is in use, or is being programmed with something else
+    """
+    with db.writer() as session:
+        deployable = lock(session, deployable_uuid)
+        if deployable is None:
+            raise errors.NotFound.of("Deployable", uuid=deployable_uuid)
+        return request(session, deployable, what, asked_by=asked_by)
+
+
+def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None:
+    """The deployable, on which nobody else decides anything until the transaction ends."""
+    query = sa.select(models.Deployable).where(models.Deployable.uuid == deployable_uuid)
+    return session.scalar(query.with_for_update().execution_options(populate_existing=True))
+
+
+def request(
+    session: orm.Session,
+    deployable: models.Deployable,
+    what: wanted.Wanted,
+    *,
+    asked_by: str,
+    instance_uuid: str | None = None,
+) -> program_models.Operation:
+    """Make the operation that has a locked deployable run a program; see :func:`ask`."""
+    if deployable.program_mode is None:
+        raise errors.NotOffered(
+            f"Deployable {deployable.uuid} cannot be programmed: driver {deployable.driver_name} "
+            "does not say that it can."
+        )
+    present = active_on(session, deployable.uuid)
+    if present is not None:
+        return _joined(present, deployable, what, instance_uuid)
+    made = program_models.Operation(
+        uuid=models.new_uuid(),
+        deployable_uuid=deployable.uuid,
+        image_uuid=what.image_uuid,
+        image_name=what.image_name,
+        function_id=what.function_id,
+        function_name=what.function_name,
+        instance_uuid=instance_uuid,
+        asked_by=asked_by,
+        asked_ms=now(session),
+        state=QUEUED,
+        history=[],
+    )
+    if what.is_run_by(deployable):
+        made.state, made.ended_ms = SUCCEEDED, made.asked_ms
+        made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
+    else:
+        held = guard.holder(session, deployable, what, instance_uuid)
+        if held:
+            raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
+        made.active = deployable.uuid
+        made.history = [_entry(made.asked_ms, f"Asked for {what} by {asked_by}.")]
+        work.want(session, work.PROGRAM, [deployable.uuid])
+    session.add(made)
+    try:
+        session.flush()
+    except db_exc.DBDuplicateEntry as exc:
+        raise db.RestartTransaction from exc
+    return made
+
+
+def _joined(
+    present: program_models.Operation,
+    deployable: models.Deployable,
+    what: wanted.Wanted,
+    instance_uuid: str | None,
+) -> program_models.Operation:
+    its = wanted.of_operation(present)
+    if its.agrees(what) and present.instance_uuid in {None, instance_uuid}:
+        return present
+    raise errors.Conflict(
+        f"Deployable {deployable.uuid} is being programmed with {its}, by operation "
+        f"{present.uuid}; wait for its end."
+    )
+
+
+def active_on(session: orm.Session, deployable_uuid: str) -> program_models.Operation | None:
+    """The operation on a deployable that has not ended."""
+    return session.scalar(sa.select(_MODEL).where(_MODEL.active == deployable_uuid))
+
+
+def ended_for(
+    session: orm.Session, deployable_uuid: str, instance_uuid: str, since_ms: int
+) -> program_models.Operation | None:
+    """The latest operation for an instance's binding that has ended since then."""
+    query = (
+        sa.select(_MODEL)
+        .where(
+            _MODEL.deployable_uuid == deployable_uuid,
+            _MODEL.instance_uuid == instance_uuid,
+            _MODEL.ended_ms >= since_ms,
+        )
+        .order_by(_MODEL.id.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
+def move(
+    session: orm.Session,
+    operation: program_models.Operation,
+    state: str,
+    text: str,
+    **values: Any,
+) -> None:
+    """Bring an operation to its next state.
+
+    :raises LeaseLost: somebody else has moved it
+    """
+    if state not in _FOLLOWS[operation.state]:
+        raise AssertionError(f"{state} does not follow {operation.state}")
+    at_ms = now(session)
+    if state in {SUCCEEDED, FAILED}:
+        values |= {"active": None, "ended_ms": at_ms}
+    values["history"] = [*operation.history, _entry(at_ms, text)]
+    guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
+    if not db.update(session, _MODEL, *guard_, state=state, **values):
+        raise work.LeaseLost(f"operation {operation.uuid}")
+    said = (operation.uuid, operation.deployable_uuid, state, text)
+    db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
+
+
+def _entry(at_ms: int, text: str) -> dict[str, Any]:
+    return {"at_ms": at_ms, "text": text}
+
+
+def now(session: orm.Session) -> int:
+    """The database's clock."""
+    return int(session.execute(sa.select(db.now_ms())).scalar_one())
+
+
+def moment(milliseconds: int) -> datetime.datetime:
+    """A time of the database's clock as answers show it: UTC without a zone."""
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).replace(tzinfo=None)
+
+
+def forget(conf: cfg.ConfigOpts) -> None:
+    """Delete some of the operations that ended ``[programming] operation_expiry`` seconds ago."""
+    seconds = conf.programming.operation_expiry
+    if seconds:
+        _forget(seconds)
+
+
+@db.retry
+def _forget(seconds: int) -> None:
+    old = _MODEL.ended_ms < db.now_ms() - seconds * 1000
+    with db.reader() as session:
+        ids = list(session.scalars(sa.select(_MODEL.id).where(old).limit(_BATCH)))
+    if ids:
+        with db.writer() as session:
+            db.delete(session, _MODEL, _MODEL.id.in_(ids), old)

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one operation goes on: each function is a transaction that brings it to its next state.
+
+Each holds the piece of work and locks the deployable first, so that what it decides is decided by
+nobody else meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, errors, glance, rpc, work
+from cyborg.db import models, program_models
+from cyborg.inventory import programs
+from cyborg.programming import guard, operations, record, wanted
+
+#: Who asks for what is written again because the hardware has lost it.
+RECOVERY = "recovery"
+
+_GONE = "The deployable is gone from its host."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A deployable as it is, and the operation on it that has not ended."""
+
+    deployable: models.Deployable
+    device: models.Device
+    control_path: models.ControlPath
+    attributes: list[models.Attribute]
+    handles: list[models.AttachHandle]
+    host: models.Host
+    operation: program_models.Operation
+    now_ms: int
+
+
+class Refused(errors.CyborgError):
+    """The operation cannot be carried out, and nothing has been written."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@db.retry
+def read(claim: work.Claim) -> Situation | None:
+    """What is to be done; None where nothing is.
+
+    A deployable that is in doubt without an operation has lost its program, and gets one.
+    """
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, claim.key)
+        operation = operations.active_on(session, claim.key)
+        if deployable is None or deployable.missing:
+            if operation is not None:
+                values = {"error": _GONE, "fault": operations.BROKEN}
+                operations.move(session, operation, operations.FAILED, _GONE, **values)
+            return None
+        if operation is None and deployable.in_doubt:
+            operation = _recovery(session, deployable)
+        if operation is None:
+            return None
+        return _situation(session, deployable, operation)
+
+
+def _recovery(
+    session: orm.Session, deployable: models.Deployable
+) -> program_models.Operation | None:
+    """The operation that writes again what the hardware has lost while guests have it."""
+    if deployable.bitstream_id is None:
+        record.runs(session, deployable, image_uuid=None, function_id=None)
+        _want_placement(session, deployable)
+        return None
+    made = program_models.Operation(
+        uuid=models.new_uuid(),
+        deployable_uuid=deployable.uuid,
+        active=deployable.uuid,
+        image_uuid=deployable.bitstream_id,
+        asked_by=RECOVERY,
+        asked_ms=operations.now(session),
+        state=operations.QUEUED,
+        history=[],
+    )
+    session.add(made)
+    session.flush()
+    return made
+
+
+def _situation(
+    session: orm.Session, deployable: models.Deployable, operation: program_models.Operation
+) -> Situation:
+    device, host, path = models.Device, models.Host, models.ControlPath
+    query = (
+        sa.select(device, path, host, db.now_ms())
+        .join(path, path.device_id == device.id)
+        .join(host, host.id == device.host_id)
+        .where(device.id == deployable.device_id)
+    )
+    found = session.execute(query).one()
+    handle, attribute = models.AttachHandle, models.Attribute
+    handles = sa.select(handle).where(
+        handle.deployable_id == deployable.id, handle.missing.is_(False)
+    )
+    attributes = sa.select(attribute).where(attribute.deployable_id == deployable.id)
+    return Situation(
+        deployable=deployable,
+        device=found[0],
+        control_path=found[1],
+        attributes=list(session.scalars(attributes)),
+        handles=list(session.scalars(handles.order_by(handle.id))),
+        host=found[2],
+        operation=operation,
+        now_ms=found[3],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a transaction has locked."""
+
+    session: orm.Session
+    deployable: models.Deployable | None
+    operation: program_models.Operation
+
+    def move(self, state: str, text: str, **values: Any) -> None:
+        operations.move(self.session, self.operation, state, text, **values)
+
+    def tell(self) -> None:
+        """Have Placement and the binds that wait for the deployable look at it again."""
+        if self.deployable is not None:
+            _want_placement(self.session, self.deployable)
+            _want_binds(self.session, self.deployable)
+
+
+@contextmanager
+def _holding(claim: work.Claim) -> Iterator[_Held]:
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, claim.key)
+        operation = operations.active_on(session, claim.key)
+        if operation is None:
+            raise work.LeaseLost(f"{claim.kind}/{claim.key}")
+        yield _Held(session, deployable, operation)
+
+
+@db.retry
+def withdraw(claim: work.Claim, image: glance.Image) -> bool:
+    """Put the deployable in doubt, to be written; False where it runs the image already.
+
+    :raises Refused: somebody has it
+    """
+    with _holding(claim) as held:
+        deployable, operation = held.deployable, held.operation
+        if deployable is None:
+            raise Refused(operations.BROKEN, _GONE)
+        if wanted.Wanted(image_uuid=image.uuid).is_run_by(deployable):
+            held.move(operations.SUCCEEDED, f"The deployable runs image {image.uuid} already.")
+            held.tell()
+            return False
+        if operation.asked_by != RECOVERY:
+            what = wanted.of_operation(operation)
+            by = guard.holder(held.session, deployable, what, operation.instance_uuid)
+            if by:
+                raise Refused(operations.CONFLICT, by)
+            if operation.instance_uuid and not guard.is_awaited(held.session, operation):
+                raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
+        record.doubt(held.session, deployable)
+        text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
+        held.move(operations.RESERVING, text, image=_kept(image))
+        _want_placement(held.session, deployable)
+        return True
+
+
+def _kept(image: glance.Image) -> dict[str, Any]:
+    """What of an image is needed until it is written, whatever becomes of it in Glance."""
+    if image.digest is None or image.size is None:
+        raise Refused(
+            operations.INVALID, f"Image {image.uuid} has no checksum by which to verify its data."
+        )
+    return {
+        "uuid": image.uuid,
+        "size": image.size,
+        "hash_algo": image.digest[0],
+        "hash_value": image.digest[1],
+        "function_id": image.function_id,
+        "function_name": image.function_name,
+        "signature": dict(image.signature),
+    }
+
+
+@db.retry
+def begin_to_write(claim: work.Claim) -> None:
+    """Note that from now on only the host can say what the deployable runs."""
+    with _holding(claim) as held:
+        held.move(operations.WRITING, "Nobody has any of it; it is being written.")
+
+
+@db.retry
+def refuse(claim: work.Claim, refusal: Refused) -> None:
+    """End the operation before anything was written: the deployable is what it was."""
+    with _holding(claim) as held:
+        held.move(
+            operations.FAILED, str(refusal), error=str(refusal), fault=refusal.fault
+        )
+        _leave_as_it_was(held)
+
+
+@db.retry
+def end_failed(claim: work.Claim, reason: str, *, unchanged: bool) -> None:
+    """End an operation whose host could not do it; ``unchanged``: not a byte was written."""
+    with _holding(claim) as held:
+        held.move(operations.FAILED, reason, error=reason, fault=operations.BROKEN)
+        if unchanged:
+            _leave_as_it_was(held)
+        elif held.deployable is not None:
+            record.runs(held.session, held.deployable, image_uuid=None, function_id=None)
+            held.tell()
+
+
+def _leave_as_it_was(held: _Held) -> None:
+    session, deployable = held.session, held.deployable
+    if deployable is None:
+        return
+    if held.operation.asked_by == RECOVERY:
+        # What the hardware has lost could not be put back.
+        record.runs(session, deployable, image_uuid=None, function_id=None)
+    else:
+        record.certain(session, deployable)
+    held.tell()
+
+
+@db.retry
+def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer) -> None:
+    """Record what the host has verified; where that is another function, the operation failed."""
+    with _holding(claim) as held:
+        image: dict[str, Any] = held.operation.image or {}
+        expected = image["function_id"]
+        shown = answer.function
+        if expected and shown is not None and not programs.same(expected, shown):
+            reason = f"The host shows function {shown or 'none'} where the image has {expected}."
+            held.move(operations.FAILED, reason, error=reason, fault=operations.BROKEN)
+            image, expected = {}, None
+        else:
+            held.move(operations.SUCCEEDED, f"Written, and verified by {answer.verified_by}.")
+        if held.deployable is None:
+            return
+        record.runs(
+            held.session,
+            held.deployable,
+            image_uuid=image.get("uuid"),
+            function_id=expected or shown or None,
+            function_name=image.get("function_name"),
+            programmed_by=held.operation.asked_by,
+            verified_by=answer.verified_by,
+        )
+        _outdate_reports(held.session, situation, answer)
+        held.tell()
+
+
+def _outdate_reports(
+    session: orm.Session, situation: Situation, answer: rpc.ProgramAnswer
+) -> None:
+    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
+    host = models.Host
+    db.update(
+        session,
+        host,
+        host.id == situation.host.id,
+        host.report_started == situation.host.report_started,
+        host.report_counter < answer.report_counter,
+        report_counter=answer.report_counter,
+    )
+
+
+@db.retry
+def restart_clocks(claim: work.Claim) -> None:
+    """Time during which the broker is down does not count against the host in any bind."""
+    arq = models.Arq
+    with db.writer() as session:
+        deployable = operations.lock(session, claim.key)
+        if deployable is not None:
+            waiting = (arq.device_rp_uuid == deployable.rp_uuid, arq.state == models.BIND_STARTED)
+            db.update(session, arq, *waiting, bind_started_ms=db.now_ms())
+
+
+def _want_placement(session: orm.Session, deployable: models.Deployable) -> None:
+    query = (
+        sa.select(models.Host.name)
+        .join(models.Device, models.Device.host_id == models.Host.id)
+        .where(models.Device.id == deployable.device_id)
+    )
+    work.want(session, work.PLACEMENT, session.scalars(query))
+
+
+def _want_binds(session: orm.Session, deployable: models.Deployable) -> None:
+    arq, handle = models.Arq, models.AttachHandle
+    waiting = (
+        sa.select(handle.uuid)
+        .join(arq, arq.attach_handle_id == handle.id)
+        .where(handle.deployable_id == deployable.id, arq.state == models.BIND_STARTED)
+    )
+    work.want(session, work.HOST_STEP, session.scalars(waiting))

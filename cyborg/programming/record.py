@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a deployable is recorded to run, and the trait by which schedulers find it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.inventory import programs
+
+
+def runs(
+    session: orm.Session,
+    deployable: models.Deployable,
+    *,
+    image_uuid: str | None,
+    function_id: str | None,
+    function_name: str | None = None,
+    programmed_by: str | None = None,
+    verified_by: str | None = None,
+) -> None:
+    """Record what a locked deployable runs, which is known for sure; all None: nothing."""
+    programmed = programmed_by is not None
+    db.update(
+        session,
+        models.Deployable,
+        models.Deployable.id == deployable.id,
+        bitstream_id=image_uuid,
+        function_id=function_id,
+        function_name=function_name,
+        programmed_ms=db.now_ms() if programmed else None,
+        programmed_by=programmed_by,
+        verified_by=verified_by,
+        in_doubt=False,
+    )
+    _set_trait(session, deployable, function_id)
+    _read_reports_anew(session, deployable)
+
+
+def _set_trait(
+    session: orm.Session, deployable: models.Deployable, function_id: str | None
+) -> None:
+    row = models.Attribute
+    old = (row.deployable_id == deployable.id, row.key == programs.TRAIT_KEY)
+    db.delete(session, row, *old)
+    for attribute in programs.traits(deployable.function_vendor, function_id):
+        attribute.deployable_id = deployable.id
+        session.add(attribute)
+
+
+def _read_reports_anew(session: orm.Session, deployable: models.Deployable) -> None:
+    """A report that says what an earlier one said may now be news."""
+    of_device = sa.select(models.Device.host_id).where(models.Device.id == deployable.device_id)
+    host = models.Host
+    db.update(session, host, host.id == of_device.scalar_subquery(), report_digest=None)
+
+
+def certain(session: orm.Session, deployable: models.Deployable) -> None:
+    """Record that a locked deployable runs what it ran before it was in doubt."""
+    db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=False)
+
+
+def doubt(session: orm.Session, deployable: models.Deployable) -> None:
+    """Record that nobody knows, for now, what a locked deployable runs."""
+    db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=True)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of one operation: the handler of ``program/<deployable>``.
+
+First the image is found and held against the deployable; then the deployable is put in doubt, so
+that Placement and everybody who binds leaves it alone; then Placement is asked who was given some
+of it before that; only then is anything written. Each step is recorded before the next begins, so
+that whoever takes the work over goes on where it was left. An operation that has begun to write
+ends when the host has said what is loaded, and not before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg import clients, glance, rpc, work
+from cyborg.drivers import base
+from cyborg.placement import client, sync
+from cyborg.programming import fit, operations, progress, wanted
+
+LOG = logging.getLogger(__name__)
+
+
+def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Carry out the operation on a deployable from where it was left, if there is one."""
+    claim.checkpoint()
+    situation = progress.read(claim)
+    if situation is None:
+        return
+    state = situation.operation.state
+    # Nobody knows whether whoever began to write it was answered.
+    taken_over = state == operations.WRITING
+    try:
+        if state == operations.QUEUED:
+            if not progress.withdraw(claim, _image(conf, situation)):
+                return
+            state = operations.RESERVING
+        if state == operations.RESERVING:
+            _reserve(conf, claim, situation)
+            progress.begin_to_write(claim)
+    except progress.Refused as exc:
+        progress.refuse(claim, exc)
+        return
+    _write(conf, claim, taken_over=taken_over)
+
+
+def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
+    """The image that the operation asks for.
+
+    :raises Refused: there is none, or it does not fit the deployable
+    """
+    if not clients.configured(conf, "glance"):
+        raise progress.Refused(
+            operations.BROKEN, "There is no Glance: [glance] auth_type of the conductors is not set."
+        )
+    what = wanted.of_operation(situation.operation)
+    try:
+        image = glance.find_image(
+            conf,
+            uuid=what.image_uuid,
+            name=what.image_name,
+            function_id=what.function_id,
+            function_name=what.function_name,
+        )
+    except glance.NoImage as exc:
+        raise progress.Refused(operations.INVALID, str(exc)) from exc
+    misfit = fit.misfit(
+        image,
+        what,
+        device=situation.device,
+        deployable=situation.deployable,
+        attributes=situation.attributes,
+    )
+    if misfit:
+        raise progress.Refused(operations.INVALID, f"Image {image.uuid} does not fit: {misfit}")
+    return image
+
+
+def _reserve(
+    conf: cfg.ConfigOpts, claim: work.Claim, situation: progress.Situation
+) -> None:
+    """Return when Placement offers nothing of the deployable and nobody has any of it.
+
+    :raises Refused: a consumer has an allocation of it
+    """
+    try:
+        sync.sync_host(conf, situation.host.name, claim.checkpoint)
+    except work.TryLater as exc:
+        # It may be for another provider of the host.
+        LOG.info("Not all of host %s is in Placement: %s", situation.host.name, exc)
+    api, provider = client.Client(conf), situation.deployable.rp_uuid
+    if not api.is_withdrawn(provider):
+        raise work.TryLater(f"Placement still offers provider {provider}.")
+    operation = situation.operation
+    if operation.asked_by == progress.RECOVERY:
+        return
+    others = api.consumers(provider) - {operation.instance_uuid}
+    if others:
+        raise progress.Refused(
+            operations.CONFLICT,
+            f"Consumer {min(others)} has an allocation of provider {provider} in Placement.",
+        )
+
+
+def _write(conf: cfg.ConfigOpts, claim: work.Claim, *, taken_over: bool) -> None:
+    claim.checkpoint()
+    situation = progress.read(claim)
+    if situation is None:
+        return
+    try:
+        answer = rpc.run_program(
+            conf, situation.host.name, _step(situation), conf.programming.step_timeout
+        )
+    except rpc.BrokerUnreachable as exc:
+        progress.restart_clocks(claim)
+        raise work.TryLater(str(exc)) from exc
+    except rpc.HostUnreachable as exc:
+        raise work.TryLater(str(exc)) from exc
+    except rpc.ProgramFailed as exc:
+        progress.end_failed(claim, str(exc), unchanged=not exc.written and not taken_over)
+    else:
+        progress.end_well(claim, situation, answer)
+
+
+def _step(situation: progress.Situation) -> rpc.ProgramStep:
+    image: dict[str, Any] = situation.operation.image or {}
+    path = situation.control_path
+    return rpc.ProgramStep(
+        driver=situation.deployable.driver_name,
+        deployable=situation.deployable.name,
+        deployable_uuid=situation.deployable.uuid,
+        cpid_type=path.cpid_type,
+        cpid_info=json.loads(path.cpid_info),
+        attach_handles=tuple(
+            base.AttachHandle(
+                attach_type=handle.attach_type, attach_info=json.loads(handle.attach_info)
+            )
+            for handle in situation.handles
+        ),
+        image_uuid=image["uuid"],
+        size=image["size"],
+        hash_algo=image["hash_algo"],
+        hash_value=image["hash_value"],
+        function_id=image["function_id"],
+        signature=image["signature"],
+        asked_ms=situation.now_ms,
+        agent_started=situation.host.report_started,
+    )

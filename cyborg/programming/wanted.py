@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a deployable shall run, as somebody asks for it, held against what it does run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from cyborg.db import models, program_models
+from cyborg.inventory import programs
+
+#: The keys of a device profile's group that ask for a program.
+_GROUP_KEYS = {
+    "accel:bitstream_id": "image_uuid",
+    "accel:function_id": "function_id",
+    "accel:function_name": "function_name",
+}
+
+_WORDS = {
+    "image_uuid": "image {}",
+    "image_name": "image named {}",
+    "function_id": "function {}",
+    "function_name": "function named {}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A program, by its image or its function; what is given must all be true of it."""
+
+    image_uuid: str | None = None
+    image_name: str | None = None
+    function_id: str | None = None
+    function_name: str | None = None
+
+    def __bool__(self) -> bool:
+        return any(asdict(self).values())
+
+    def __str__(self) -> str:
+        given = {name: value for name, value in asdict(self).items() if value}
+        return " and ".join(_WORDS[name].format(value) for name, value in given.items())
+
+    def is_run_by(self, deployable: models.Deployable) -> bool:
+        """Whether the deployable is known to run it. An image's name alone tells nothing."""
+        if deployable.in_doubt or self.image_name is not None or not self:
+            return False
+        function = self.function_id
+        return (
+            self.image_uuid in {None, deployable.bitstream_id}
+            and (function is None or programs.same(function, deployable.function_id))
+            and self.function_name in {None, deployable.function_name}
+        )
+
+    def agrees(self, other: Wanted) -> bool:
+        """Whether whoever asks for the one is served by the other as well."""
+        mine, others = asdict(self), asdict(other)
+        both = [name for name in mine if mine[name] and others[name]]
+        return bool(both) and all(mine[name] == others[name] for name in both)
+
+
+def of_group(group: Mapping[str, str]) -> Wanted:
+    """The program that a group of a device profile asks for; empty where it asks for none."""
+    given = {name: group[key] for key, name in _GROUP_KEYS.items() if group.get(key)}
+    return Wanted(**given)
+
+
+def of_operation(operation: program_models.Operation) -> Wanted:
+    """What the operation was asked for."""
+    return Wanted(
+        image_uuid=operation.image_uuid,
+        image_name=operation.image_name,
+        function_id=operation.function_id,
+        function_name=operation.function_name,
+    )
