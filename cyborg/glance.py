@@ -164,19 +164,15 @@ def _none(key: str, value: str) -> NoImage:
 def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
     """The two newest images of each place that counts, each image once."""
     own = clients.adapter(conf, "glance").get_project_id()
+    # Glance takes a name that begins like this for a list of names.
+    wanted = f'in:"{value}"' if key == "name" and value.startswith("in:") else value
     found: dict[str, dict[str, Any]] = {}
     for place in ({"visibility": "public"}, {"owner": own} if own else {}):
         if place:
-            # In quotes: Glance takes a name that begins with an operator for one.
-            wanted = f'in:"{_escaped(value)}"' if key == "name" else value
             query = {key: wanted, "status": "active", "sort": "created_at:desc", "limit": "2"}
             listed = _get(conf, "/images", params=query | place).json()["images"]
             found |= {item["id"]: item for item in listed}
     return list(found.values())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _image(item: Mapping[str, Any]) -> Image:
