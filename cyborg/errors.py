@@ -74,6 +74,12 @@ class Unresolved(CyborgError):
     code = http.HTTPStatus.LOCKED
 
 
+class HostFailed(CyborgError):
+    """A host was asked to do what the request needs, and could not."""
+
+    code = http.HTTPStatus.BAD_GATEWAY
+
+
 class NotOffered(CyborgError):
     """The request is sound, and nothing here can carry it out."""
 

@@ -22,6 +22,8 @@ class Request(pecan.Request):
     version: versions.Version
     #: Items on the longest page of a list.
     max_limit: int
+    #: Seconds for which a request waits until a deployable is programmed.
+    program_wait: float
     #: What links begin with, without a slash at the end.
     base_url: str
     #: Headers that the answer gets whatever it is.
@@ -61,6 +63,7 @@ class RequestHook(hooks.PecanHook):
         request.answer_headers = {}
         request.version = versions.MIN
         request.max_limit = self._conf.api.max_limit
+        request.program_wait = self._conf.programming.answer_timeout
         request.caller = context.from_environ(request.environ, self._enforcer)
         request.base_url = (self._conf.api.public_endpoint or request.application_url).rstrip("/")
 

@@ -37,7 +37,9 @@ PROFILE_VISIBILITY = Version(2, 5)
 SERVICES = Version(2, 6)
 #: Devices say whether they are healthy, and attributes have types.
 FACTS = Version(2, 7)
-MAX = FACTS
+#: Operations that program deployables, and what a deployable runs.
+PROGRAMMING = Version(2, 8)
+MAX = PROGRAMMING
 
 #: An answer tells caches that it depends on the header, and clients what is served.
 RANGE_HEADERS = {

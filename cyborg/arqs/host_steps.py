@@ -37,6 +37,7 @@ class _Situation:
     missing: bool
     prepares: bool
     cleans: bool
+    erases: bool
     step: rpc.HostStep
 
 
@@ -91,6 +92,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         missing=held.missing,
         prepares=deployable.prepares,
         cleans=deployable.cleans,
+        erases=deployable.clean_erases,
         step=rpc.HostStep(
             action=action,
             driver=deployable.driver_name,
@@ -213,8 +215,8 @@ def _restart_clock(arq_uuid: str) -> None:
 
 
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
-    # What is gone from its host needs no cleaning there.
-    if situation.cleans and not situation.missing:
+    # What is gone from its host needs no cleaning there, but what was written to it comes back.
+    if situation.cleans and (situation.erases or not situation.missing):
         _refuse_down(situation)
         try:
             rpc.run_host_step(

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from oslo_policy import policy
 
-from cyborg.policies import arq, attribute, base, deployable, device, device_profile, service
+from cyborg.policies import (
+    arq,
+    attribute,
+    base,
+    deployable,
+    device,
+    device_profile,
+    operation,
+    service,
+)
 
 
 def list_rules() -> list[policy.RuleDefault]:
@@ -18,4 +27,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *deployable.list_rules(),
         *attribute.list_rules(),
         *service.list_rules(),
+        *operation.list_rules(),
     ]

@@ -31,5 +31,6 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Program a deployable.",
             ("PATCH", f"{_COLLECTION}/{{deployable_uuid}}/program"),
+            ("POST", f"{_COLLECTION}/{{deployable_uuid}}/program"),
         ),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -45,6 +46,15 @@ _FOLLOWS: Mapping[str, Collection[str]] = {
 CONFLICT = "conflict"
 INVALID = "invalid"
 BROKEN = "failed"
+
+_FAULTS: Mapping[str, type[errors.CyborgError]] = {
+    CONFLICT: errors.Conflict,
+    INVALID: errors.Invalid,
+    BROKEN: errors.HostFailed,
+}
+
+#: Seconds between two looks of a request that waits.
+_POLL = 0.2
 
 #: Ended operations that are forgotten at once.
 _BATCH = 500
@@ -103,6 +113,30 @@ def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> program_mod
         if deployable is None:
             raise errors.NotFound.of("Deployable", uuid=deployable_uuid)
         return request(session, deployable, what, asked_by=asked_by)
+
+
+def wait(uuid: str, seconds: float) -> None:
+    """Return when the operation has succeeded.
+
+    :raises ServiceUnavailable: it has not ended after that time, and goes on
+    :raises Conflict, Invalid, HostFailed: it has failed
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        operation = get_operation(uuid)
+        if operation.state == SUCCEEDED:
+            return
+        if operation.state == FAILED:
+            raise _FAULTS[operation.fault or BROKEN](
+                f"Operation {uuid} on deployable {operation.deployable_uuid} failed: "
+                f"{operation.error}"
+            )
+        if time.monotonic() >= deadline:
+            raise errors.ServiceUnavailable(
+                f"The deployable is not programmed after {seconds:.0f} s; operation {uuid} goes "
+                "on, see GET /v2/operations from 2.8 on."
+            )
+        time.sleep(_POLL)
 
 
 def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None:

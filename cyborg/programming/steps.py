@@ -54,7 +54,7 @@ def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
     """
     if not clients.configured(conf, "glance"):
         raise progress.Refused(
-            operations.BROKEN, "There is no Glance: [glance] auth_type of the conductors is not set."
+            operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
         )
     what = wanted.of_operation(situation.operation)
     try:

@@ -7,22 +7,27 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from cyborg import errors
+from cyborg import rpc
 from cyborg.api import declare, pages, versions
+from cyborg.api.controllers.operations import view as operation_view
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import deployables as schemas
 from cyborg.api.schemas import fields
-from cyborg.db import models
+from cyborg.api.schemas import operations as operation_schemas
+from cyborg.db import models, program_models
 from cyborg.inventory import facts, query
 from cyborg.policies import deployable as policies
+from cyborg.programming import operations, wanted
 
 
 class Deployables(Resource):
     """Deployables."""
 
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"program": {"PATCH": "program"}}
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "program": {"PATCH": "program", "POST": "start_program"}
+    }
 
     def find_handler(
         self, request: Request, segments: Sequence[str]
@@ -50,14 +55,33 @@ class Deployables(Resource):
         member=fields.member(),
         body=declare.Body(name="program_info", schema=schemas.PROGRAM),
         answer=schemas.DEPLOYABLE,
-        faults=[501],
+        faults=[409, 501, 502],
     )
-    def program(self, request: Request, uuid: str, operations: Any) -> dict[str, Any]:
-        """Program a deployable with an image."""
-        query.get_deployable(uuid)
-        raise errors.NotOffered(
-            f"Deployable {uuid} cannot be programmed: no driver of this release programs devices."
-        )
+    def program(self, request: Request, uuid: str, changes: Any) -> dict[str, Any]:
+        """Program a deployable with an image, and wait for the end."""
+        image = changes[0]["value"][0]["image_uuid"]
+        operation = _ask(request, uuid, wanted.Wanted(image_uuid=image))
+        operations.wait(operation.uuid, request.program_wait)
+        return _view(request, query.get_deployable(uuid))
+
+    @declare.operation(
+        policies.PROGRAM,
+        since=versions.PROGRAMMING,
+        member=fields.member("Deployable"),
+        body=declare.Body(name="program", schema=operation_schemas.PROGRAM),
+        success=202,
+        answer=operation_schemas.OPERATION,
+        faults=[409, 501],
+    )
+    def start_program(self, request: Request, uuid: str, body: Any) -> dict[str, Any]:
+        """Begin to program a deployable with an image or a function."""
+        return operation_view(request, _ask(request, uuid, wanted.Wanted(**body)))
+
+
+def _ask(request: Request, uuid: str, what: wanted.Wanted) -> program_models.Operation:
+    operation = operations.ask(uuid, what, f"user {request.caller.user_id}")
+    rpc.kick()
+    return operation
 
 
 def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
@@ -73,6 +97,7 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
         "device_id": deployable.device_id,
         **device_uuid,
         **_attributes(request, deployable.attributes),
+        **_program(request, deployable),
         "rp_uuid": deployable.rp_uuid,
         "driver_name": deployable.driver_name,
         "bitstream_id": deployable.bitstream_id,
@@ -82,6 +107,27 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
         ],
         "created_at": timestamp(deployable.created_at),
         "updated_at": timestamp(deployable.updated_at),
+    }
+
+
+def _program(request: Request, deployable: models.Deployable) -> dict[str, Any]:
+    """How it is programmed and what it runs; null where no driver programs it."""
+    if request.version < versions.PROGRAMMING:
+        return {}
+    if deployable.program_mode is None:
+        return {"program": None}
+    at_ms = deployable.programmed_ms
+    return {
+        "program": {
+            "mode": deployable.program_mode,
+            "in_doubt": deployable.in_doubt,
+            "image_uuid": deployable.bitstream_id,
+            "function_id": deployable.function_id,
+            "function_name": deployable.function_name,
+            "programmed_at": None if at_ms is None else timestamp(operations.moment(at_ms)),
+            "programmed_by": deployable.programmed_by,
+            "verified_by": deployable.verified_by,
+        }
     }
 
 

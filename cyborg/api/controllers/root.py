@@ -17,6 +17,7 @@ from cyborg.api.controllers import (
     deployables,
     device_profiles,
     devices,
+    operations,
     resource,
     services,
 )
@@ -36,6 +37,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
     "deployables": deployables.Deployables(),
     "device_profiles": device_profiles.DeviceProfiles(),
     "devices": devices.Devices(),
+    "operations": operations.Operations(),
     "services": services.Services(),
 }
 

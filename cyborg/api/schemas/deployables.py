@@ -24,6 +24,22 @@ _ATTRIBUTES: dict[str, fields.Schema] = {
         "additionalProperties": {"type": ["string", "integer"]},
     }
 }
+_PROGRAM: dict[str, fields.Schema] = {
+    "program": {
+        **fields.shown(
+            "RunProgram",
+            mode={"enum": ["dynamic", "single-program"]},
+            in_doubt={"type": "boolean"},
+            image_uuid=fields.UUID_OR_NULL,
+            function_id=fields.TEXT_OR_NULL,
+            function_name=fields.TEXT_OR_NULL,
+            programmed_at=fields.TIME_OR_NULL,
+            programmed_by=fields.TEXT_OR_NULL,
+            verified_by=fields.TEXT_OR_NULL,
+        ),
+        "type": ["object", "null"],
+    }
+}
 _REST = {
     "rp_uuid": fields.UUID,
     "driver_name": fields.TEXT,
@@ -38,11 +54,21 @@ _REGULAR = fields.shown(
 )
 _TYPED = fields.shown("Deployable", **_PARTS, device_uuid=fields.UUID, **_ATTRIBUTES, **_REST)
 
-DEPLOYABLE = {versions.MIN: _OLD, versions.REGULAR: _REGULAR, versions.FACTS: _TYPED}
+_PROGRAMMED = fields.shown(
+    "Deployable", **_PARTS, device_uuid=fields.UUID, **_ATTRIBUTES, **_PROGRAM, **_REST
+)
+
+DEPLOYABLE = {
+    versions.MIN: _OLD,
+    versions.REGULAR: _REGULAR,
+    versions.FACTS: _TYPED,
+    versions.PROGRAMMING: _PROGRAMMED,
+}
 DEPLOYABLES = {
     versions.MIN: fields.listed("deployables", _OLD),
     versions.REGULAR: fields.paged("deployables", _REGULAR),
     versions.FACTS: fields.paged("deployables", _TYPED),
+    versions.PROGRAMMING: fields.paged("deployables", _PROGRAMMED),
 }
 QUERY = {
     versions.MIN: fields.FILTERS,

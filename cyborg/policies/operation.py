@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy rules of operations, which program hardware of the whole cloud."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:operation:get_all"
+GET_ONE = "cyborg:operation:get_one"
+
+_COLLECTION = "/v2/operations"
+
+
+def list_rules() -> list[policy.DocumentedRuleDefault]:
+    """The rules, each named by what it permits."""
+    return [
+        base.rule(GET_ALL, base.ADMIN, "List operations.", ("GET", _COLLECTION)),
+        base.rule(
+            GET_ONE,
+            base.ADMIN,
+            "Show an operation.",
+            ("GET", f"{_COLLECTION}/{{operation_uuid}}"),
+        ),
+    ]
