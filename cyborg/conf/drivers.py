@@ -16,7 +16,30 @@ FAKE_OPTS: list[cfg.Opt] = [
         default=16,
         min=0,
         max=256,
-        help="How many attach handles each fake device has.",
+        help="How many attach handles each fake device has, of which each of its regions has an "
+        "equal part.",
+    ),
+    cfg.IntOpt(
+        "regions",
+        default=1,
+        min=1,
+        max=16,
+        help="How many deployables each fake device has. Where there are more than one, they are "
+        "below another, which gives nothing out.",
+    ),
+    cfg.StrOpt(
+        "program_mode",
+        choices=[
+            ("dynamic", "each deployable is a region that is offered whatever it runs"),
+            ("single-program", "a deployable is offered when it is programmed"),
+        ],
+        help="Let fake deployables be programmed. A bitstream of theirs begins with a JSON object "
+        'that names its function: {"function": "aes-128"}.',
+    ),
+    cfg.StrOpt(
+        "state_dir",
+        help="Directory in which what fake deployables run survives the agent, as it does in an "
+        "FPGA. Unset, they run nothing when the agent starts.",
     ),
     cfg.BoolOpt(
         "host_step",
@@ -25,9 +48,12 @@ FAKE_OPTS: list[cfg.Opt] = [
     ),
     cfg.StrOpt(
         "host_step_control",
-        help="File that is read at each host step: a JSON object with the keys prepare and clean, "
-        'each {"seconds": N, "fail": "sentence", "hang": true}. It makes a step slow, fail or '
-        "hang on demand. A step that hangs goes on when the file no longer says so.",
+        help="File that is read at each host step: a JSON object with the keys prepare, clean and "
+        'program, each {"seconds": N, "fail": "sentence", "hang": true}. It makes a step slow, '
+        "fail or hang on demand. A step that hangs goes on when the file no longer says so. "
+        "Programming waits and hangs while nothing is loaded, and fails there; with "
+        '"fail_at": "start" it fails before it has changed anything, with "fail_at": "end" when '
+        "the function is loaded.",
     ),
 ]
 

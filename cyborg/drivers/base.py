@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from cyborg.drivers import checks
+
 if TYPE_CHECKING:
     import pathlib
 
@@ -26,32 +28,11 @@ ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
 DYNAMIC = "dynamic"
 #: One program for all handles of the deployable, which offers nothing until it is programmed.
 SINGLE_PROGRAM = "single-program"
-PROGRAM_MODES = frozenset({DYNAMIC, SINGLE_PROGRAM})
 
-#: Facts that every driver states in the same words, as attributes of a deployable: the key and the
-#: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
-#: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the
-#: lanes in use now: ``16.0 GT/s x16``.
-FACTS: Mapping[str, type[str] | type[int]] = {
-    "capacity_mib": int,
-    "driver_version": str,
-    "firmware": str,
-    "link": str,
-    "memory_mib": int,
-    "namespaces": int,
-    "numa_node": int,
-    "pci_address": str,
-    "product": str,
-}
+FACTS = checks.FACTS
 
-_NAME_MAX = 255
-#: The most of anything that every database can count.
-_COUNT_MAX = 2**31 - 1
 _canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
 _CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
-#: Ids of functions and their vendors become parts of a trait.
-_FUNCTION = re.compile(r"[A-Za-z0-9_.-]{0,128}", re.ASCII)
-_FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,64}", re.ASCII)
 
 
 def canonical_json(value: Any) -> str:
@@ -67,8 +48,8 @@ class ControlPath:
     cpid_info: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        _check_text("cpid_type", self.cpid_type, 30)
-        _check_text("cpid_info", canonical_json(dict(self.cpid_info)), _NAME_MAX)
+        checks.text("cpid_type", self.cpid_type, 30)
+        checks.text("cpid_info", canonical_json(dict(self.cpid_info)), checks.NAME_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +62,7 @@ class AttachHandle:
     def __post_init__(self) -> None:
         if self.attach_type not in ATTACH_TYPES:
             raise ValueError(f"attach_type {self.attach_type!r} is none of {sorted(ATTACH_TYPES)}")
-        _check_text("attach_info", canonical_json(dict(self.attach_info)), _NAME_MAX)
+        checks.text("attach_info", canonical_json(dict(self.attach_info)), checks.NAME_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +84,14 @@ class Deployable:
     ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
     abilities must run on each handle before and after use. ``prepared`` holds the uuids of the
     handles that are ready on the host now, where the driver can tell: one that a guest has and
-    that is not among them, as after a reboot of the host, is prepared again. ``parent`` is the name
-    of the deployable of the same device below which this one's provider is: of the card whose
-    region it is.
+    that is not among them, as after a reboot of the host, is prepared again. ``clean_erases`` says
+    that cleaning erases what a guest wrote: then it is due even for a handle that is reported no
+    more. ``parent`` is the name of the deployable of the same device below which this one's
+    provider is: of the card whose region it is.
 
-    ``program_mode``, one of :data:`PROGRAM_MODES`, says that the driver's :class:`Programmable`
-    ability can load a function, and how far one reaches. ``function`` is the id of the function
-    that the hardware itself shows as loaded: empty where it shows none, None where it cannot tell.
+    ``program_mode``, :data:`DYNAMIC` or :data:`SINGLE_PROGRAM`, says that the driver's
+    :class:`Programmable` ability can load a function. ``function`` is the id of the function that
+    the hardware itself shows as loaded: empty where it shows none, None where it cannot tell.
     ``function_vendor`` is the vendor's part of the trait that is made of it, such as ``INTEL``.
     """
 
@@ -121,6 +103,7 @@ class Deployable:
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     prepares: bool = False
     cleans: bool = False
+    clean_erases: bool = False
     prepared: tuple[str, ...] | None = None
     parent: str | None = None
     program_mode: str | None = None
@@ -128,8 +111,8 @@ class Deployable:
     function_vendor: str = ""
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name, _NAME_MAX)
-        _check_program(self.program_mode, self.function, self.function_vendor)
+        checks.text("name", self.name, checks.NAME_MAX)
+        checks.program(self.program_mode, self.function, self.function_vendor)
         for symbol in (self.resource_class, *self.traits):
             if not _CLASS_OR_TRAIT.fullmatch(symbol):
                 raise ValueError(
@@ -137,13 +120,13 @@ class Deployable:
                 )
         if len(set(self.traits)) != len(self.traits):
             raise ValueError(f"deployable {self.name!r} has a trait twice")
-        if not 0 <= self.num_accelerators <= _COUNT_MAX:
+        if not 0 <= self.num_accelerators <= checks.COUNT_MAX:
             raise ValueError(
                 f"deployable {self.name!r} has {self.num_accelerators} as num_accelerators"
             )
         for key, value in self.attributes.items():
-            _check_text("attribute key", key, _NAME_MAX)
-            _check_fact(key, value)
+            checks.text("attribute key", key, checks.NAME_MAX)
+            checks.fact(key, value)
             if key == "rc" or key.startswith("trait"):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
         infos = [canonical_json(dict(handle.attach_info)) for handle in self.attach_handles]
@@ -171,11 +154,11 @@ class Device:
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
             raise ValueError(f"device type {self.type!r} is none of {sorted(DEVICE_TYPES)}")
-        _check_text("vendor", self.vendor, _NAME_MAX)
-        _check_text("model", self.model, _NAME_MAX)
+        checks.text("vendor", self.vendor, checks.NAME_MAX)
+        checks.text("model", self.model, checks.NAME_MAX)
         for name in ("std_board_info", "vendor_board_info", "unhealthy"):
             if getattr(self, name) is not None:
-                _check_storable(name, getattr(self, name))
+                checks.storable(name, getattr(self, name))
         names = [deployable.name for deployable in self.deployables]
         if len(set(names)) != len(names):
             raise ValueError("a device has two deployables of one name")
@@ -206,6 +189,7 @@ class Device:
                 attributes=item.get("attributes", {}),
                 prepares=item.get("prepares", False),
                 cleans=item.get("cleans", False),
+                clean_erases=item.get("clean_erases", False),
                 prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
                 parent=item.get("parent"),
                 program_mode=item.get("program_mode"),
@@ -237,39 +221,6 @@ def _check_parents(parents: Mapping[str, str | None]) -> None:
                 raise ValueError(f"deployable {name!r} is below itself")
             seen.add(above)
             above = parents[above]
-
-
-def _check_fact(key: str, value: object) -> None:
-    if FACTS.get(key) is not int:
-        _check_storable(f"attribute {key}", value)
-    elif type(value) is not int or not 0 <= value <= _COUNT_MAX:
-        raise ValueError(f"attribute {key} must be a number from 0 to {_COUNT_MAX}, not {value!r}")
-
-
-def _check_program(mode: str | None, function: str | None, vendor: str) -> None:
-    if mode is not None and mode not in PROGRAM_MODES:
-        raise ValueError(f"program_mode {mode!r} is none of {sorted(PROGRAM_MODES)}")
-    if function is not None and mode is None:
-        raise ValueError(f"function {function!r} is of a deployable without a program_mode")
-    if not (function is None or _FUNCTION.fullmatch(function)):
-        raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
-    if not _FUNCTION_VENDOR.fullmatch(vendor):
-        raise ValueError(f"function_vendor {vendor!r} is no part of a trait: use A-Z, 0-9 and _")
-
-
-def _check_text(field_name: str, value: object, limit: int) -> None:
-    if not (isinstance(value, str) and 0 < len(value) <= limit):
-        raise ValueError(f"{field_name} must be a text of 1 to {limit} characters, not {value!r}")
-    _check_storable(field_name, value)
-
-
-def _check_storable(field_name: str, value: object) -> None:
-    """Refuse what some database refuses; there it would keep the whole host from being stored."""
-    if not isinstance(value, str):
-        raise TypeError(f"{field_name} must be a text, not {value!r}")
-    # Half a character stands for a byte of sysfs that is no UTF-8.
-    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-        raise ValueError(f"{field_name} holds what is no text: {value!r}")
 
 
 class Host(Protocol):

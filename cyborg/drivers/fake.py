@@ -10,12 +10,12 @@ import json
 import logging
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base
+from cyborg.drivers import base, fake_programs
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class FakeDriver:
         # Uuids of the handles that are prepared, with the control path of each. Lost when the
         # agent ends, as what a kernel has made is lost when its host ends.
         self._prepared: dict[str, base.ControlPath] = {}
+        self._programs = fake_programs.Memory(self._options.state_dir)
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every fake device."""
@@ -47,11 +48,25 @@ class FakeDriver:
         self._step("clean", handle)
         self._prepared.pop(handle.uuid, None)
 
+    def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
+        """Pretend to load the function that the bitstream names."""
+        function = fake_programs.function_of(bitstream)
+        LOG.info("Fake program of %s with %s", target.deployable, function)
+        self._fail_at("start", base.NothingWritten)
+        self._programs.load(target.deployable, "")
+        self._wait("program")
+        self._fail_at("middle", RuntimeError)
+        self._programs.load(target.deployable, function)
+        self._fail_at("end", RuntimeError)
+        return base.Programmed(
+            function=self._programs.loaded(target.deployable),
+            verified_by="the fake card's memory",
+        )
+
     def _device(self, host: str, number: int) -> base.Device:
         # Every device is on a PCI bus of its own, beginning with upstream's 0c.
         domain, bus = divmod(0x0C + number, 0x100)
         place = {"domain": f"{domain:04x}", "bus": f"{bus:02x}"}
-        steps = self._options.host_step
         handles = tuple(
             base.AttachHandle(
                 attach_type="TEST_PCI",
@@ -62,17 +77,7 @@ class FakeDriver:
         path = base.ControlPath(
             cpid_type="PCI", cpid_info=place | {"device": "00", "function": "0"}
         )
-        prepared = sorted(uuid for uuid, of in self._prepared.copy().items() if of == path)
-        deployable = base.Deployable(
-            name=f"{host}_FakeDevice" + (f"_{number}" if number else ""),
-            resource_class="FPGA",
-            num_accelerators=len(handles),
-            attach_handles=handles,
-            traits=("CUSTOM_FAKE_DEVICE",),
-            prepares=steps,
-            cleans=steps,
-            prepared=tuple(prepared) if steps else None,
-        )
+        name = f"{host}_FakeDevice" + (f"_{number}" if number else "")
         return base.Device(
             type="FPGA",
             vendor="0xABCD",
@@ -80,18 +85,69 @@ class FakeDriver:
             std_board_info=json.dumps({"device_id": "0xabcd", "class": "Fake class"}),
             vendor_board_info="fake_vendor_info",
             control_path=path,
-            deployables=(deployable,),
+            deployables=tuple(self._deployables(name, path, handles)),
+        )
+
+    def _deployables(
+        self, name: str, path: base.ControlPath, handles: Sequence[base.AttachHandle]
+    ) -> Iterator[base.Deployable]:
+        """One for each region, below one for the card where there are several."""
+        regions = self._options.regions
+        if regions == 1:
+            yield self._deployable(name, path, handles)
+            return
+        yield base.Deployable(
+            name=name,
+            resource_class="FPGA",
+            num_accelerators=0,
+            attach_handles=(),
+            traits=("CUSTOM_FAKE_DEVICE",),
+        )
+        share = len(handles) // regions
+        for region in range(regions):
+            own = handles[region * share : (region + 1) * share]
+            yield self._deployable(f"{name}_region_{region}", path, own, parent=name)
+
+    def _deployable(
+        self,
+        name: str,
+        path: base.ControlPath,
+        handles: Sequence[base.AttachHandle],
+        parent: str | None = None,
+    ) -> base.Deployable:
+        steps, mode = self._options.host_step, self._options.program_mode
+        prepared = sorted(uuid for uuid, of in self._prepared.copy().items() if of == path)
+        return base.Deployable(
+            name=name,
+            resource_class="FPGA",
+            num_accelerators=len(handles),
+            attach_handles=tuple(handles),
+            traits=("CUSTOM_FAKE_DEVICE",),
+            prepares=steps,
+            cleans=steps,
+            prepared=tuple(prepared) if steps else None,
+            parent=parent,
+            program_mode=mode,
+            function=self._programs.loaded(name) if mode else None,
+            function_vendor="FAKE" if mode else "",
         )
 
     def _step(self, action: str, handle: base.HeldHandle) -> None:
         LOG.info("Fake %s of %s", action, base.canonical_json(dict(handle.attach_info)))
-        wanted = self._wanted(action)
-        time.sleep(wanted.get("seconds", 0))
-        while self._wanted(action).get("hang"):
-            time.sleep(_POLL)
+        self._wait(action)
         sentence = self._wanted(action).get("fail")
         if sentence:
             raise RuntimeError(sentence)
+
+    def _wait(self, action: str) -> None:
+        time.sleep(self._wanted(action).get("seconds", 0))
+        while self._wanted(action).get("hang"):
+            time.sleep(_POLL)
+
+    def _fail_at(self, place: str, kind: type[Exception]) -> None:
+        wanted = self._wanted("program")
+        if wanted.get("fail") and wanted.get("fail_at", "middle") == place:
+            raise kind(wanted["fail"])
 
     def _wanted(self, action: str) -> dict[str, Any]:
         if not self._options.host_step_control:

@@ -186,6 +186,24 @@ class DriverContract:
             for deployable in device.deployables:
                 assert not deployable.prepares or isinstance(driver, base.Preparable)
                 assert not deployable.cleans or isinstance(driver, base.Cleanable)
+                assert not deployable.program_mode or isinstance(driver, base.Programmable)
+
+    def test_a_function_that_is_shown_is_told_once(self, devices):
+        """The conductor makes the trait of it; reported as one, it would outlive the function."""
+        for deployable in _deployables(devices):
+            if deployable.function:
+                told = deployable.function.replace("-", "").upper()
+                assert not any(trait.endswith(told) for trait in deployable.traits)
+
+    def test_what_is_no_bitstream_is_refused_before_anything_is_written(
+        self, make, devices, tmp_path
+    ):
+        empty = tmp_path / "empty"
+        empty.touch()
+        driver = make()
+        for target in program_targets(devices)[:1]:
+            with pytest.raises(base.NothingWritten):
+                driver.program(target, empty)
 
 
 class HostStepContract(DriverContract):
@@ -208,6 +226,20 @@ class HostStepContract(DriverContract):
                     for _ in range(2):
                         if deployable.cleans:
                             driver.clean(handle)
+
+
+def program_targets(devices: Iterable[base.Device]) -> list[base.ProgramTarget]:
+    """Every deployable that can be programmed, as a driver is given it."""
+    return [
+        base.ProgramTarget(
+            deployable=deployable.name,
+            control_path=device.control_path,
+            attach_handles=deployable.attach_handles,
+        )
+        for device in devices
+        for deployable in device.deployables
+        if deployable.program_mode
+    ]
 
 
 def _deployables(devices: Iterable[base.Device]) -> list[base.Deployable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -21,6 +22,17 @@ class TestFakeDriver(contract.HostStepContract):
         conf.set_override("devices", devices, group="fake_driver")
         conf.set_override("handles_per_device", handles, group="fake_driver")
         conf.set_override("host_step", host_step, group="fake_driver")
+        return conf
+
+
+class TestProgrammableFakeDriver(contract.DriverContract):
+    entry_point = "fake_driver"
+
+    @pytest.fixture(params=[("dynamic", 4), ("single-program", 1)])
+    def conf(self, request, conf):
+        mode, regions = request.param
+        conf.set_override("program_mode", mode, group="fake_driver")
+        conf.set_override("regions", regions, group="fake_driver")
         return conf
 
 
@@ -119,3 +131,139 @@ def test_a_step_that_hangs_goes_on_when_the_file_no_longer_says_so(conf, control
 
     thread.join(30)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def bitstream(tmp_path):
+    """A file that the fake FPGA takes for its function ``aes-128``."""
+    path = tmp_path / "aes.bit"
+    path.write_bytes(b'{"function": "aes-128"}\n' + bytes(range(256)))
+    return path
+
+
+@pytest.fixture(params=["in memory", "in a file"])
+def programmable(request, conf, tmp_path):
+    """A driver whose one device is programmable as a whole."""
+    conf.set_override("program_mode", "single-program", group="fake_driver")
+    if request.param == "in a file":
+        conf.set_override("state_dir", str(tmp_path / "state"), group="fake_driver")
+    return fake.FakeDriver(conf)
+
+
+def functions(driver):
+    """What each deployable runs."""
+    return {
+        deployable.name: deployable.function
+        for device in driver.discover(contract.Host("host-1"))
+        for deployable in device.deployables
+    }
+
+
+def target_of(driver):
+    return contract.program_targets(driver.discover(contract.Host("host-1")))[0]
+
+
+def test_regions_are_below_their_card_and_share_its_handles(conf):
+    whole = discover(conf)[0].deployables[0].attach_handles
+    conf.set_override("regions", 3, group="fake_driver")
+
+    card, *regions = discover(conf)[0].deployables
+
+    names = [f"host-1_FakeDevice_region_{number}" for number in range(3)]
+    assert (card.name, card.num_accelerators, card.parent) == ("host-1_FakeDevice", 0, None)
+    assert [region.name for region in regions] == names
+    assert {region.parent for region in regions} == {card.name}
+    assert [region.num_accelerators for region in regions] == [5, 5, 5]
+    assert sum((region.attach_handles for region in regions), ()) == whole[:15]
+
+
+def test_a_device_is_not_programmable_unless_the_option_says_so(conf):
+    (deployable,) = discover(conf)[0].deployables
+
+    assert (deployable.program_mode, deployable.function) == (None, None)
+
+
+def test_what_is_programmed_is_shown_as_loaded(programmable, bitstream):
+    assert functions(programmable) == {"host-1_FakeDevice": ""}
+
+    for _ in range(2):
+        done = programmable.program(target_of(programmable), bitstream)
+
+        assert done == base.Programmed(function="aes-128", verified_by="the fake card's memory")
+        assert functions(programmable) == {"host-1_FakeDevice": "aes-128"}
+
+
+def test_regions_are_programmed_apart(conf, bitstream):
+    conf.set_override("program_mode", "dynamic", group="fake_driver")
+    conf.set_override("regions", 2, group="fake_driver")
+    driver = fake.FakeDriver(conf)
+
+    driver.program(target_of(driver), bitstream)
+
+    assert functions(driver) == {
+        "host-1_FakeDevice": None,
+        "host-1_FakeDevice_region_0": "aes-128",
+        "host-1_FakeDevice_region_1": "",
+    }
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_loaded_survives_the_agent_where_there_is_a_directory(
+    conf, tmp_path, bitstream, kept
+):
+    conf.set_override("program_mode", "single-program", group="fake_driver")
+    if kept:
+        conf.set_override("state_dir", str(tmp_path / "state"), group="fake_driver")
+    first = fake.FakeDriver(conf)
+    first.program(target_of(first), bitstream)
+
+    after = functions(fake.FakeDriver(conf))
+
+    assert after == {"host-1_FakeDevice": "aes-128" if kept else ""}
+
+
+@pytest.mark.parametrize("text", [b"", b"\x7fELF", b"{}", b"[1]", b'{"function": "a b"}'])
+def test_what_is_no_bitstream_of_its_is_refused(programmable, tmp_path, text):
+    path = tmp_path / "other.bit"
+    path.write_bytes(text)
+
+    with pytest.raises(base.NothingWritten, match="no bitstream of the fake FPGA"):
+        programmable.program(target_of(programmable), path)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "left"),
+    [
+        ("start", base.NothingWritten, "old"),
+        (None, RuntimeError, ""),
+        ("end", RuntimeError, "aes-128"),
+    ],
+)
+def test_programming_fails_on_demand(programmable, control, bitstream, tmp_path, place, kind, left):
+    old = tmp_path / "old.bit"
+    old.write_text('{"function": "old"}')
+    programmable.program(target_of(programmable), old)
+    at = {} if place is None else {"fail_at": place}
+    control.write_text(json.dumps({"program": {"fail": "out of order", **at}}))
+
+    with pytest.raises(kind, match=r"^out of order$"):
+        programmable.program(target_of(programmable), bitstream)
+
+    assert functions(programmable) == {"host-1_FakeDevice": left}
+
+
+def test_while_programming_hangs_nothing_is_loaded(programmable, control, bitstream):
+    programmable.program(target_of(programmable), bitstream)
+    control.write_text('{"program": {"hang": true}}')
+    arguments = (target_of(programmable), bitstream)
+    thread = threading.Thread(target=programmable.program, args=arguments, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while functions(programmable) != {"host-1_FakeDevice": ""}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    control.unlink()
+
+    thread.join(60)
+    assert functions(programmable) == {"host-1_FakeDevice": "aes-128"}

@@ -29,6 +29,7 @@ def report() -> rpc.HostReport:
         traits=("OWNER_CYBORG", "CUSTOM_PCI_NVIDIA"),
         attributes={"numa_node": 0},
         cleans=True,
+        clean_erases=True,
         prepared=("6b1a7f6e-0d35-4e0e-9f0f-3a5b0c7d9e21",),
         program_mode="dynamic",
         function="9aeffe5f84570612c000c9660d824272",
@@ -135,7 +136,7 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     wire = report().to_wire()
     del wire["errors"]
     program = ("program_mode", "function", "function_vendor")
-    for key in ("traits", "attributes", "prepares", "cleans", *program):
+    for key in ("traits", "attributes", "prepares", "cleans", "clean_erases", *program):
         del wire["devices"]["pci_driver"][0]["deployables"][0][key]
 
     read = rpc.HostReport.from_wire(wire)
@@ -144,6 +145,7 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     assert (read.errors, deployable.traits, deployable.attributes) == ({}, (), {})
     assert not deployable.prepares
     assert not deployable.cleans
+    assert not deployable.clean_erases
     assert (deployable.program_mode, deployable.function) == (None, None)
     assert deployable.function_vendor == ""
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every database can store and Placement can name of what a driver reports.
+
+Each function raises a ValueError or a TypeError for anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+#: Facts that every driver states in the same words, as attributes of a deployable: the key and the
+#: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
+#: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the
+#: lanes in use now: ``16.0 GT/s x16``.
+FACTS: Mapping[str, type[str] | type[int]] = {
+    "capacity_mib": int,
+    "driver_version": str,
+    "firmware": str,
+    "link": str,
+    "memory_mib": int,
+    "namespaces": int,
+    "numa_node": int,
+    "pci_address": str,
+    "product": str,
+}
+
+PROGRAM_MODES = frozenset({"dynamic", "single-program"})
+
+NAME_MAX = 255
+#: The most of anything that every database can count.
+COUNT_MAX = 2**31 - 1
+
+#: Ids of functions and their vendors become parts of a trait.
+_FUNCTION = re.compile(r"[A-Za-z0-9_.-]{0,128}", re.ASCII)
+_FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,64}", re.ASCII)
+
+
+def fact(key: str, value: object) -> None:
+    """An attribute of a deployable, whose type is fixed where it is one of the facts."""
+    if FACTS.get(key) is not int:
+        storable(f"attribute {key}", value)
+    elif type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise ValueError(f"attribute {key} must be a number from 0 to {COUNT_MAX}, not {value!r}")
+
+
+def program(mode: str | None, function: str | None, vendor: str) -> None:
+    """How a deployable is programmed, and what it runs."""
+    if mode is not None and mode not in PROGRAM_MODES:
+        raise ValueError(f"program_mode {mode!r} is none of {sorted(PROGRAM_MODES)}")
+    if function is not None and mode is None:
+        raise ValueError(f"function {function!r} is of a deployable without a program_mode")
+    if function is not None:
+        function_id(function)
+    if not _FUNCTION_VENDOR.fullmatch(vendor):
+        raise ValueError(f"function_vendor {vendor!r} is no part of a trait: use A-Z, 0-9 and _")
+
+
+def function_id(function: str) -> None:
+    """The id of a function."""
+    if not _FUNCTION.fullmatch(function):
+        raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
+
+
+def text(field_name: str, value: object, limit: int) -> None:
+    """A text that is neither empty nor too long."""
+    if not (isinstance(value, str) and 0 < len(value) <= limit):
+        raise ValueError(f"{field_name} must be a text of 1 to {limit} characters, not {value!r}")
+    storable(field_name, value)
+
+
+def storable(field_name: str, value: object) -> None:
+    """Refuse what some database refuses; there it would keep the whole host from being stored."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field_name} must be a text, not {value!r}")
+    # Half a character stands for a byte of sysfs that is no UTF-8.
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"{field_name} holds what is no text: {value!r}")
