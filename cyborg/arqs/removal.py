@@ -131,7 +131,7 @@ _NOTHING: Any = (None, None, None)
 def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
     handle, deployable, last_error = held or _NOTHING
     step = None
-    if handle is not None and not handle.missing:
+    if handle is not None and (deployable.clean_erases or not handle.missing):
         if deployable.prepares and arq.state == states.BIND_STARTED:
             step = "prepare"
         elif deployable.cleans:

@@ -194,6 +194,8 @@ class Deployable(Base):
     #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
     prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
     cleans: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: Whether cleaning erases what a guest wrote; if so it is due though the handle has vanished.
+    clean_erases: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
 

@@ -88,7 +88,9 @@ class NvmeDriver(NvmeController):
         cleans = self.own(function, functions).get("clear_action") != "none"
         return replace(
             device,
-            deployables=tuple(replace(each, cleans=cleans) for each in device.deployables),
+            deployables=tuple(
+                replace(each, cleans=cleans, clean_erases=cleans) for each in device.deployables
+            ),
         )
 
     def clean(self, handle: base.HeldHandle) -> None:

@@ -195,12 +195,16 @@ class NvmfSpdkDriver:
             if subsystem is not None and host_nqn in subsystem.hosts:
                 self._remove(target, nqn, host_nqn)
                 subsystem = self._one(target, nqn)
-        if subsystem is None:
-            return
-        if host_nqn in subsystem.hosts:
+        if subsystem is not None and host_nqn in subsystem.hosts:
             raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {host_nqn} connect")
-        kept = {each.get("uuid") or each.get("nguid") for each in subsystem.namespaces}
-        if handle.attach_info["uuid"] in kept and not self._options.reuse_without_erasing:
+        if self._options.reuse_without_erasing:
+            return
+        namespaces = subsystem.namespaces if subsystem is not None else ()
+        kept = {str(each.get("uuid") or each.get("nguid") or "") for each in namespaces}
+        if not kept:
+            # As while the target starts: what is gone now may come back as it was.
+            raise spdk_rpc.SpdkError(f"subsystem {nqn} is gone, or has no namespace at present")
+        if handle.attach_info["uuid"] in kept:
             raise spdk_rpc.SpdkError(
                 f"namespace {handle.attach_info['uuid']} of {nqn} still has what was written to "
                 "it; replace it by one with another UUID"
@@ -219,6 +223,7 @@ class NvmfSpdkDriver:
             attributes=attributes,
             prepares=True,
             cleans=True,
+            clean_erases=not self._options.reuse_without_erasing,
             prepared=(ready,) if ready else (),
         )
         ailment = subsystem.ailment(host_nqn)

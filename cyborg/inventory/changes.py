@@ -178,6 +178,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     lost_handles += _lose_deployables(plan.gone_deployables)
     for kept in plan.kept:
         _update_device(kept)
+    known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
+    away = [handle for handle in known if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
         lost_handles += _update_deployable(row, kept.driver, deployable)
     for kept, deployable in plan.new_deployables:
@@ -188,7 +190,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     session.flush()
     _nest(plan, [row for rows in inserted for row in rows if isinstance(row, models.Deployable)])
     lost.fail_binds(session, lost_handles, plan.device_uuids())
-    pending = [*lost.pending_steps(lost_handles), *_forgotten(plan)]
+    returned = [handle for handle in away if not handle.missing]
+    pending = [*lost.pending_steps([*lost_handles, *returned]), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
     in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
     work.want(session, work.PROGRAM, in_doubt)
@@ -250,6 +253,7 @@ def _update_deployable(
     row.num_accelerators = deployable.num_accelerators
     row.prepares = deployable.prepares
     row.cleans = deployable.cleans
+    row.clean_erases = deployable.clean_erases
     row.missing = False
     programs.update(row, deployable)
     _update_attributes(row, deployable)
@@ -344,6 +348,7 @@ def _deployable(
         driver_name=driver,
         prepares=deployable.prepares,
         cleans=deployable.cleans,
+        clean_erases=deployable.clean_erases,
         program_mode=deployable.program_mode,
         function_vendor=deployable.function_vendor,
         function_id=deployable.function or None,

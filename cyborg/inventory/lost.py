@@ -70,7 +70,7 @@ def _tell(session: orm.Session, held: Mapping[models.Arq, notices.Handle]) -> No
 
 
 def pending_steps(lost: Iterable[models.AttachHandle]) -> Iterator[str]:
-    """Lost handles with a step pending, which counts as done; its handler sees to that."""
+    """Lost handles, or found ones, with a step pending; its handler sees whether it is due."""
     for handle in lost:
         if handle.arq is not None and handle.arq.state not in models.SERVING:
             yield handle.uuid

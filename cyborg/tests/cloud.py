@@ -32,7 +32,7 @@ HANDLES = 3
 ABILITIES = {
     "a": {"prepares": False, "cleans": False},
     "b": {"prepares": False, "cleans": True},
-    "c": {"prepares": True, "cleans": True},
+    "c": {"prepares": True, "cleans": True, "clean_erases": True},
 }
 
 
@@ -53,10 +53,17 @@ class Card:
     resource_class: str = CLASSES[0]
     handles: set[int] = field(default_factory=lambda: set(range(HANDLES)))
     unhealthy: str | None = None
+    #: Whether its accelerators are those of a part of it.
+    nested: bool = False
 
     @property
     def name(self) -> str:
         return f"host-1_{self.letter}"
+
+    @property
+    def whole(self) -> str:
+        """The name of the deployable that the part is below."""
+        return f"{self.name}_whole"
 
     @property
     def provider(self) -> str:
@@ -67,13 +74,15 @@ class Card:
         first = ord(self.letter) * HANDLES
         numbers = [first + number for number in sorted(self.handles)]
         abilities = ABILITIES[self.letter]
-        return hosts.card(
-            self.letter,
+        part = hosts.deployable(
+            self.name,
             numbers,
-            unhealthy=self.unhealthy,
             resource_class=self.resource_class,
+            parent=self.whole if self.nested else None,
             **abilities,
         )
+        above = [hosts.deployable(self.whole, [])] if self.nested else []
+        return hosts.device(self.letter, part, *above, unhealthy=self.unhealthy)
 
 
 @dataclass(slots=True)
@@ -108,6 +117,8 @@ class Cloud:
         self.pieces_done = 0
         #: What becomes of host steps.
         self.agent = "works"
+        #: Numbers of handles that have been cleaned.
+        self.cleaned: set[int] = set()
         self.cards: dict[str, Card] = {}
 
     def renew(self) -> None:
@@ -120,6 +131,7 @@ class Cloud:
         directory.mkdir()
         self.placement.renew(directory, self.conf)
         self.placement.make_provider(hosts.ROOT)
+        self.cleaned.clear()
         self.placement.call("PUT", "/resource_classes/CUSTOM_OTHER")
         for resource_class in CLASSES:
             groups = [{f"resources:{resource_class}": "1"}]
@@ -161,6 +173,8 @@ class Cloud:
         card = self.cards[chr(number // HANDLES)]
         if self.agent == "fails" or not card.plugged or number % HANDLES not in card.handles:
             raise rpc.HostStepFailed(f"cannot {step.action} it")
+        if step.action == "clean":
+            self.cleaned.add(number)
 
     def do_one(self) -> bool:
         """Do one piece of work as a conductor does; False where none is due.

@@ -11,6 +11,7 @@ Placement says what the database says, and the database what the host has.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 
 import hypothesis
@@ -43,6 +44,8 @@ class Machine(stateful.RuleBasedStateMachine):
         self.instances: list[Instance] = []
         #: Consumers whose instance is gone, and whose allocations Nova has yet to drop.
         self.leftovers: list[str] = []
+        #: By handle the ARQ that had it last, of the card that must be erased between two.
+        self.users: dict[int, str] = {}
         self.sent: list[rpc.HostReport] = []
         #: Since the last rest, which takes long.
         self.steps = 0
@@ -62,13 +65,13 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(
         letter=LETTERS,
-        what=st.sampled_from(["plug", "handle", "class", "health"]),
+        what=st.sampled_from(["plug", "handle", "class", "health", "nest"]),
         number=st.integers(0, HANDLES - 1),
         reports=USUALLY,
         works=USUALLY,
     )
     def change(self, letter: str, what: str, number: int, *, reports: bool, works: bool) -> None:
-        """The card comes or goes, falls ill or gets well, or is another kind of thing."""
+        """The card comes or goes, is ill or well, another kind of thing, or divided or whole."""
         card = self.cards[letter]
         if what == "plug":
             card.plugged = not card.plugged
@@ -76,6 +79,8 @@ class Machine(stateful.RuleBasedStateMachine):
             card.handles ^= {number}
         elif what == "health":
             card.unhealthy = None if card.unhealthy else "it is too hot"
+        elif what == "nest":
+            card.nested = not card.nested
         else:
             card.resource_class = CLASSES[card.resource_class == CLASSES[0]]
         if reports:
@@ -222,6 +227,21 @@ class Machine(stateful.RuleBasedStateMachine):
     def count(self) -> None:
         self.steps += 1
 
+    @stateful.invariant()
+    def give_nothing_that_is_not_erased(self) -> None:
+        handle, arq = models.AttachHandle, models.Arq
+        query = sa.select(handle.attach_info, arq.uuid, arq.state).join(arq.attach_handle)
+        of_card = query.join(models.Deployable, models.Deployable.id == handle.deployable_id)
+        with db.reader() as session:
+            held = session.execute(of_card.where(models.Deployable.clean_erases)).all()
+        for info, uuid, state in held:
+            number = int(json.loads(info)["device"], 16)
+            if self.users.get(number, uuid) != uuid:
+                assert number in self.cloud.cleaned
+            self.users[number] = uuid
+            if state in models.SERVING:
+                self.cloud.cleaned.discard(number)
+
     @stateful.precondition(lambda self: self.steps > 4)
     @stateful.rule(heals=st.booleans())
     def come_to_rest(self, *, heals: bool) -> None:
@@ -229,6 +249,8 @@ class Machine(stateful.RuleBasedStateMachine):
         self.steps = 0
         if heals:
             self.cloud.live()
+            # What is dirty and gone stays held until it can be erased.
+            self.cards["c"].plugged, self.cards["c"].handles = True, set(range(HANDLES))
         busy = True
         for _ in range(6):
             if not busy:
@@ -284,7 +306,8 @@ class Machine(stateful.RuleBasedStateMachine):
         """Rows are what the host has, and what it no longer has but a guest holds."""
         rows = {row.name: row for row in self._deployables()}
         for card in self.cards.values():
-            row = rows.pop(card.name, None)
+            row, above = rows.pop(card.name, None), rows.pop(card.whole, None)
+            assert (row.parent_id if row else None) == (above.id if above else None)
             if row is None:
                 assert not card.plugged
                 continue
@@ -294,13 +317,14 @@ class Machine(stateful.RuleBasedStateMachine):
             assert row.missing == row.device.missing == (not card.plugged)
             assert len(row.attach_handles) - len(gone) == len(card.handles) * card.plugged
             assert card.plugged or held
+            assert not card.plugged or card.nested == (above is not None)
             assert not card.plugged or row.device.unhealthy == card.unhealthy
             classes = [found.value for found in row.attributes if found.key == "rc"]
             assert held or classes == [card.resource_class]
         assert rows == {}
         with db.reader() as session:
-            devices = session.scalar(sa.select(sa.func.count()).select_from(models.Device))
-        assert devices == len(self._deployables())
+            devices = set(session.scalars(sa.select(models.Device.id)))
+        assert devices == {row.device_id for row in self._deployables()}
 
     def _assert_offers(self) -> None:
         """Placement offers what is there and clean, and nothing of a device out of service."""

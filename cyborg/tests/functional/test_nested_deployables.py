@@ -44,7 +44,7 @@ def card(parents: Mapping[str, str | None], place: str = "card") -> base.Device:
 def rows() -> dict[str, tuple[str | None, str | None, bool]]:
     """By name each deployable's parent, its root, and whether it is missing."""
     found = query.list_deployables()
-    names = {row.id: row.name for row in found}
+    names: dict[int | None, str] = {row.id: row.name for row in found}
     return {
         row.name: (names.get(row.parent_id), names.get(row.root_id), row.missing) for row in found
     }

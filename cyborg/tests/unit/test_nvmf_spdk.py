@@ -328,13 +328,29 @@ def test_a_used_namespace_stays_dirty_until_another_takes_its_place(
     assert held(driver, 2) != handle
 
 
-def test_what_the_target_no_longer_has_is_clean(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+@pytest.mark.parametrize("gone", ["subsystem", "namespace"])
+def test_what_the_target_has_not_at_present_stays_dirty(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts, gone: str
 ) -> None:
     handle = held(driver, 2)
     driver.prepare(handle)
-    spdk.subsystems.remove(spdk.subsystem(2))
+    if gone == "subsystem":
+        spdk.subsystems.remove(spdk.subsystem(2))
+    else:
+        spdk.subsystem(2)["namespaces"].clear()
     driver.clean(handle)
+    conf.set_override("reuse_without_erasing", False, group="nvmf_spdk")
+    with pytest.raises(spdk_rpc.SpdkError, match="is gone, or has no namespace at present"):
+        driver.clean(handle)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_what_is_not_reused_must_be_erased_though_it_vanishes(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts, *, reuse: bool
+) -> None:
+    conf.set_override("reuse_without_erasing", reuse, group="nvmf_spdk")
+    devices = found(driver).values()
+    assert [each.deployables[0].clean_erases for each in devices] == [not reuse] * 3
 
 
 def test_a_host_without_a_name_cannot_say_what_it_may_have(

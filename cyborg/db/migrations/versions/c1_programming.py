@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deployables run, and the operations that program them."""
+"""What deployables run, the operations that program them, and whose cleaning erases."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -30,10 +30,11 @@ def upgrade() -> None:
         sa.Column("function_vendor", _string(50), nullable=False, server_default=""),
     )
     op.add_column("deployables", sa.Column("programmed_ms", sa.BigInteger(), nullable=True))
-    op.add_column(
-        "deployables",
-        sa.Column("in_doubt", sa.Boolean(), nullable=False, server_default=sa.false()),
-    )
+    for name in ("in_doubt", "clean_erases"):
+        op.add_column(
+            "deployables",
+            sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.false()),
+        )
     op.create_table(
         "operations",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
