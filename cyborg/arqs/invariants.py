@@ -15,6 +15,7 @@ from sqlalchemy import orm
 from cyborg import db, notifications, work
 from cyborg.arqs import states
 from cyborg.db import models
+from cyborg.programming import invariants as programs
 
 #: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
 DONE_WITHIN = 120
@@ -36,6 +37,7 @@ def violations() -> list[str]:
             *_gone_but_kept(session),
             *_wrong_parent(session),
             *_removed_but_kept(session),
+            *programs.violations(session),
         ]
 
 

@@ -180,6 +180,18 @@ class Site:
         """Let these host steps fail until told otherwise."""
         self._control_steps({action: {"fail": "out of order"} for action in actions})
 
+    def fail_at(self, action: str, where: str) -> None:
+        """Let this host step fail at its start, in its middle or at its end."""
+        self._control_steps({action: {"fail": "out of order", "fail_at": where}})
+
+    def replace(self, kind: type[process.Service]) -> None:
+        """Stop a part of the site, and start another in its place."""
+        old = next(part for part in self._services if isinstance(part, kind))
+        old.stop()
+        new = kind(self.conf)  # type: ignore[call-arg]
+        self._services[self._services.index(old)] = new
+        new.start()
+
     def obey(self, *actions: str) -> None:
         """Let these host steps work again, or all of them, and tell the conductor to try now."""
         self._wanted = {
