@@ -22,6 +22,8 @@ LOG = logging.getLogger(__name__)
 #: The most devices of one driver: one that never ends must not fill the memory.
 _DEVICES_MAX = 10_000
 
+_SENTENCE_MAX = 1000
+
 #: The part of the time-out that a driver has to say which functions it means.
 _CLAIM_PART = 4
 
@@ -32,6 +34,14 @@ class Findings:
 
     devices: Mapping[str, tuple[base.Device, ...]]
     errors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one driver found, and sentences about what it left out or could not tell."""
+
+    devices: tuple[base.Device, ...]
+    errors: tuple[str, ...] = ()
 
 
 class HostView:
@@ -107,7 +117,7 @@ class Discovery:
         self._drivers = drivers
         #: May be changed between two passes.
         self.timeout = timeout
-        self._hanging: dict[str, Attempt[tuple[base.Device, ...]] | Attempt[None]] = {}
+        self._hanging: dict[str, Attempt[_Answer] | Attempt[None]] = {}
         self._known: dict[str, tuple[base.Device, ...]] = {}
 
     def run(self) -> Findings:
@@ -119,7 +129,10 @@ class Discovery:
             name: driver for name, driver in self._drivers.items() if name not in self._hanging
         }
         host = HostView(self._host, asked, patience=self.timeout / _CLAIM_PART)
-        attempts = {name: _attempt(name, driver, host) for name, driver in asked.items()}
+        attempts = {
+            name: _attempt(name, driver, host, self._known.get(name, ()))
+            for name, driver in asked.items()
+        }
         deadline = time.monotonic() + self.timeout
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
@@ -129,10 +142,12 @@ class Discovery:
                 LOG.error("Driver %s hangs; it is left alone until it returns", name)
                 self._hanging[name] = attempt
                 errors[name] = self._hangs()
-            elif attempt.error is not None:
-                errors[name] = attempt.error
+            elif attempt.value is None:
+                errors[name] = attempt.error or ""
             else:
-                devices[name] = attempt.value or ()
+                devices[name] = attempt.value.devices
+                if attempt.value.errors:
+                    errors[name] = "; ".join(attempt.value.errors)[:_SENTENCE_MAX]
         for name, question in host.silent.items():
             # What it found meanwhile, it found without knowing what is its own.
             devices.pop(name, None)
@@ -182,16 +197,20 @@ class Discovery:
 
 
 def _attempt(
-    name: str, driver: base.Driver, host: HostView
-) -> Attempt[tuple[base.Device, ...]]:
+    name: str, driver: base.Driver, host: HostView, known: Iterable[base.Device]
+) -> Attempt[_Answer]:
     view = _DriversView(host=host, driver=name)
-    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view))
+    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view, known))
 
 
-def _discover(name: str, driver: base.Driver, host: base.Host) -> tuple[base.Device, ...]:
+def _discover(
+    name: str, driver: base.Driver, host: base.Host, known: Iterable[base.Device]
+) -> _Answer:
     labels = {"driver": name, "outcome": "failed"}
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
-        found = _judged(_checked(driver.discover(host)), driver, host)
+        found = _judged(_checked(driver.discover(host)), driver, host, known)
+        if isinstance(driver, base.Complaining):
+            found = replace(found, errors=(*found.errors, *driver.complaints()))
         seen["outcome"] = "found"
         return found
 
@@ -213,21 +232,38 @@ def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
 
 
 def _judged(
-    devices: tuple[base.Device, ...], driver: base.Driver, host: base.Host
-) -> tuple[base.Device, ...]:
-    """The devices with what is wrong with them, where the driver can tell."""
+    devices: tuple[base.Device, ...],
+    driver: base.Driver,
+    host: base.Host,
+    known: Iterable[base.Device],
+) -> _Answer:
+    """The devices with what is wrong with them, where the driver can tell.
+
+    One of which that cannot be told is as ``known``. If it is not known, nothing is told of any:
+    the conductor knows how they were.
+    """
     if not isinstance(driver, base.HealthReporting):
-        return devices
-    judged = []
+        return _Answer(devices)
+    before = {_place(device): device.unhealthy for device in known}
+    judged, errors = [], []
     for device in devices:
         sentence = device.unhealthy
         try:
             sentence = sentence or driver.health(device, host)
-        except Exception:
-            # Its devices are no worse for it than those of a driver that cannot tell.
-            LOG.warning("The health of a device cannot be told", exc_info=True)
+        except Exception as exc:
+            place = _place(device)
+            if place not in before:
+                raise
+            LOG.warning("The health of %s cannot be told", place, exc_info=True)
+            sentence = before[place]
+            errors.append(f"The health of {place} cannot be told, {type(exc).__name__}: {exc}")
         judged.append(replace(device, unhealthy=sentence))
-    return tuple(judged)
+    return _Answer(tuple(judged), tuple(errors))
+
+
+def _place(device: base.Device) -> str:
+    path = device.control_path
+    return f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}"
 
 
 def _claims(devices: Iterable[base.Device], host: HostView) -> list[str]:

@@ -281,7 +281,19 @@ class HealthReporting(Protocol):
         """A sentence that says what is wrong, or None where nothing is or nothing is known.
 
         Asked in the thread of :meth:`Driver.discover`, after it. A sentence must not change while
-        nothing else does: each change is reported.
+        nothing else does: each change is reported. An exception means "cannot tell": the device
+        stays as it was.
+        """
+
+
+@runtime_checkable
+class Complaining(Protocol):
+    """The driver can tell what it left out that an operator should see to."""
+
+    def complaints(self) -> Iterable[str]:
+        """Sentences about the last :meth:`Driver.discover`, the same while nothing else changes.
+
+        They are reported as the driver's error, beside what it found.
         """
 
 
