@@ -157,6 +157,7 @@ def _facts(path: pathlib.Path) -> dict[str, str | int]:
 
 def _text(path: pathlib.Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return text.replace("\0", "").strip() or None
     except OSError:
         return None

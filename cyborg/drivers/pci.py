@@ -166,7 +166,7 @@ class Snapshot(Mapping[str, Function]):
             text: str | OSError
             self._must_not_have_vanished(address)
             try:
-                text = self._details.read(address, path).strip()
+                text = _plain(self._details.read(address, path))
             except OSError as exc:
                 text = exc
                 self._must_exist(address)
@@ -334,6 +334,13 @@ def _routing_id(address: str) -> tuple[str, int]:
     place = split(address)
     device = int(place["device"], 16) << 3 | int(place["function"], 16)
     return place["domain"], int(place["bus"], 16) << 8 | device
+
+
+def _plain(text: str) -> str:
+    """The text without what no database stores: NUL, and what stands for bytes that are no text."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\0", "").strip()
 
 
 def _below(address: str, path: str) -> str:

@@ -65,6 +65,14 @@ def test_numbers(text, number):
     assert contract.snapshot([CARD], contract.Files({A: {"n": text}})).number(A, "n") == number
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("S1\0\0\n", "S1"), ("\0", ""), ("A\0B", "AB"), ("a\udcffb", "a?b"), ("Ä", "Ä")],
+)
+def test_what_no_database_stores_is_left_out(text, read):
+    assert contract.snapshot([CARD], contract.Files({A: {"serial": text}})).text(A, "serial") == read
+
+
 def test_a_function_that_is_gone_is_told_from_one_without_the_file():
     files = contract.Files({A: {"x": "1"}})
     walk = contract.snapshot([CARD], files)
