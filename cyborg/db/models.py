@@ -67,7 +67,8 @@ class Base(orm.DeclarativeBase):
     )
 
 
-def _table_args(*constraints: sa.schema.SchemaItem) -> tuple[Any, ...]:
+def table_args(*constraints: sa.schema.SchemaItem) -> tuple[Any, ...]:
+    """What a table has beside its columns."""
     return (*constraints, _TABLE_OPTIONS)
 
 
@@ -147,7 +148,7 @@ class ControlPath(Base):
     """How the host reaches a device to manage it; the device's natural key on that host."""
 
     __tablename__ = "control_paths"
-    __table_args__ = _table_args(sa.UniqueConstraint("host_id", "cpid_type", "cpid_info"))
+    __table_args__ = table_args(sa.UniqueConstraint("host_id", "cpid_type", "cpid_info"))
 
     uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"))
@@ -184,6 +185,10 @@ class Deployable(Base):
     #: What it runs: image and function, as far as known; both null where it is not programmed.
     bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: The function's id in the form in which such ids are compared.
+    function_plain: orm.Mapped[str | None] = orm.mapped_column(
+        string(255), index=True, default=None
+    )
     function_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: When that was written, by the database's clock, on whose behalf, and how it was verified.
     programmed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
@@ -215,7 +220,7 @@ class Attribute(Base):
     """A fact about a deployable. Key ``rc`` is its resource class, ``traits…`` its traits."""
 
     __tablename__ = "attributes"
-    __table_args__ = _table_args(sa.UniqueConstraint("deployable_id", "key"))
+    __table_args__ = table_args(sa.UniqueConstraint("deployable_id", "key"))
 
     uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     deployable_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("deployables.id"))
@@ -233,7 +238,7 @@ class AttachHandle(Base):
     """What a guest is given. It is in use when an ARQ refers to it, and never otherwise."""
 
     __tablename__ = "attach_handles"
-    __table_args__ = _table_args(sa.UniqueConstraint("deployable_id", "attach_info"))
+    __table_args__ = table_args(sa.UniqueConstraint("deployable_id", "attach_info"))
 
     uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     deployable_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("deployables.id"))
@@ -276,7 +281,7 @@ class DeviceProfileProject(Base):
     """A project that may use a private device profile."""
 
     __tablename__ = "device_profile_projects"
-    __table_args__ = _table_args(sa.UniqueConstraint("profile_id", "project_id"))
+    __table_args__ = table_args(sa.UniqueConstraint("profile_id", "project_id"))
 
     profile_id: orm.Mapped[int] = orm.mapped_column(
         sa.ForeignKey("device_profiles.id", ondelete="CASCADE")
@@ -340,7 +345,7 @@ class Work(Base):
     """Something still to be done outside SQL, written with the change that wants it."""
 
     __tablename__ = "work"
-    __table_args__ = _table_args(
+    __table_args__ = table_args(
         sa.UniqueConstraint("kind", "key"), sa.Index("ix_work_due", "due_ms")
     )
 

@@ -23,7 +23,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     row.program_mode = deployable.program_mode
     row.function_vendor = deployable.function_vendor
     shown = deployable.function
-    if row.in_doubt or shown is None or _plain(shown) == _plain(row.function_id or ""):
+    if row.in_doubt or shown is None or plain(shown) == plain(row.function_id or ""):
         return
     if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
         row.in_doubt = True
@@ -31,6 +31,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     row.bitstream_id = row.function_name = None
     row.programmed_ms = row.programmed_by = row.verified_by = None
     row.function_id = shown or None
+    row.function_plain = plain(shown) if shown else None
     row.attributes = [each for each in row.attributes if each.key != TRAIT_KEY]
     row.attributes += traits(row.function_vendor, row.function_id)
 
@@ -44,15 +45,16 @@ def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
 
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
-    parts = ["CUSTOM_FPGA_FUNCTION_ID", vendor, _plain(function_id)]
+    parts = ["CUSTOM_FPGA_FUNCTION_ID", vendor, plain(function_id)]
     legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
     return legal[:255]
 
 
 def same(one: str, other: str | None) -> bool:
     """Whether two ids name one function: hyphens and case mean nothing in them."""
-    return other is not None and _plain(one) == _plain(other)
+    return other is not None and plain(one) == plain(other)
 
 
-def _plain(function_id: str) -> str:
+def plain(function_id: str) -> str:
+    """A function's id in the form in which such ids are compared and found in SQL."""
     return function_id.replace("-", "").upper()

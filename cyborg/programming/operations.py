@@ -152,6 +152,7 @@ def request(
     *,
     asked_by: str,
     instance_uuid: str | None = None,
+    pool_uuid: str | None = None,
 ) -> program_models.Operation:
     """Make the operation that has a locked deployable run a program; see :func:`ask`."""
     if deployable.program_mode is None:
@@ -170,6 +171,7 @@ def request(
         function_id=what.function_id,
         function_name=what.function_name,
         instance_uuid=instance_uuid,
+        pool_uuid=pool_uuid,
         asked_by=asked_by,
         asked_ms=now(session),
         state=QUEUED,

@@ -29,6 +29,7 @@ def runs(
         models.Deployable.id == deployable.id,
         bitstream_id=image_uuid,
         function_id=function_id,
+        function_plain=programs.plain(function_id) if function_id else None,
         function_name=function_name,
         programmed_ms=db.now_ms() if programmed else None,
         programmed_by=programmed_by,
