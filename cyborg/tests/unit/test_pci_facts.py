@@ -70,7 +70,9 @@ def test_numbers(text, number):
     [("S1\0\0\n", "S1"), ("\0", ""), ("A\0B", "AB"), ("a\udcffb", "a?b"), ("Ä", "Ä")],
 )
 def test_what_no_database_stores_is_left_out(text, read):
-    assert contract.snapshot([CARD], contract.Files({A: {"serial": text}})).text(A, "serial") == read
+    files = contract.Files({A: {"serial": text}})
+
+    assert contract.snapshot([CARD], files).text(A, "serial") == read
 
 
 def test_a_function_that_is_gone_is_told_from_one_without_the_file():
