@@ -29,6 +29,48 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
     ),
 ]
 
-AGENT_OPTS: list[cfg.Opt] = []
+AGENT_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "cache_path",
+        default="$state_path/bitstreams",
+        help="Directory in which an agent keeps the bitstreams that it has fetched from Glance.",
+    ),
+    cfg.IntOpt(
+        "cache_size_mib",
+        default=2048,
+        min=0,
+        mutable=True,
+        help="Most mebibytes of bitstreams that an agent keeps. Those go first that were used "
+        "longest ago; 0 keeps none. What is being written to a device does not count.",
+    ),
+    cfg.IntOpt(
+        "max_bitstream_mib",
+        default=512,
+        min=1,
+        mutable=True,
+        help="Most mebibytes of one bitstream. A larger one is refused before it is fetched.",
+    ),
+    cfg.BoolOpt(
+        "require_secure_hash",
+        default=True,
+        mutable=True,
+        help="Whether an agent refuses a bitstream for which Glance has no better hash than MD5 or "
+        "SHA-1. Images that were uploaded before Glance 17 (Rocky) have only an MD5 checksum.",
+    ),
+    cfg.BoolOpt(
+        "require_signature",
+        default=False,
+        mutable=True,
+        help="Whether an agent refuses a bitstream whose image is not signed. The signature of one "
+        "that is signed is always verified.",
+    ),
+    cfg.ListOpt(
+        "trusted_certificate_ids",
+        default=[],
+        mutable=True,
+        help="Ids, in the key manager, of the certificates that may sign the certificate of a "
+        "signature. Unset, whoever may store a certificate there can sign bitstreams.",
+    ),
+]
 
 OPTS: list[cfg.Opt] = [*CONDUCTOR_OPTS, *AGENT_OPTS]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bitstreams on the host: fetched from Glance, verified at each use, and kept within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import tempfile
+import threading
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import IO
+
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import clients, errors, glance, rpc
+from cyborg.agent import signatures
+
+LOG = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_PART = ".part"
+#: Broken, but Glance may have nothing better for an old image.
+_WEAK = frozenset({"md5", "sha1"})
+#: Those of one length.
+_ALGORITHMS = {name for name in hashlib.algorithms_guaranteed if not name.startswith("shake")}
+
+
+class Refused(errors.CyborgError):
+    """There is no such bitstream, or it is not what it should be."""
+
+
+class Cache:
+    """The bitstreams that this agent has fetched."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._options = conf.programming
+        self._lock = threading.Lock()
+        self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._in_use: Counter[pathlib.Path] = Counter()
+        self._swept = False
+
+    @contextlib.contextmanager
+    def fetched(self, step: rpc.ProgramStep) -> Iterator[pathlib.Path]:
+        """A file with the image of the step, verified. It stays for as long as the block runs.
+
+        :raises Refused: there is none, it is too large, or its hash or signature is wrong
+        """
+        self._check(step)
+        path = self._folder() / _name_of(step)
+        with self._used(path):
+            # Two deployables may be given the same image at once.
+            with self._lock:
+                fetching = self._fetching[path.name]
+            with fetching:
+                self._provide(step, path)
+            yield path
+
+    def _check(self, step: rpc.ProgramStep) -> None:
+        """Refuse what need not be fetched for that."""
+        most = self._options.max_bitstream_mib
+        if step.size > most * _MIB:
+            raise Refused(
+                f"Image {step.image_uuid} has {step.size} bytes, more than [programming] "
+                f"max_bitstream_mib, {most}, permits"
+            )
+        if step.hash_algo not in _ALGORITHMS:
+            raise Refused(
+                f"Image {step.image_uuid} has a hash of a kind that is not known here: "
+                f"{step.hash_algo}"
+            )
+        if step.hash_algo in _WEAK and self._options.require_secure_hash:
+            raise Refused(
+                f"Image {step.image_uuid} has no better hash than {step.hash_algo}, and "
+                f"[programming] require_secure_hash is true"
+            )
+        if not step.signature and self._options.require_signature:
+            raise Refused(
+                f"Image {step.image_uuid} is not signed, and [programming] require_signature is "
+                f"true"
+            )
+
+    def _folder(self) -> pathlib.Path:
+        folder = pathlib.Path(self._options.cache_path)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._lock:
+                if not self._swept:
+                    # What an agent left that ended while it was fetching.
+                    for path in folder.glob(f"*{_PART}"):
+                        path.unlink()
+                self._swept = True
+        except OSError as exc:
+            raise Refused(f"Bitstreams cannot be kept: {exc}") from exc
+        return folder
+
+    @contextlib.contextmanager
+    def _used(self, path: pathlib.Path) -> Iterator[None]:
+        with self._lock:
+            self._in_use[path] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use[path] -= 1
+            try:
+                self._make_room(path.parent, 0)
+            except OSError as exc:
+                # What was programmed is programmed.
+                LOG.warning("Bitstreams cannot be removed: %s", exc)
+
+    def _provide(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
+        try:
+            if path.exists() and not _is_right(path, step):
+                LOG.warning("Bitstream %s has changed on disk; it is fetched again", path)
+                path.unlink()
+            if not path.exists():
+                self._make_room(path.parent, step.size)
+                self._fetch(step, path)
+            os.utime(path)
+            if step.signature:
+                signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
+        except OSError as exc:
+            raise Refused(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
+        except signatures.BadSignature as exc:
+            raise Refused(f"The signature of image {step.image_uuid} is not good: {exc}") from exc
+
+    def _fetch(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
+        if not clients.configured(self._conf, "glance"):
+            raise Refused("There is no Glance: [glance] auth_type is not set for agents")
+        attempts = 1 + self._conf.glance.num_retries
+        for attempt in range(1, attempts + 1):
+            try:
+                self._fetch_once(step, path)
+            except (glance.NoImage, ka_exc.ClientException) as exc:
+                if attempt == attempts or isinstance(exc, glance.NoImage):
+                    raise Refused(f"Image {step.image_uuid} cannot be fetched: {exc}") from exc
+                LOG.warning("Image %s is fetched again: %s", step.image_uuid, exc)
+            else:
+                return
+
+    def _fetch_once(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=_PART, delete=False) as file:
+            part = pathlib.Path(file.name)
+            try:
+                self._receive(step, file)
+                part.rename(path)
+            except BaseException:
+                part.unlink()
+                raise
+
+    def _receive(self, step: rpc.ProgramStep, file: IO[bytes]) -> None:
+        digest, size = hashlib.new(step.hash_algo, usedforsecurity=False), 0
+        for piece in glance.download(self._conf, step.image_uuid):
+            size += len(piece)
+            if size > step.size:
+                break
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        if size != step.size or digest.hexdigest() != step.hash_value.lower():
+            raise Refused(
+                f"The data of image {step.image_uuid} does not have the size and {step.hash_algo} "
+                f"hash that Glance shows"
+            )
+
+    def _make_room(self, folder: pathlib.Path, size: int) -> None:
+        """Remove what was used longest ago, and is not in use, until ``size`` more has room."""
+        most = self._options.cache_size_mib * _MIB - size
+        with self._lock:
+            kept = []
+            for path in folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if not self._in_use[path] and path.suffix != _PART:
+                        kept.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+            total = sum(bytes_of for _, bytes_of, _ in kept)
+            for _, bytes_of, path in sorted(kept):
+                if total <= most:
+                    break
+                LOG.info("Bitstream %s makes room", path)
+                path.unlink(missing_ok=True)
+                total -= bytes_of
+
+
+def _name_of(step: rpc.ProgramStep) -> str:
+    """The name of the file; another one where the image's data should be other data."""
+    try:
+        image = uuid.UUID(step.image_uuid)
+        bytes.fromhex(step.hash_value)
+    except ValueError as exc:
+        raise Refused(f"This is no image: {exc}") from exc
+    return f"{image}.{step.hash_algo}.{step.hash_value[:32].lower()}"
+
+
+def _is_right(path: pathlib.Path, step: rpc.ProgramStep) -> bool:
+    if path.stat().st_size != step.size:
+        return False
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(
+            file, lambda: hashlib.new(step.hash_algo, usedforsecurity=False)
+        )
+    return digest.hexdigest() == step.hash_value.lower()

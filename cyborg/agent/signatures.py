@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of images, as Nova and Glance verify them: by certificates in the key manager."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg import errors, glance
+
+_CHUNK = 1024 * 1024
+
+
+class BadSignature(errors.CyborgError):
+    """The data is not what was signed, or that cannot be verified."""
+
+
+def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[str]) -> None:
+    """Verify that the file is what was signed with the key of the certificate that is named.
+
+    That certificate must be signed by one of those with the ids ``trusted``, if there are any.
+
+    :raises BadSignature: it is not, or nobody can tell
+    """
+    # Loaded only where something is signed: they and what they need are large.
+    from cryptography import exceptions as crypto_exc  # noqa: PLC0415
+    from cursive import certificate_utils, signature_utils  # noqa: PLC0415
+
+    missing = [key for key in glance.SIGNATURE if not signature.get(key)]
+    if missing:
+        raise BadSignature(f"the image has no property {missing[0]}")
+    certificate = signature["img_signature_certificate_uuid"]
+    try:
+        caller = _caller()
+        if trusted:
+            certificate_utils.verify_certificate(caller, certificate, list(trusted))
+        verifier = signature_utils.get_verifier(
+            context=caller,
+            img_signature_certificate_uuid=certificate,
+            img_signature_hash_method=signature["img_signature_hash_method"],
+            img_signature=signature["img_signature"],
+            img_signature_key_type=signature["img_signature_key_type"],
+        )
+        with path.open("rb") as file:
+            while piece := file.read(_CHUNK):
+                verifier.update(piece)
+        verifier.verify()
+    except crypto_exc.InvalidSignature as exc:
+        raise BadSignature("the data is not what was signed") from exc
+    except OSError:
+        raise
+    except Exception as exc:
+        # Key managers differ in what they raise.
+        raise BadSignature(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _caller() -> object:
+    """How we log in to the key manager: as ``[key_manager]`` says, if it does."""
+    from castellan.common import utils  # noqa: PLC0415 - as above
+
+    # cursive asks the key manager of the global configuration. In an agent there is no other.
+    conf = cfg.CONF
+    conf.register_opts(utils.credential_opts, group=utils.OPT_GROUP)
+    if conf.key_manager.auth_type:
+        return utils.credential_factory(conf=conf)
+    return oslo_context.RequestContext()
