@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import lost, programs
+from cyborg.inventory import facts, lost, programs
 
 LOG = logging.getLogger(__name__)
 
@@ -279,8 +279,9 @@ def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> N
         elif attribute.origin == "driver" and not (key == "rc" and held):
             # A guest's allocation is of the old resource class, which stays until it is gone.
             attribute.value = value
+    untold = facts.untold(present.values(), wanted) if held else set()
     for key, attribute in present.items():
-        if attribute.origin == "driver" and key not in wanted:
+        if attribute.origin == "driver" and key not in wanted and key not in untold:
             row.attributes.remove(attribute)
 
 

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from cyborg import errors
+from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.drivers import facts as driver_facts
 
 _NUMBER_MAX = 2**31 - 1
 
@@ -23,6 +26,23 @@ def stored(key: str, value: str) -> str:
             f"value: {key} is a whole number from 0 to {_NUMBER_MAX}, not '{value[:255]}'."
         )
     return str(int(value))
+
+
+def untold(present: Collection[models.Attribute], wanted: Collection[str]) -> set[str]:
+    """Keys of the facts that a driver does not tell, and of the traits that were made of them.
+
+    Much of a device can be read only while the host's driver has it, and not while a guest does.
+    """
+    own = [each for each in present if each.origin == "driver" and each.key not in wanted]
+    known = {
+        each.key: shown(each.key, each.value)
+        for each in own
+        if each.key != "rc" and not each.key.startswith("trait")
+    }
+    traits = driver_facts.traits_of(known)
+    return known.keys() | {
+        each.key for each in own if each.key.startswith("trait") and each.value in traits
+    }
 
 
 def shown(key: str, value: str) -> str | int:

@@ -14,7 +14,9 @@ from oslo_config import cfg
 
 from cyborg import context
 from cyborg.api import app
+from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.drivers import facts
 from cyborg.tests import boots, engine, hosts
 
 Call = Callable[..., Any]
@@ -123,10 +125,10 @@ def test_what_an_administrator_says_stands_until_it_is_deleted(call: Call) -> No
     deployable = call("GET", "/v2/deployables")["deployables"][0]["uuid"]
     body = {"deployable_uuid": deployable, "key": "memory_mib", "value": 40960}
     made = call("POST", "/v2/attributes", body, status=201)
-    for facts in (FACTS, {}, FACTS):
-        _report(attributes=facts)
+    for told in (FACTS, {}, FACTS):
+        _report(attributes=told)
         shown = call("GET", f"/v2/deployables/{deployable}")["attributes"]
-        assert shown == {"rc": "FPGA", "traits1": TRAITS[0], **facts, "memory_mib": 40960}
+        assert shown == {"rc": "FPGA", "traits1": TRAITS[0], **told, "memory_mib": 40960}
     call("POST", "/v2/attributes", {**body, "key": "product", "value": "T4"}, status=409)
     call("DELETE", f"/v2/attributes/{made['uuid']}", status=204)
     _report()
@@ -171,3 +173,25 @@ def test_devices_are_listed_by_their_health_and_whether_they_are_there(
 def test_what_is_no_health_is_refused(call: Call) -> None:
     for query in ("health=ill", "health=", "missing=perhaps", "missing=", "sort_key=health"):
         call("GET", f"/v2/devices?{query}", status=400)
+
+
+def test_what_cannot_be_read_while_a_guest_has_the_device_is_still_known(
+    call: Call, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    made = facts.traits_of(FACTS)
+    _report(traits=(*TRAITS, *made, "CUSTOM_OF_THE_OPERATOR"))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    engine.drain(conf)
+
+    _report(attributes={"numa_node": 1})
+    (shown,) = call("GET", "/v2/deployables?name=host-1_a")["deployables"]
+    attributes = shown["attributes"]
+    assert {key: attributes[key] for key in FACTS} == {**FACTS, "numa_node": 1}
+    traits = {value for key, value in attributes.items() if key.startswith("trait")}
+    assert traits == {*TRAITS, *made} - {"CUSTOM_NUMA_NODE_0"}
+
+    release.delete_instance_arqs(ctx, instance)
+    _report(attributes={"numa_node": 0})
+    (shown,) = call("GET", "/v2/deployables?name=host-1_a")["deployables"]
+    assert shown["attributes"] == {"traits1": TRAITS[0], "rc": "FPGA", "numa_node": 0}
