@@ -85,6 +85,11 @@ REQUESTS = {
     "deployable:get_all": Ask("GET /deployables", shows="deployable"),
     "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
     "deployable:program": Ask("PATCH /deployables/{deployable}/program", PROGRAM),
+    "deployable:program begin": Ask(
+        "POST /deployables/{programmable}/program", {"image_uuid": "{new}"}, microversion="2.8"
+    ),
+    "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.8"),
+    "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.8"),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

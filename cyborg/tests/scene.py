@@ -16,8 +16,9 @@ from sqlalchemy import orm
 
 from cyborg import context, db, policy, profiles, work
 from cyborg.api import app, server
-from cyborg.db import models
+from cyborg.db import models, program_models
 from cyborg.inventory import admin
+from cyborg.programming import operations
 from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
@@ -27,19 +28,28 @@ PATIENCE = 60
 #: What a project has: its id, a profile that is private to it, a free ARQ, and one of an instance.
 NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance")
 #: What requests can change.
-_TABLES = (models.Arq, models.Attribute, models.Device, models.DeviceProfile)
+_TABLES = (
+    models.Arq,
+    models.Attribute,
+    models.Device,
+    models.DeviceProfile,
+    program_models.Operation,
+)
 _numbers = itertools.count(1)
 
 
 class Scene:
-    """A dead host with two cards, one out of service; a profile for all, things of each project."""
+    """A dead host with three cards; a profile for all, and things of each project.
+
+    The second card is out of service, and the third one can be programmed.
+    """
 
     def __init__(self, url: str, personas: Personas, enforcer: policy.Enforcer) -> None:
         self.url = url
         self._personas = personas
         self._enforcer = enforcer
         self._http = requests.Session()
-        hosts.apply(hosts.card("a"), hosts.card("b"))
+        hosts.apply(hosts.card("a"), hosts.card("b"), hosts.card("c", program_mode="dynamic"))
         self._names = self._make_common()
         self._owned = {name: self._make_owned(name) for name in PROJECTS}
         with db.reader() as session:
@@ -51,7 +61,7 @@ class Scene:
     def _make_common(self) -> dict[str, str]:
         with db.reader() as session:
             host = session.scalars(sa.select(models.Host)).one()
-            deployable, unused = session.scalars(
+            deployable, unused, programmable = session.scalars(
                 sa.select(models.Deployable)
                 .options(orm.joinedload(models.Deployable.device))
                 .order_by(models.Deployable.name)
@@ -66,7 +76,7 @@ class Scene:
             db.update(session, models.Host, down=True)
             handle = session.scalars(
                 sa.select(models.AttachHandle)
-                .where(models.AttachHandle.deployable_id != deployable.id)
+                .where(models.AttachHandle.deployable_id == unused.id)
                 .limit(1)
             ).one()
             deleting = models.Arq(
@@ -76,13 +86,27 @@ class Scene:
                 group=dict(boots.GROUP),
                 attach_handle_id=handle.id,
             )
-            session.add(deleting)
+            operation = program_models.Operation(
+                uuid=models.new_uuid(),
+                deployable_uuid=programmable.uuid,
+                image_uuid=models.new_uuid(),
+                asked_by="user somebody",
+                asked_ms=db.now_ms(),
+                ended_ms=db.now_ms(),
+                state=operations.FAILED,
+                error="text",
+                fault=operations.BROKEN,
+                history=[],
+            )
+            session.add_all([deleting, operation])
             work.want(session, work.HOST_STEP, [handle.uuid])
         return {
             "deleting": deleting.uuid,
             "rp": deployable.rp_uuid,
             "deployable": deployable.uuid,
             "deployable_id": str(deployable.id),
+            "programmable": programmable.uuid,
+            "operation": operation.uuid,
             "device": deployable.device.uuid,
             "disabled": unused.device.uuid,
             "attribute": attribute.uuid,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from cyborg import rpc
-from cyborg.api import declare, pages, versions
+from cyborg.api import arguments, declare, pages, versions
 from cyborg.api.controllers.operations import view as operation_view
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
@@ -59,8 +59,7 @@ class Deployables(Resource):
     )
     def program(self, request: Request, uuid: str, changes: Any) -> dict[str, Any]:
         """Program a deployable with an image, and wait for the end."""
-        image = changes[0]["value"][0]["image_uuid"]
-        operation = _ask(request, uuid, wanted.Wanted(image_uuid=image))
+        operation = _ask(request, uuid, changes[0]["value"][0])
         operations.wait(operation.uuid, request.program_wait)
         return _view(request, query.get_deployable(uuid))
 
@@ -75,10 +74,15 @@ class Deployables(Resource):
     )
     def start_program(self, request: Request, uuid: str, body: Any) -> dict[str, Any]:
         """Begin to program a deployable with an image or a function."""
-        return operation_view(request, _ask(request, uuid, wanted.Wanted(**body)))
+        return operation_view(request, _ask(request, uuid, body))
 
 
-def _ask(request: Request, uuid: str, what: wanted.Wanted) -> program_models.Operation:
+def _ask(
+    request: Request, uuid: str, body: Mapping[str, str]
+) -> program_models.Operation:
+    image = body.get("image_uuid")
+    stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
+    what = wanted.Wanted(**{**body, **stored})
     operation = operations.ask(uuid, what, f"user {request.caller.user_id}")
     rpc.kick()
     return operation

@@ -140,7 +140,7 @@ def test_deployables(sdk: _proxy.Proxy, site: Site) -> None:
 def test_programming(sdk: _proxy.Proxy, site: Site) -> None:
     site.populate()
     (deployable,) = sdk.deployables()
-    with pytest.raises(exceptions.HttpException, match="no driver of this release") as refused:
+    with pytest.raises(exceptions.HttpException, match="does not say that it can") as refused:
         sdk.patch_deployable(deployable, PROGRAM)
     assert refused.value.status_code == 501
     with pytest.raises(exceptions.BadRequestException, match="image_uuid"):

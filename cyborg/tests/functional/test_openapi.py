@@ -21,6 +21,8 @@ from oslo_config import cfg
 from cyborg import context, policies, profiles
 from cyborg.api import app, server, versions
 from cyborg.api.controllers import root
+from cyborg.inventory import query
+from cyborg.programming import operations, wanted
 from cyborg.tests import boots, engine, hosts, messages
 
 EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
@@ -56,9 +58,10 @@ uuids = {{ values = {uuids} }}
 "query.device_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
 "query.deployable_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
 
-# It answers 501, as its document says, until drivers can program.
+# They answer 501, as their document says, where no driver programs the deployable; and the one that
+# waits says 503, since no conductor runs.
 [[operations]]
-include-operation-id = "Deployables.program"
+include-operation-id = ["Deployables.program", "Deployables.start_program"]
 checks = {{ not_a_server_error.enabled = false }}
 
 # A filter without a value, or a value without a field, has always been ignored.
@@ -70,9 +73,15 @@ checks = {{ negative_data_rejection.enabled = {strict} }}
 
 @pytest.fixture
 def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) -> Iterator[str]:
-    """The API, served, with devices, profiles, and ARQs of which one is bound."""
+    """The API, served, with devices, profiles, ARQs of which one is bound, and an operation."""
     conf.set_override("auth_strategy", "noauth", group="api")
-    hosts.apply(hosts.card("a"), hosts.card("b", resource_class="GPU", traits=()))
+    conf.set_override("answer_timeout", 1, group="programming")
+    hosts.apply(
+        hosts.card("a"),
+        hosts.card("b", resource_class="GPU", traits=()),
+        hosts.card("c", program_mode="single-program"),
+    )
+    operations.ask(_programmable(), wanted.Wanted(function_name="aes"), "user somebody")
     profiles.create_profile(name="fpga", groups=[dict(boots.GROUP)], description="text")
     with messages.transport(conf, "memory"):
         boots.bind(ctx, boots.arqs(ctx, 2)[:1], INSTANCE)
@@ -82,6 +91,11 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) 
         http.start()
         yield f"http://127.0.0.1:{port}"
         http.stop()
+
+
+def _programmable() -> str:
+    found = query.list_deployables(name="host-1_c")
+    return found[0].uuid
 
 
 def document(conf: cfg.ConfigOpts, version: versions.Version) -> Any:

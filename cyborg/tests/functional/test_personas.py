@@ -56,6 +56,9 @@ device:delete               ok     403     403    403    403     403    ok     4
 deployable:get_all          ok     ok      403    403    403     403    ok     ok       403
 deployable:get_one          ok     ok      403    403    403     403    ok     ok       403
 deployable:program          501    403     403    403    403     403    501    403      403
+deployable:program begin    ok     403     403    403    403     403    ok     403      403
+operation:get_all           ok     403     403    403    403     403    ok     403      403
+operation:get_one           ok     403     403    403    403     403    ok     403      403
 attribute:get_all           ok     ok      403    403    403     403    ok     ok       403
 attribute:get_one           ok     ok      403    403    403     403    ok     ok       403
 attribute:create            ok     403     403    403    403     403    ok     403      403
