@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import facts, lost, programs
+from cyborg.inventory import facts, lost, mediated, programs
 
 LOG = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ def _update_deployable(
     row: models.Deployable, driver: str, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
     row.driver_name = driver
-    row.num_accelerators = deployable.num_accelerators
+    row.num_accelerators = mediated.accelerators(deployable, row.attach_handles)
     row.prepares = deployable.prepares
     row.cleans = deployable.cleans
     row.clean_erases = deployable.clean_erases
@@ -344,7 +344,7 @@ def _deployable(
     return models.Deployable(
         device=device,
         name=deployable.name,
-        num_accelerators=deployable.num_accelerators,
+        num_accelerators=mediated.accelerators(deployable),
         rp_uuid=provider_uuid(deployable.name),
         driver_name=driver,
         prepares=deployable.prepares,

@@ -19,6 +19,7 @@ from cyborg.agent import discovery, endpoint
 from cyborg.arqs import release, service
 from cyborg.db import models
 from cyborg.drivers import privileged, registry
+from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.usefixtures("database")]
 PATIENCE = 60
 VGPU = {"resources:VGPU": "1"}
 TYPE = "nvidia-468"
+OTHERS = "11111111-2222-3333-4444-555555555555"
 
 
 @functools.cache
@@ -126,6 +128,38 @@ def test_a_device_is_made_again_after_a_reboot(agent, ctx, conf):
 
     assert agent.mdevs() == {handle: TYPE}
     assert engine.pending() == {}
+
+
+def test_what_others_made_of_a_parent_is_not_ours_to_give(agent, ctx, conf):
+    vfs = [path.readlink().name for path in _virtfns(agent)]
+    bind(agent, ctx, conf, 1)
+    agent.host.call(act, "create_mdev", vfs[1], TYPE, OTHERS)
+
+    agent.report()
+
+    assert _accelerators() == {f"host-1_{vfs[0]}": 1, f"host-1_{vfs[1]}": 0}
+    agent.host.call(act, "remove_mdev", OTHERS)
+    agent.report()
+    assert set(_accelerators().values()) == {1}
+
+
+def test_a_new_parent_has_no_more_than_others_left_of_it(agent):
+    vfs = [path.readlink().name for path in _virtfns(agent)]
+    hosts.apply()
+    agent.host.call(act, "create_mdev", vfs[0], TYPE, OTHERS)
+
+    agent.report()
+
+    assert _accelerators() == {f"host-1_{vfs[0]}": 0, f"host-1_{vfs[1]}": 1}
+
+
+def _virtfns(agent: Agent) -> Any:
+    card = agent.host.device(agent.host.card("a100"))
+    return [card / f"virtfn{number}" for number in range(2)]
+
+
+def _accelerators() -> dict[str, int]:
+    return {row.name: row.num_accelerators for row in query.list_deployables()}
 
 
 def test_a_request_that_its_host_has_no_room_for_fails_with_the_kernels_words(agent, ctx, conf):
