@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host steps: a driver prepares or cleans one attach handle, one step of a handle at a time."""
+"""Host steps: what drivers do to attach handles and deployables, one step of each at a time."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+import pathlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from oslo_context import context as oslo_context
+from oslo_config import cfg
 
-from cyborg import metrics, rpc
+from cyborg import errors, rpc
+from cyborg.agent import bitstreams, passes, runs
 from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
@@ -25,13 +26,24 @@ class Endpoint:
     was held up while newer ones arrived is refused: it could undo what they have done. So is one
     for the agent that was here before, whose newer ones are not known any more; what is still
     wanted is asked for again when a conductor has the first report of this one.
+
+    A deployable is programmed while no step of its handles runs, nor is another one of its device.
     """
 
-    def __init__(self, drivers: Mapping[str, base.Driver], started: int) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        drivers: Mapping[str, base.Driver],
+        started: int,
+        counter: passes.Counter,
+    ) -> None:
         self._drivers = drivers
         self._started = started
+        self._counter = counter
+        self._bitstreams = bitstreams.Cache(conf)
+        self._places = runs.Places()
         self._lock = threading.Lock()
-        self._latest: dict[str, _Run] = {}
+        self._latest: dict[str, runs.Run] = {}
         self._newest_ms: dict[str, int] = {}
 
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
@@ -46,27 +58,109 @@ class Endpoint:
             handle = asked.handle()
         except (KeyError, TypeError, ValueError) as exc:
             raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
-        if asked.agent_started < self._started:
-            raise rpc.HostStepRunning("The agent has started again since; it reports first")
-        method = self._ability(asked)
-        run = self._join_or_start(asked, lambda: method(handle))
-        if not run.done.wait(wait):
-            raise rpc.HostStepRunning(
-                f"Driver {asked.driver} has not finished to {asked.action} the handle"
-            )
-        if run.failure is not None:
-            raise rpc.HostStepFailed(run.failure)
+        self._refuse_old(asked)
+        method, place = self._ability(asked), runs.place_of(handle)
+
+        def work() -> None:
+            with self._places.held([place]):
+                method(handle)
+
+        run = self._join_or_start(
+            runs.Run(
+                asked,
+                work,
+                key=asked.attach_handle_uuid,
+                action=asked.action,
+                failed=rpc.HostStepFailed,
+            ),
+            [place],
+        )
+        run.wait(wait, f"Driver {asked.driver} has not finished to {asked.action} the handle")
 
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
     ) -> rpc.ProgramAnswer:
-        """Load a bitstream into a deployable.
+        """Load a bitstream into a deployable, or join that; wait at most ``wait`` seconds.
 
         :raises ProgramFailed: it is not loaded
+        :raises HostStepRunning: it goes on
         """
-        del context, wait
-        sentence = f"Driver {step.get('driver')} cannot program a deployable"
-        raise rpc.ProgramFailed(sentence, written=False)
+        del context
+        try:
+            asked = rpc.ProgramStep.from_wire(step)
+            target = asked.target()
+        except (KeyError, TypeError, ValueError) as exc:
+            raise rpc.ProgramFailed(f"This is no such step: {exc!r}", written=False) from exc
+        self._refuse_old(asked)
+        driver = self._drivers.get(asked.driver)
+        if driver is None:
+            sentence = f"Driver {asked.driver} is not loaded on this host"
+            raise rpc.ProgramFailed(sentence, written=False)
+        if not isinstance(driver, base.Programmable):
+            sentence = f"Driver {asked.driver} cannot program a deployable"
+            raise rpc.ProgramFailed(sentence, written=False)
+        handles = [runs.place_of(handle) for handle in target.attach_handles]
+        run = self._join_or_start(
+            runs.Run(
+                asked,
+                lambda: self._program(driver, asked, target, handles),
+                key=asked.deployable_uuid,
+                action="program",
+                failed=_written,
+            ),
+            handles,
+        )
+        run.wait(wait, f"Driver {asked.driver} has not finished to program the deployable")
+        answer: rpc.ProgramAnswer = run.answer
+        return answer
+
+    def _program(
+        self,
+        driver: base.Programmable,
+        step: rpc.ProgramStep,
+        target: base.ProgramTarget,
+        handles: Iterable[str],
+    ) -> rpc.ProgramAnswer:
+        try:
+            with (
+                self._bitstreams.fetched(step) as bitstream,
+                self._places.held([*handles, runs.place_of_device(target.control_path)]),
+            ):
+                return self._write(driver, step, target, bitstream)
+        except (bitstreams.Refused, base.NothingWritten) as exc:
+            raise rpc.ProgramFailed(str(exc), written=False) from exc
+
+    def _write(
+        self,
+        driver: base.Programmable,
+        step: rpc.ProgramStep,
+        target: base.ProgramTarget,
+        bitstream: pathlib.Path,
+    ) -> rpc.ProgramAnswer:
+        try:
+            done = driver.program(target, bitstream)
+        except base.NothingWritten:
+            raise
+        except Exception as exc:
+            LOG.exception("Cannot program deployable %s", target.deployable)
+            sentence = f"{type(exc).__name__}: {exc}"
+            raise rpc.ProgramFailed(sentence, written=True, report_counter=self._seen()) from exc
+        if not _is_wanted(step.function_id, done.function):
+            sentence = f"Function {done.function} is loaded, not {step.function_id}"
+            raise rpc.ProgramFailed(sentence, written=True, report_counter=self._seen())
+        return rpc.ProgramAnswer(
+            function=done.function, verified_by=done.verified_by, report_counter=self._seen()
+        )
+
+    def _seen(self) -> int:
+        """The last pass that may not have seen what has just changed; the next comes soon."""
+        counter = self._counter.value
+        self._counter.look_now()
+        return counter
+
+    def _refuse_old(self, step: rpc.HostStep | rpc.ProgramStep) -> None:
+        if step.agent_started < self._started:
+            raise rpc.HostStepRunning("The agent has started again since; it reports first")
 
     def _ability(self, step: rpc.HostStep) -> Callable[[base.HeldHandle], None]:
         driver = self._drivers.get(step.driver)
@@ -78,72 +172,33 @@ class Endpoint:
             return driver.clean
         raise rpc.HostStepFailed(f"Driver {step.driver} cannot {step.action} a handle")
 
-    def _join_or_start(self, step: rpc.HostStep, work: Callable[[], None]) -> _Run:
-        key = step.attach_handle_uuid
+    def _join_or_start(self, wanted: runs.Run, places: Iterable[str]) -> runs.Run:
+        """Start the run, unless it is joined; what was asked before of its places is old now."""
+        asked_ms = wanted.step.asked_ms
         with self._lock:
-            if step.asked_ms < self._newest_ms.get(key, step.asked_ms):
+            keys = [wanted.key, *places]
+            if any(asked_ms < self._newest_ms.get(key, asked_ms) for key in keys):
                 raise rpc.HostStepRunning("Another step of the handle was asked for meanwhile")
-            self._newest_ms[key] = step.asked_ms
-            latest = self._latest.get(key)
-            if latest is not None and latest.joins(step):
+            self._newest_ms |= dict.fromkeys(keys, asked_ms)
+            latest = self._latest.get(wanted.key)
+            if latest is not None and latest.joins(wanted):
                 return latest
-            run = self._latest[key] = _Run(step, work, after=latest, forget=self._forget)
-        run.start()
-        return run
+            self._latest[wanted.key] = wanted
+        wanted.start(after=latest, forget=self._forget)
+        return wanted
 
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: runs.Run) -> None:
         with self._lock:
-            if self._latest.get(run.step.attach_handle_uuid) is run:
-                del self._latest[run.step.attach_handle_uuid]
+            if self._latest.get(run.key) is run:
+                del self._latest[run.key]
 
 
-class _Run:
-    """One run of a step in a daemon thread; the driver may take as long as it likes."""
+def _written(sentence: str) -> errors.CyborgError:
+    return rpc.ProgramFailed(sentence, written=True)
 
-    def __init__(
-        self,
-        step: rpc.HostStep,
-        work: Callable[[], None],
-        *,
-        after: _Run | None,
-        forget: Callable[[_Run], None],
-    ) -> None:
-        self.step = step
-        self.done = threading.Event()
-        self.failure: str | None = "The driver ended without an answer"
-        self._work = work
-        self._after = after
-        self._forget = forget
-        self._context = oslo_context.get_current()
 
-    def joins(self, step: rpc.HostStep) -> bool:
-        """Whether the step, which was asked for later, is what this run does."""
-        return not self.done.is_set() and self.step == dataclasses.replace(
-            step, asked_ms=self.step.asked_ms, agent_started=self.step.agent_started
-        )
-
-    def start(self) -> None:
-        """Begin, after the run before it has ended."""
-        threading.Thread(
-            target=self._run, name=f"host-step-{self.step.action}", daemon=True
-        ).start()
-
-    def _run(self) -> None:
-        if self._context is not None:
-            self._context.update_store()
-        if self._after is not None:
-            self._after.done.wait()
-            self._after = None
-        LOG.info("%s handle %s", self.step.action.capitalize(), self.step.attach_handle_uuid)
-        labels = {"driver": self.step.driver, "action": self.step.action, "outcome": "failed"}
-        try:
-            with metrics.observed(metrics.DRIVER_STEP_SECONDS, **labels) as seen:
-                self._work()
-                seen["outcome"] = "done"
-            self.failure = None
-        except Exception as exc:
-            LOG.exception("Cannot %s %s", self.step.action, self.step.attach_handle_uuid)
-            self.failure = f"{type(exc).__name__}: {exc}"
-        finally:
-            self._forget(self)
-            self.done.set()
+def _is_wanted(wanted: str | None, loaded: str | None) -> bool:
+    """Whether that is loaded which is wanted, as far as both are known."""
+    if wanted is None or loaded is None:
+        return True
+    return wanted.replace("-", "").lower() == loaded.replace("-", "").lower()

@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.agent import discovery, endpoint, hotplug, sriov
+from cyborg.agent import discovery, endpoint, hotplug, passes, sriov
 from cyborg.drivers import privileged, registry
 
 LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Agent:
         self._conf = conf
         self._node = conf.agent.resource_provider_name or conf.host
         self._started = time.time_ns() // 1_000_000
-        self._counter = 0
+        self._passes = passes.Counter(self._look_now)
         self._last_summary: str | None = None
         loaded = registry.load(conf)
         self._load_errors = loaded.errors
@@ -36,7 +36,7 @@ class Agent:
             conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
         )
         self._virtual_functions = sriov.Keeper(conf)
-        steps = endpoint.Endpoint(loaded.drivers, self._started)
+        steps = endpoint.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
@@ -85,13 +85,14 @@ class Agent:
         return until_pass if pause is None else min(pause, until_pass)
 
     def _report(self) -> rpc.HostReport:
+        # Taken first: whoever has changed something meanwhile takes this report for an older one.
+        counter = self._passes.begin()
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             unsettled = self._virtual_functions.settle()
             findings = self._discovery.run()
             errors = {**self._load_errors, **unsettled, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
         metrics.pass_ended(findings.devices, errors)
-        self._counter += 1
         self._tell_changes(
             ", ".join(
                 [f"{name}: {len(devices)} devices" for name, devices in findings.devices.items()]
@@ -102,7 +103,7 @@ class Agent:
             host=self._conf.host,
             node=self._node,
             started=self._started,
-            counter=self._counter,
+            counter=counter,
             errors=errors,
             devices=findings.devices,
         )

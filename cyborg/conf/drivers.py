@@ -48,8 +48,8 @@ FAKE_OPTS: list[cfg.Opt] = [
     ),
     cfg.StrOpt(
         "host_step_control",
-        help="File that is read at each host step: a JSON object with the keys prepare, clean and "
-        'program, each {"seconds": N, "fail": "sentence", "hang": true}. It makes a step slow, '
+        help="File that is read at each step: a JSON object with the keys discover, prepare, clean "
+        'and program, each {"seconds": N, "fail": "sentence", "hang": true}. It makes a step slow, '
         "fail or hang on demand. A step that hangs goes on when the file no longer says so. "
         "Programming waits and hangs while nothing is loaded, and fails there; with "
         '"fail_at": "start" it fails before it has changed anything, with "fail_at": "end" when '

@@ -35,17 +35,18 @@ class FakeDriver:
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every fake device."""
-        for number in range(self._options.devices):
-            yield self._device(host.name, number)
+        found = [self._device(host.name, number) for number in range(self._options.devices)]
+        self._act("discover", f"{len(found)} devices")
+        yield from found
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Pretend to make the handle ready."""
-        self._step("prepare", handle)
+        self._act("prepare", _place(handle))
         self._prepared[handle.uuid] = handle.control_path
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Pretend to remove every trace of the last use."""
-        self._step("clean", handle)
+        self._act("clean", _place(handle))
         self._prepared.pop(handle.uuid, None)
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
@@ -132,8 +133,8 @@ class FakeDriver:
             function_vendor="FAKE" if mode else "",
         )
 
-    def _step(self, action: str, handle: base.HeldHandle) -> None:
-        LOG.info("Fake %s of %s", action, base.canonical_json(dict(handle.attach_info)))
+    def _act(self, action: str, what: str) -> None:
+        LOG.info("Fake %s of %s", action, what)
         self._wait(action)
         sentence = self._wanted(action).get("fail")
         if sentence:
@@ -158,3 +159,7 @@ class FakeDriver:
             return {}
         wanted: dict[str, Any] = json.loads(text or "{}").get(action, {})
         return wanted
+
+
+def _place(handle: base.HeldHandle) -> str:
+    return base.canonical_json(dict(handle.attach_info))

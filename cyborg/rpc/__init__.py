@@ -173,7 +173,11 @@ def _run_program(
         answer = _link(conf).program(host, step, timeout)
         if "failed" in answer:
             # Without a word on it, whatever ran before cannot be relied on.
-            raise ProgramFailed(answer["failed"], written=answer.get("written", True))
+            raise ProgramFailed(
+                answer["failed"],
+                written=answer.get("written", True),
+                report_counter=answer.get("report_counter"),
+            )
         if "running" in answer:
             raise HostStepRunning(answer["running"])
         return ProgramAnswer.from_wire(answer)

@@ -34,11 +34,17 @@ class HostStepFailed(errors.CyborgError):
 
 
 class ProgramFailed(HostStepFailed):
-    """A deployable was not programmed. Unless ``written``, what ran on it before still runs."""
+    """A deployable was not programmed. Unless ``written``, what ran on it before still runs.
 
-    def __init__(self, message: str, *, written: bool) -> None:
+    ``report_counter`` is as in :class:`cyborg.rpc.ProgramAnswer`, where it is known.
+    """
+
+    def __init__(
+        self, message: str, *, written: bool, report_counter: int | None = None
+    ) -> None:
         super().__init__(message)
         self.written = written
+        self.report_counter = report_counter
 
 
 class ReportFailed(errors.CyborgError):

@@ -104,7 +104,11 @@ def _answer(
     except faults.HostStepRunning as exc:
         return {"running": str(exc)}
     except faults.ProgramFailed as exc:
-        return {"failed": str(exc), "written": exc.written}
+        return {
+            "failed": str(exc),
+            "written": exc.written,
+            "report_counter": exc.report_counter,
+        }
     except errors.CyborgError as exc:
         return {"failed": str(exc)}
     except Exception as exc:

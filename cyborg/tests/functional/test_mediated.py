@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import context, rpc
-from cyborg.agent import discovery, endpoint
+from cyborg.agent import discovery, endpoint, passes
 from cyborg.arqs import release, service
 from cyborg.db import models
 from cyborg.drivers import privileged, registry
@@ -34,15 +34,21 @@ OTHERS = "11111111-2222-3333-4444-555555555555"
 
 
 @functools.cache
-def drivers() -> Any:
-    """The drivers of the host; a host's functions are called in one process."""
-    privileged.context.set_client_mode(False)
+def configured() -> cfg.ConfigOpts:
+    """The host's configuration; a host's functions are called in one process."""
     conf = cfg.ConfigOpts()
     cyborg_conf.register(conf)
     conf(args=[], default_config_files=[], default_config_dirs=[])
     conf.set_override("enabled_drivers", ["nvidia_gpu_driver"], group="agent")
     conf.set_override("enabled_vgpu_types", [TYPE], group="gpu_devices")
-    return registry.load(conf).drivers
+    return conf
+
+
+@functools.cache
+def drivers() -> Any:
+    """The drivers of the host."""
+    privileged.context.set_client_mode(False)
+    return registry.load(configured()).drivers
 
 
 def discover() -> discovery.Findings:
@@ -51,7 +57,8 @@ def discover() -> discovery.Findings:
 
 def step(wire: dict[str, Any]) -> str:
     try:
-        endpoint.Endpoint(drivers(), 0).host_step({}, wire, PATIENCE)
+        counter = passes.Counter(lambda: None)
+        endpoint.Endpoint(configured(), drivers(), 0, counter).host_step({}, wire, PATIENCE)
     except rpc.HostStepFailed as exc:
         return str(exc)
     return ""

@@ -10,7 +10,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import context, rpc, work
-from cyborg.agent import endpoint
+from cyborg.agent import endpoint, passes
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base, fake
@@ -32,7 +32,8 @@ class Agent:
         self._conf = conf
         self._drivers: dict[str, base.Driver] = {}
         self.reboot()
-        self._server = rpc.agent_server(conf, "host-1", endpoint.Endpoint(self._drivers, 0))
+        steps = endpoint.Endpoint(conf, self._drivers, 0, passes.Counter(lambda: None))
+        self._server = rpc.agent_server(conf, "host-1", steps)
         self._server.start()
         assert self._server.wait_started(PATIENCE)
         self.stop = self._server.stop

@@ -205,12 +205,15 @@ def test_programming_is_answered_with_what_is_loaded(services):
 
 @pytest.mark.parametrize("written", [True, False])
 def test_programming_that_failed_tells_whether_anything_was_written(services, written):
-    services.agent.fault = rpc.ProgramFailed("the bitstream is for another card", written=written)
+    services.agent.fault = rpc.ProgramFailed(
+        "the bitstream is for another card", written=written, report_counter=7
+    )
 
     with pytest.raises(rpc.ProgramFailed, match=r"^the bitstream is for another card$") as caught:
         rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
 
     assert caught.value.written is written
+    assert caught.value.report_counter == 7
 
 
 def test_programming_that_met_a_fault_may_have_written(services):

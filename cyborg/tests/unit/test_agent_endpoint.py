@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cyborg import rpc
-from cyborg.agent import endpoint
+from cyborg.agent import endpoint, passes
 from cyborg.drivers import base
 from cyborg.tests.unit.test_payloads import step
 
@@ -58,8 +58,9 @@ def driver():
 
 
 @pytest.fixture
-def agent(driver):
-    return endpoint.Endpoint({"fake_driver": driver, "plain": Plain()}, step().agent_started)
+def agent(conf, driver):
+    drivers = {"fake_driver": driver, "plain": Plain()}
+    return endpoint.Endpoint(conf, drivers, step().agent_started, passes.Counter(lambda: None))
 
 
 @pytest.fixture

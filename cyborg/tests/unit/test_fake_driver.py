@@ -112,6 +112,13 @@ def test_a_step_succeeds_unless_the_control_file_says_otherwise(conf, control, t
     fake.FakeDriver(conf).prepare(HANDLE)
 
 
+def test_discovery_fails_on_demand(conf, control):
+    control.write_text('{"discover": {"fail": "out of order"}}')
+
+    with pytest.raises(RuntimeError, match=r"^out of order$"):
+        discover(conf)
+
+
 @pytest.mark.parametrize("action", ["prepare", "clean"])
 def test_a_step_fails_on_demand(conf, control, action):
     control.write_text(json.dumps({action: {"fail": "out of order"}}))

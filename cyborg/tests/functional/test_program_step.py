@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent loads bitstreams of the real Glance into the fake FPGA, one step at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import rpc
+from cyborg.agent import endpoint, passes
+from cyborg.drivers import fake
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.functional.test_agent import broker, run_agent, run_conductor  # noqa: F401
+from cyborg.tests.glance_server import GlanceServer
+from cyborg.tests.unit import test_payloads
+
+PATIENCE = 60
+
+
+class Host:
+    """An endpoint with the fake driver, whose device has two regions."""
+
+    def __init__(self, conf: cfg.ConfigOpts, images: GlanceServer, folder: pathlib.Path) -> None:
+        conf.set_override("cache_path", str(folder / "bitstreams"), group="programming")
+        conf.set_override("state_dir", str(folder / "loaded"), group="fake_driver")
+        conf.set_override("program_mode", "dynamic", group="fake_driver")
+        conf.set_override("regions", 2, group="fake_driver")
+        conf.set_override("handles_per_device", 4, group="fake_driver")
+        conf.set_override("host_step_control", str(folder / "control"), group="fake_driver")
+        self.looks: list[int] = []
+        self._counter = passes.Counter(lambda: self.looks.append(self._counter.value))
+        self._driver = fake.FakeDriver(conf)
+        self._images = images
+        self._control = folder / "control"
+        self._began = 0
+        self.endpoint = endpoint.Endpoint(
+            conf, {"fake_driver": self._driver, "plain": contract}, 5, self._counter
+        )
+        self.begin_pass = self._counter.begin
+
+    def control(self, **sections: Any) -> None:
+        """Let the driver do this from now on."""
+        self._control.write_text(json.dumps(sections))
+
+    def step(self, function: str | None, region: int = 0, **changes: object) -> rpc.ProgramStep:
+        """The order to load the function, which a new image has; None: an image that is none."""
+        data = json.dumps({"function": function} if function else {}).encode()
+        target = contract.program_targets(self._driver.discover(contract.Host()))[region]
+        step = rpc.ProgramStep(
+            driver="fake_driver",
+            deployable=target.deployable,
+            deployable_uuid=f"uuid of {target.deployable}",
+            cpid_type=target.control_path.cpid_type,
+            cpid_info=target.control_path.cpid_info,
+            attach_handles=target.attach_handles,
+            image_uuid=self._images.upload("image", data),
+            size=len(data),
+            hash_algo="sha512",
+            hash_value=hashlib.sha512(data).hexdigest(),
+            function_id=function,
+            signature={},
+            asked_ms=1000,
+            agent_started=5,
+        )
+        return dataclasses.replace(step, **changes)
+
+    def handle_step(self, region: int = 0, **changes: object) -> rpc.HostStep:
+        """The order to prepare the first handle of a region."""
+        target = contract.program_targets(self._driver.discover(contract.Host()))[region]
+        step = dataclasses.replace(
+            test_payloads.step(),
+            attach_handle_uuid=f"handle of {target.deployable}",
+            attach_info=target.attach_handles[0].attach_info,
+            cpid_info=target.control_path.cpid_info,
+            asked_ms=1000,
+            agent_started=5,
+        )
+        return dataclasses.replace(step, **changes)
+
+    def program(self, step: rpc.ProgramStep, wait: float = PATIENCE) -> rpc.ProgramAnswer:
+        """Ask for it as a conductor does."""
+        return self.endpoint.program({}, json.loads(json.dumps(step.to_wire())), wait)
+
+    def prepare(self, step: rpc.HostStep, wait: float = PATIENCE) -> None:
+        """Ask for it as a conductor does."""
+        self.endpoint.host_step({}, step.to_wire(), wait)
+
+    def loaded(self) -> list[str | None]:
+        """What the regions run."""
+        (device,) = self._driver.discover(contract.Host())
+        return [part.function for part in device.deployables if part.program_mode]
+
+    def await_loaded(self, *functions: str) -> None:
+        """Wait until the regions run this."""
+        deadline = time.monotonic() + PATIENCE
+        while self.loaded() != list(functions):
+            assert time.monotonic() < deadline, self.loaded()
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def host(conf, images, tmp_path) -> Iterator[Host]:
+    running = Host(conf, images, tmp_path)
+    yield running
+    running.control()
+
+
+def test_a_function_is_loaded_and_the_agent_looks_again(host):
+    host.begin_pass()
+    host.begin_pass()
+
+    answer = host.program(host.step("aes"))
+
+    assert answer == rpc.ProgramAnswer(
+        function="aes", verified_by="the fake card's memory", report_counter=2
+    )
+    assert host.loaded() == ["aes", ""]
+    assert host.looks == [2]
+
+
+def test_a_conductor_that_asks_again_joins(host):
+    host.control(program={"hang": True})
+    step = host.step("aes")
+    for asked_ms in (1000, 1001):
+        with pytest.raises(rpc.HostStepRunning, match="has not finished to program"):
+            host.program(dataclasses.replace(step, asked_ms=asked_ms), 0.1)
+
+    host.control()
+
+    assert host.program(dataclasses.replace(step, asked_ms=1002)).function == "aes"
+    assert host.looks == [0]
+
+
+def test_what_is_asked_for_next_waits_for_what_runs(host):
+    host.control(program={"hang": True})
+    for asked_ms, function in ((1000, "aes"), (1001, "des")):
+        with pytest.raises(rpc.HostStepRunning):
+            host.program(host.step(function, asked_ms=asked_ms), 0.1)
+
+    host.control()
+
+    host.await_loaded("des", "")
+    assert host.program(host.step("sha", asked_ms=1002)).function == "sha"
+
+
+def test_a_message_that_was_held_up_is_not_obeyed(host):
+    late = host.step("aes")
+    host.program(host.step("des", asked_ms=1001))
+
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        host.program(late)
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        host.prepare(host.handle_step(asked_ms=1000))
+    host.prepare(host.handle_step(asked_ms=1002))
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        host.program(host.step("sha", asked_ms=1001))
+
+    assert host.loaded() == ["des", ""]
+
+
+def test_an_order_to_the_agent_before_is_not_obeyed(host):
+    with pytest.raises(rpc.HostStepRunning, match="started again"):
+        host.program(host.step("aes", agent_started=4))
+
+    assert host.loaded() == ["", ""]
+
+
+def test_a_deployable_is_programmed_after_the_steps_of_its_handles(host):
+    host.control(prepare={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.prepare(host.handle_step(), 0.1)
+
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(host.step("aes", asked_ms=1001), 1)
+    # Nothing has been erased, and another region need not wait.
+    assert host.program(host.step("des", region=1)).function == "des"
+    assert host.loaded() == ["", "des"]
+    host.control()
+
+    host.await_loaded("aes", "des")
+
+
+def test_the_handles_of_a_deployable_wait_until_it_is_programmed(host):
+    host.program(host.step("old"))
+    host.control(program={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(host.step("aes", asked_ms=1001), 0.1)
+    host.await_loaded("", "")
+
+    with pytest.raises(rpc.HostStepRunning):
+        host.prepare(host.handle_step(asked_ms=1002), 0.5)
+    host.prepare(host.handle_step(region=1, asked_ms=1002))
+    host.control()
+
+    host.prepare(host.handle_step(asked_ms=1003))
+    assert host.loaded() == ["aes", ""]
+
+
+def test_two_regions_of_a_card_are_not_programmed_at_once(host):
+    host.program(host.step("old", region=1))
+    host.control(program={"hang": True})
+    for region in (0, 1):
+        with pytest.raises(rpc.HostStepRunning):
+            host.program(host.step("aes", region=region, asked_ms=1001), 0.5)
+    assert host.loaded() == ["", "old"]
+
+    host.control()
+
+    host.await_loaded("aes", "aes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"driver": "missing"}, "not loaded on this host"),
+        ({"driver": "plain"}, "cannot program"),
+        ({"size": 1}, "does not have the size"),
+        ({"image_uuid": "2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2"}, "Glance has no image"),
+        ({"cpid_type": ""}, "no such step"),
+    ],
+)
+def test_what_is_refused_has_written_nothing(host, changes, sentence):
+    host.program(host.step("old", asked_ms=1))
+
+    with pytest.raises(rpc.ProgramFailed, match=sentence) as caught:
+        host.program(host.step("aes", **changes))
+
+    assert not caught.value.written
+    assert host.loaded() == ["old", ""]
+
+
+def test_what_the_driver_refuses_has_written_nothing(host):
+    host.program(host.step("old", asked_ms=1))
+
+    with pytest.raises(rpc.ProgramFailed, match="no bitstream of the fake FPGA") as caught:
+        host.program(host.step(None))
+
+    assert not caught.value.written
+    assert host.loaded() == ["old", ""]
+
+
+def test_what_fails_later_may_have_written_and_is_looked_at(host):
+    host.begin_pass()
+    host.control(program={"fail": "out of order"})
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^RuntimeError: out of order$") as caught:
+        host.program(host.step("aes"))
+
+    assert (caught.value.written, caught.value.report_counter) == (True, 1)
+    assert host.looks == [1]
+
+
+def test_another_function_than_was_asked_for_is_a_failure(host):
+    with pytest.raises(rpc.ProgramFailed, match=r"^Function aes is loaded, not des$") as caught:
+        host.program(host.step("aes", function_id="des"))
+
+    assert caught.value.written
+    assert host.program(host.step("a-e-s", function_id="AES", asked_ms=1001)).function == "a-e-s"
+
+
+def test_the_report_after_programming_shows_what_is_loaded(
+    conf, host, run_conductor, run_agent  # noqa: F811
+):
+    conductor = run_conductor()
+    run_agent()
+    first = conductor.reports.get(timeout=PATIENCE)
+    step = host.step("aes", agent_started=first.started)
+
+    answer = rpc.run_program(conf, "host-1", step, PATIENCE)
+
+    assert answer.report_counter >= first.counter
+    report = first
+    while report.counter <= answer.report_counter:
+        report = conductor.reports.get(timeout=PATIENCE)
+    (device,) = report.devices["fake_driver"]
+    assert [part.function for part in device.deployables] == [None, "aes", ""]
+
+
+def test_a_pass_that_began_before_is_known_by_its_number(
+    conf, host, run_conductor, run_agent, caplog  # noqa: F811
+):
+    caplog.set_level("INFO")
+    conductor = run_conductor()
+    step = host.step("aes", agent_started=2**62)
+    host.control(discover={"hang": True})
+    caplog.clear()
+    run_agent()
+    deadline = time.monotonic() + PATIENCE
+    while "Fake discover" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    answer = rpc.run_program(conf, "host-1", step, PATIENCE)
+    host.control()
+
+    shown = {}
+    while len(shown) < 2:
+        report = conductor.reports.get(timeout=PATIENCE)
+        (device,) = report.devices["fake_driver"]
+        shown[report.counter] = device.deployables[1].function
+    assert answer.report_counter == 1
+    assert shown == {1: "", 2: "aes"}
