@@ -64,7 +64,9 @@ class Api:
 @pytest.fixture
 def api(conf: cfg.ConfigOpts) -> Api:
     conf.set_override("auth_strategy", "noauth", group="api")
-    hosts.apply(hosts.card("a", attributes={"memory_mib": 8192}))
+    hosts.apply(
+        hosts.card("a", attributes={"memory_mib": 8192}, program_mode="dynamic", function="aes")
+    )
     return Api(conf)
 
 
@@ -147,8 +149,27 @@ def test_faults(api: Api) -> None:
 
 def test_programming(api: Api) -> None:
     deployable = api.call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    body = sample("deployable-program-start-request")
+    started = api.call("POST", f"/v2/deployables/{deployable}/program", body)
+    assert shape(started) == shape(sample("deployable-program-start-response"))
+    found = api.call("GET", "/v2/operations")
+    shown = api.call("GET", f"/v2/operations/{started['uuid']}")
+    expected = sample("operation-list-response")
+    for operation in (found["operations"][0], shown, expected["operations"][0]):
+        # More has happened in the sample.
+        operation["history"] = operation["history"][:1]
+    assert shape(found) == shape(expected)
+    assert shape(shown) == shape(expected["operations"][0])
+
+
+def test_programming_with_an_image_that_runs_already(api: Api) -> None:
     body = sample("deployable-program-request")
-    assert api.ask("PATCH", f"/v2/deployables/{deployable}/program", body).status_int == 501
+    with db.writer() as session:
+        image = body[0]["value"][0]["image_uuid"]
+        db.update(session, models.Deployable, bitstream_id=image)
+    deployable = api.call("GET", "/v2/deployables")["deployables"][0]["uuid"]
+    shown = api.call("PATCH", f"/v2/deployables/{deployable}/program", body)
+    assert shape(shown) == shape(sample("deployable-show-response"))
 
 
 def test_accelerator_requests(api: Api, conf: cfg.ConfigOpts) -> None:
