@@ -37,6 +37,7 @@ class NvidiaGpuDriver(declarative.PciDriver):
         super().__init__(conf)
         self._wishes = nvidia_vgpu.Wishes(conf)
         self._types = nvidia_vgpu.Types()
+        self._complaints: list[str] = []
         self._mediated = mediated.HostSteps()
         # The handles whose virtual functions were given a type, with those functions. The kernel
         # does not tell whose type it is, so after a restart each is given to its handle again.
@@ -64,6 +65,10 @@ class NvidiaGpuDriver(declarative.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts, each on the function that offers it."""
+        lack = nvidia_vgpu.lacking(function, functions, self._wishes)
+        if lack is not None:
+            self._complaints.append(lack)
+            return []
         found = nvidia_vgpu.parts(function, functions, self._wishes, self._types)
         if found is None:
             return None
@@ -75,6 +80,15 @@ class NvidiaGpuDriver(declarative.PciDriver):
             for part in found
             if part.function.address in mine
         ]
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every card, or its parts."""
+        self._complaints = []
+        yield from super().discover(host)
+
+    def complaints(self) -> Sequence[str]:
+        """Cards that are to be divided, and cannot be yet."""
+        return self._complaints
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Create the handle's mediated device, or give its virtual function the type."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -20,6 +20,7 @@ from cyborg.drivers import pci, pci_facts
 
 LOG = logging.getLogger(__name__)
 
+_MDEV = "mdev_supported_types"
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
@@ -97,6 +98,10 @@ class Wishes:
                         kept.type,
                     )
 
+    def of_address(self, address: str) -> Wish | None:
+        """What is wanted of that function by its own address."""
+        return self._of.get(address)
+
     def of(self, function: pci.Function) -> Wish | None:
         """What is wanted of a function; what is wanted of a card holds for its parts."""
         return self._of.get(function.address) or self._of.get(function.pf or "") or self._everywhere
@@ -140,6 +145,49 @@ def parts(
         if part is not None and part.total:
             found.append(part)
     return _as_many_as_fit(card, functions, found, wishes) if wanted else None
+
+
+def lacking(card: pci.Function, functions: pci.Snapshot, wishes: Wishes) -> str | None:
+    """What has to be done to a card that is to be divided before it can be, or None.
+
+    Newer cards say which types they have once they have virtual functions.
+    """
+    if card.vfs or not card.sriov_totalvfs or "vfio" in (card.driver or ""):
+        return None
+    if functions.names(card.address, _MDEV):
+        return None
+    named = (wishes.of_address(place) for place in (card.address, *_places(card, functions)))
+    wish = next((found for found in named if found is not None), None)
+    if wish is None:
+        wish = wishes.of(card)
+        # Each type is of one product. If another has it, this one has not.
+        if wish is None or _is_of_another(card, functions, wish.type):
+            return None
+    return (
+        f"GPU {card.address} is not offered: it may have to be divided into {wish.type}, and has "
+        "no virtual functions yet; run sriov-manage, or name other cards in device_addresses"
+    )
+
+
+def _places(card: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+    """The addresses that a card's virtual functions will have."""
+    place = pci.split(card.address)
+    number = int(place["bus"], 16) << 8 | int(place["device"], 16) << 3 | int(place["function"])
+    number += functions.number(card.address, "sriov_offset") or 0
+    stride = functions.number(card.address, "sriov_stride") or 1
+    for each in range(number, number + card.sriov_totalvfs * stride, stride):
+        yield f"{place['domain']}:{each >> 8:02x}:{each >> 3 & 31:02x}.{each & 7}"
+
+
+def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bool:
+    for function in functions.of_vendor(card.vendor):
+        if functions.get(function.pf or "", function).device != card.device:
+            creatable = functions.text(function.address, _CREATABLE) or ""
+            numbers = (line.partition(":")[0].strip() for line in creatable.splitlines())
+            mediated = functions.names(function.address, _MDEV)
+            if kind in mediated or kind.removeprefix("nvidia-") in numbers:
+                return True
+    return False
 
 
 def short(name: str) -> str:

@@ -248,6 +248,43 @@ def test_a_single_type_is_for_every_card_that_has_it(simulate):
     assert classes == dict.fromkeys([A100, MIG, WHOLE, H100, H200, PASSED], "PGPU") | {T4: "VGPU"}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "enabled_vgpu_types = nvidia-474",
+        "enabled_vgpu_types = nvidia-474\n[vgpu_nvidia-474]\ndevice_addresses = {card}",
+        "enabled_vgpu_types = x,nvidia-474\n[vgpu_nvidia-474]\ndevice_addresses = {vf}",
+    ],
+    ids=["all", "card", "virtual function"],
+)
+def test_a_card_that_has_yet_to_get_its_virtual_functions_is_not_whole(simulate, options):
+    simulated = simulate({"cards": ["a100", "t4"]})
+    card = simulated.card("a100")
+    text = "[gpu_devices]\n" + options.format(card=card, vf=f"{card[:-1]}4")
+
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
+
+    assert names(only.devices["nvidia_gpu_driver"]) == [f"host-1_{simulated.card('t4')}"]
+    assert only.errors == {
+        "nvidia_gpu_driver": (
+            f"GPU {card} is not offered: it may have to be divided into nvidia-474, and has no "
+            "virtual functions yet; run sriov-manage, or name other cards in device_addresses"
+        )
+    }
+    simulated.enable(card, 4)
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
+    assert only.errors == {}
+    assert f"host-1_{card[:-1]}4" in names(only.devices["nvidia_gpu_driver"])
+
+
+def test_a_card_that_is_a_guests_is_whole_without_virtual_functions(simulate):
+    simulated = simulate({"cards": [{"card": "a100", "driver": "vfio-pci"}]})
+
+    assert names(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-474")) == [
+        f"host-1_{simulated.card('a100')}"
+    ]
+
+
 def test_a_card_that_is_to_be_of_two_types_becomes_the_first(simulate):
     simulated = simulate("nvidia")
 
