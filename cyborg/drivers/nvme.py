@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import re
 import time
@@ -10,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cyborg.drivers import base, declarative, nvme_admin, pci, privileged
+from oslo_config import cfg
+
+from cyborg.drivers import base, declarative, device_spec, nvme_admin, pci, privileged
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +28,11 @@ _POLL = 1.0
 
 class NvmeController(declarative.PciDriver):
     """What NVMe controllers of every vendor have in common."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        # A guest's controller does not tell which subsystem it is of.
+        self._subsystems: dict[tuple[str, str, str], str] = {}
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
@@ -54,7 +62,7 @@ class NvmeController(declarative.PciDriver):
         """Dead, as the kernel gives up a controller that answers no more; or used by the host.
 
         What volumes and RAID are built on need not be mounted: virtual machines and storage
-        daemons use them as they are.
+        daemons use them as they are. Of a disk with two ports one must be kept from guests.
         """
         address = function.address
         for path in _controllers(function, functions):
@@ -63,7 +71,35 @@ class NvmeController(declarative.PciDriver):
             for disk in _disks(address, path, functions):
                 if functions.names(address, f"{_BLOCK}/{disk}/holders"):
                     return f"The host has a volume or a RAID on {disk} of NVMe controller {address}"
+        return self.shared(function, functions)
+
+    def shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Why nobody may be given the controller, or erase it, beside another of its subsystem."""
+        mine = self._subsystem(function, functions)
+        for other in functions.values() if mine is not None else ():
+            kin = {function.address, function.pf} & {other.address, other.pf}
+            is_port = not kin - {None} and fnmatch.fnmatchcase(other.class_code, CLASS)
+            if not is_port or self._is_excluded(other, functions):
+                continue
+            if self._subsystem(other, functions) == mine:
+                ports = " and ".join(sorted((function.address, other.address)))
+                return (
+                    f"NVMe controllers {ports} are ports of one disk: exclude one in "
+                    f"[{self.group}] device_spec"
+                )
         return None
+
+    def _is_excluded(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        spec = device_spec.first_match(self._specs, function, functions)
+        return spec is not None and spec.exclude
+
+    def _subsystem(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        key = (function.address, function.vendor, function.device)
+        for path in _controllers(function, functions):
+            told = functions.text(function.address, f"{path}/subsysnqn")
+            if told:
+                self._subsystems[key] = told
+        return self._subsystems.get(key)
 
 
 class NvmeDriver(NvmeController):
@@ -110,6 +146,9 @@ class NvmeDriver(NvmeController):
             raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
+        shared = self.shared(function, functions)
+        if shared is not None:
+            raise RuntimeError(f"NVMe controller {address} is not erased: {shared}")
         own = self.own(function, functions)
         way = _way(
             own.get("clear_action", "auto"),

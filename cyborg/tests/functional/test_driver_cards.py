@@ -187,7 +187,6 @@ class TestNvme(contract.SimulatedDriverContract):
         assert device.unhealthy == f"NVMe controller {address} is dead"
         assert not any(each.unhealthy for each in others)
 
-
     def test_each_disk_is_erased_after_use(self, devices):
         assert all(device.deployables[0].cleans for device in devices)
 
