@@ -35,6 +35,7 @@ QUERY = fields.paging(
 )
 
 _NAME: fields.Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+_ONE = "Send exactly one of {known}."
 PROGRAM: fields.Schema = {
     "title": "Program",
     "type": "object",
@@ -47,4 +48,5 @@ PROGRAM: fields.Schema = {
         "function_id": _NAME,
         "function_name": _NAME,
     },
+    "refusal": {"minProperties": _ONE, "maxProperties": _ONE},
 }

@@ -25,6 +25,14 @@ from cyborg.tests import engine, hosts
 
 STORIES = sorted(pathlib.Path(__file__).with_name("gabbits").glob("*.yaml"))
 
+#: Cards of the host in a story besides the two that it has in all.
+CARDS = {
+    "programming": (
+        hosts.card("c", program_mode="dynamic", function="aes-128", function_vendor="FAKE"),
+        hosts.card("d", program_mode="single-program", function="", function_vendor="FAKE"),
+    )
+}
+
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
 
@@ -44,9 +52,11 @@ class AfterConductor:
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
 def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
     conf.set_override("auth_strategy", "noauth", group="api")
+    conf.set_override("answer_timeout", 1, group="programming")
     hosts.apply(
         hosts.card("a"),
         hosts.card("b", resource_class="GPU", traits=()),
+        *CARDS.get(story.stem, ()),
     )
     services.sign(models.new_uuid(), "controller-1/1", "controller-1")
     services.sign(models.new_uuid(), "controller-2/1", "controller-2")
