@@ -69,7 +69,7 @@ COLUMNS: dict[str, Any] = {
     "state": _MODEL.state,
     "instance_uuid": _MODEL.instance_uuid,
     "created_at": _MODEL.created_at,
-    "updated_at": _MODEL.updated_at,
+    "ended_at": _MODEL.ended_ms,
 }
 
 
