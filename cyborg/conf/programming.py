@@ -27,6 +27,37 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds after its end at which an operation is forgotten; 0 keeps it for good.",
     ),
+    cfg.IntOpt(
+        "pool_interval",
+        default=10,
+        min=1,
+        mutable=True,
+        help="Seconds after which conductors look at each function pool again, for what no message "
+        "tells of: slots that are taken or given back, devices that fail or come.",
+    ),
+    cfg.IntOpt(
+        "pool_step",
+        default=2,
+        min=1,
+        mutable=True,
+        help="How many deployables may be programmed for one function pool at the same time.",
+    ),
+    cfg.IntOpt(
+        "pool_retry",
+        default=300,
+        min=1,
+        mutable=True,
+        help="Seconds for which a function pool leaves a deployable alone that could not be "
+        "programmed for it.",
+    ),
+    cfg.IntOpt(
+        "miss_memory",
+        default=600,
+        min=1,
+        mutable=True,
+        help="Seconds for which a function pool has as many more slots than it asks for as were "
+        "missed: asked for while there were none.",
+    ),
 ]
 
 AGENT_OPTS: list[cfg.Opt] = [
@@ -49,6 +80,13 @@ AGENT_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Most mebibytes of one bitstream. A larger one is refused before it is fetched.",
+    ),
+    cfg.IntOpt(
+        "tool_timeout",
+        default=600,
+        min=1,
+        help="Seconds after which a vendor's tool that programs a device is ended. What the device "
+        "runs is not known then.",
     ),
     cfg.BoolOpt(
         "require_secure_hash",

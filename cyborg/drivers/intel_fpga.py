@@ -2,16 +2,21 @@
 """Intel FPGA cards under the kernel's DFL driver or the older OPAE one.
 
 A card has regions that are programmed apart. Where each has a virtual function of its own, each is
-a deployable of its own, below the card's.
+a deployable of its own, below the card's. A card with one region can be programmed by OPAE's
+``fpgaconf``, which cannot be told one region of several.
 """
 
 from __future__ import annotations
 
+import errno
+import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cyborg.drivers import base, declarative, pci
+from oslo_config import cfg
+
+from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged
 
 #: Cards by the ids of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -30,6 +35,13 @@ class _Region:
     afu_id: str | None
     interface_id: str | None
 
+    @property
+    def function(self) -> str | None:
+        """The id of the function that is loaded; empty where none is."""
+        if self.afu_id is None:
+            return None
+        return "" if _NOTHING_LOADED.fullmatch(self.afu_id) else self.afu_id
+
 
 class IntelFpgaDriver(declarative.PciDriver):
     """Reports each card with its virtual functions, or with itself while it has none."""
@@ -40,6 +52,11 @@ class IntelFpgaDriver(declarative.PciDriver):
     expose = "vfs"
     split = False
     group = "intel_fpga_driver"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        #: Cards that have shown that they have one region; a guest's card shows nothing.
+        self._single: set[str] = set()
 
     def groups(
         self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
@@ -66,11 +83,12 @@ class IntelFpgaDriver(declarative.PciDriver):
         return replace(device, deployables=(card, *regions))
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The card, the functions that are loaded, and the regions that bitstreams are for."""
+        """The card, functions that cannot be changed, and the regions that bitstreams are for."""
         card = functions[function.pf or function.address]
         yield "CUSTOM_FPGA_INTEL"
         yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.device]}"
-        for region in _regions_of(function, functions):
+        changes = _single_region(card, functions) is not None
+        for region in _regions_of(function, functions) if not changes else ():
             if region.afu_id and not _NOTHING_LOADED.fullmatch(region.afu_id):
                 yield f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.afu_id}"
         for region in _regions_of(function, functions):
@@ -87,6 +105,51 @@ class IntelFpgaDriver(declarative.PciDriver):
         ]
         return {"firmware": next((each for each in firmware if each), None)}
 
+    def refine(
+        self, device: base.Device, function: pci.Function, functions: pci.Snapshot
+    ) -> base.Device:
+        """The device with how it is programmed, and what it shows as loaded."""
+        region = _single_region(function, functions)
+        if region is not None:
+            self._single.add(function.address)
+        elif _regions(function, functions) or not declarative.is_with_guests(function):
+            self._single.discard(function.address)
+        if function.address not in self._single:
+            return device
+        (deployable,) = device.deployables
+        # Whoever has one of several handles must not see another's change what all run.
+        alone = len(deployable.attach_handles) == 1
+        programmable = replace(
+            deployable,
+            program_mode=base.DYNAMIC if alone else base.SINGLE_PROGRAM,
+            function=region.function if region is not None else None,
+            function_vendor="INTEL",
+        )
+        return replace(device, deployables=(programmable,))
+
+    def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
+        """Load a bitstream by ``fpgaconf``; sysfs shows what is loaded then."""
+        wanted = bitstream_headers.gbs(bitstream)
+        address = pci.join(target.control_path.cpid_info)
+        region = _region_now(address)
+        if region is None:
+            raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
+        if region.interface_id not in {None, wanted.interface_id}:
+            raise base.NothingWritten(
+                f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
+            )
+        try:
+            privileged.fpgaconf(address, str(bitstream), self.conf.programming.tool_timeout)
+        except OSError as exc:
+            if exc.errno == errno.ENOENT:
+                raise base.NothingWritten(str(exc)) from exc
+            raise
+        shown = _region_now(address)
+        if shown is None or shown.function != wanted.afu_id:
+            loaded = shown.function if shown is not None else None
+            raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
+        return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
+
     def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """A card whose static part reads as all ones does not work."""
         for region in _regions(function, functions):
@@ -102,6 +165,17 @@ def _regions_of(function: pci.Function, functions: pci.Snapshot) -> Sequence[_Re
     if not _is_one_each(card, regions):
         return regions
     return [regions[card.vfs.index(function.address)]] if function.pf is not None else []
+
+
+def _single_region(card: pci.Function, functions: pci.Snapshot) -> _Region | None:
+    """The card's region, if it shows one, and what is loaded there."""
+    regions = _regions(card, functions)
+    return regions[0] if len(regions) == 1 and regions[0].function is not None else None
+
+
+def _region_now(address: str) -> _Region | None:
+    functions = pci.scan()
+    return _single_region(functions[address], functions) if address in functions else None
 
 
 def _is_one_each(card: pci.Function, regions: Sequence[_Region]) -> bool:

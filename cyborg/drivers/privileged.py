@@ -2,7 +2,8 @@
 """Everything that Cyborg writes to a host, and the only code that needs privileges for it.
 
 Each function runs in a helper process that oslo.privsep starts at the first call, with the one
-capability that writing to sysfs takes; what erases disks runs in another, which has one more.
+capability that writing to sysfs takes; what erases disks, and what programs FPGAs by their vendors'
+tools, runs in others, which have more.
 Arguments come from messages, so each is checked here, behind the border, before it becomes part of
 a path. What the kernel answers is raised as it is: an :class:`OSError` with its number, which names
 the file and what was written.
@@ -15,6 +16,7 @@ import errno
 import os
 import pathlib
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar, cast
 
@@ -41,6 +43,23 @@ erasing = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN],
 )
 
+#: ``[cyborg_program]``, a helper of its own: the vendors' tools open devices and pin memory.
+programming = priv_context.PrivContext(
+    "cyborg",
+    cfg_section="cyborg_program",
+    pypath=f"{__name__}.programming",
+    capabilities=[
+        capabilities.CAP_DAC_OVERRIDE,
+        capabilities.CAP_IPC_LOCK,
+        capabilities.CAP_SYS_ADMIN,
+    ],
+)
+
+_FPGACONF = "/usr/bin/fpgaconf"
+_XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
+#: How much of what a tool says is kept for the sentence on its failure.
+_SAID_MAX = 500
+
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
 _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
@@ -55,7 +74,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
 def act_alone() -> None:
     """Let a process that is root act by itself, without a helper, unless the operator names one."""
-    for each in (context, erasing):
+    for each in (context, erasing, programming):
         if os.geteuid() == 0 and not each.conf.helper_command:
             each.set_client_mode(False)
 
@@ -201,6 +220,72 @@ def nvme_zero(address: str) -> None:
     for namespace in namespaces:
         with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
             nvme_admin.zero(descriptor)
+
+
+@programming.entrypoint
+def fpgaconf(address: str, bitstream: str, timeout: float) -> None:
+    """Load a bitstream into the one region of an Intel card, by OPAE's tool.
+
+    :raises OSError: ENOENT without the tool, ETIMEDOUT where it was ended, else it has failed
+    """
+    domain, bus, place = _checked(_ADDRESS, address).split(":")
+    device, number = place.split(".")
+    _run_tool(
+        [
+            _FPGACONF,
+            *("--segment", f"0x{domain}"),
+            *("--bus", f"0x{bus}"),
+            *("--device", f"0x{device}"),
+            *("--function", f"0x{number}"),
+            _file(bitstream),
+        ],
+        timeout,
+    )
+
+
+@programming.entrypoint
+def xbmgmt(address: str, bitstream: str, timeout: float) -> None:
+    """Load a bitstream into a Xilinx card, whose managing function is given, by XRT's tool.
+
+    :raises OSError: as of :func:`fpgaconf`
+    """
+    place = _checked(_ADDRESS, address)
+    _run_tool(
+        [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)], timeout
+    )
+
+
+def _run_tool(command: list[str], timeout: float) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed list; the rest of it was checked
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            cwd="/",
+            check=False,
+        )
+    except FileNotFoundError as exc:
+        raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
+    except subprocess.TimeoutExpired as exc:
+        sentence = f"{command[0]} did not end within {timeout:g} s: {_tail(exc.output)}"
+        raise OSError(errno.ETIMEDOUT, sentence) from exc
+    if done.returncode:
+        sentence = f"{command[0]} ended with {done.returncode}: {_tail(done.stdout)}"
+        raise OSError(errno.EIO, sentence)
+
+
+def _tail(said: bytes | None) -> str:
+    text = " ".join((said or b"").decode(errors="replace").split())
+    return text[-_SAID_MAX:]
+
+
+def _file(path: str) -> str:
+    """A path that no tool takes for an option."""
+    if not (pathlib.Path(path).is_absolute() and pathlib.Path(path).is_file()):
+        raise OSError(errno.ENOENT, f"{path!r} is no file by its full path")
+    return path
 
 
 def _controller(address: str) -> pathlib.Path:

@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+import errno
+import pathlib
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged
+
+#: The function of a card that its user works with.
+_USER_FUNCTION = "1"
+_NOTHING_LOADED = re.compile(r"[0-]+")
 
 
 class XilinxFpgaDriver(declarative.PciDriver):
@@ -36,3 +44,43 @@ class XilinxFpgaDriver(declarative.PciDriver):
             "product": functions.text(function.address, "board_name"),
             "firmware": next((shell for shell in shells if shell), None),
         }
+
+    def refine(
+        self, device: base.Device, function: pci.Function, functions: pci.Snapshot
+    ) -> base.Device:
+        """The device with how it is programmed, and what its user's driver shows as loaded."""
+        (deployable,) = device.deployables
+        place = pci.join(device.control_path.cpid_info)
+        programmable = replace(
+            deployable,
+            program_mode=base.DYNAMIC,
+            function=_loaded(place, functions),
+            function_vendor="XILINX",
+        )
+        return replace(device, deployables=(programmable,))
+
+    def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
+        """Load a bitstream by ``xbmgmt``, whose word counts where sysfs shows nothing."""
+        wanted = bitstream_headers.xclbin(bitstream)
+        address = pci.join(target.control_path.cpid_info)
+        try:
+            privileged.xbmgmt(address, str(bitstream), self.conf.programming.tool_timeout)
+        except OSError as exc:
+            if exc.errno == errno.ENOENT:
+                raise base.NothingWritten(str(exc)) from exc
+            raise
+        shown = _loaded(address, pci.scan())
+        if shown is None:
+            return base.Programmed(function=None, verified_by="exit status of xbmgmt")
+        if shown != wanted:
+            raise RuntimeError(f"FPGA {address} shows {shown} as loaded, not {wanted}")
+        return base.Programmed(function=shown, verified_by="xclbinuuid in sysfs")
+
+
+def _loaded(place: str, functions: pci.Snapshot) -> str | None:
+    """The program that the card's user function shows; empty where it shows that there is none."""
+    user = f"{place.rpartition('.')[0]}.{_USER_FUNCTION}"
+    text = functions.text(user, "xclbinuuid") if user in functions else None
+    if not text:
+        return None
+    return "" if _NOTHING_LOADED.fullmatch(text) else text

@@ -31,12 +31,14 @@ class TestIntel(contract.SimulatedDriverContract):
         assert pci.join(device.control_path.cpid_info) == address
         assert (device.type, deployable.resource_class) == ("FPGA", "FPGA")
         assert deployable.name == f"host-1_{vf}"
-        assert deployable.traits[:4] == (
+        assert deployable.traits[:3] == (
             "CUSTOM_FPGA_INTEL",
             "CUSTOM_FPGA_INTEL_PAC_ARRIA10",
-            "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B",
             "CUSTOM_FPGA_REGION_INTEL_9926AB6D6C925A68AABCA7D84C545738",
         )
+        # The trait of it is the conductor's.
+        assert deployable.function == "d8424dc4a4a3c413f89e433683f9040b"
+        assert (deployable.program_mode, deployable.function_vendor) == ("dynamic", "INTEL")
         assert deployable.attach_handles == (handle(vf),)
 
     def test_a_card_without_virtual_functions_is_given_itself(self, simulated, devices):
@@ -48,12 +50,12 @@ class TestIntel(contract.SimulatedDriverContract):
     def test_a_card_under_the_kernels_driver(self, devices):
         (deployable,) = devices[3].deployables
 
-        assert deployable.traits[:4] == (
+        assert deployable.traits[:3] == (
             "CUSTOM_FPGA_INTEL",
             "CUSTOM_FPGA_INTEL_PAC_N3000",
-            "CUSTOM_FPGA_FUNCTION_ID_INTEL_9AEFFE5F84570612C000C9660D824272",
             "CUSTOM_FPGA_REGION_INTEL_F3C99413FE5C4B3183AA4B1C8D1A6E3E",
         )
+        assert deployable.function == "9aeffe5f84570612c000c9660d824272"
         assert deployable.attributes["firmware"] == "0x23000110010309"
 
     def test_a_card_with_two_regions_has_the_traits_of_both(self, devices):
@@ -62,6 +64,7 @@ class TestIntel(contract.SimulatedDriverContract):
         regions = [trait for trait in deployable.traits if "REGION" in trait]
         loaded = [trait for trait in deployable.traits if "FUNCTION" in trait]
         assert (len(regions), len(loaded)) == (2, 2)
+        assert deployable.program_mode is None
 
 
 def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
@@ -97,6 +100,7 @@ def test_one_region_has_a_handle_for_each_virtual_function(simulate):
     assert deployable.name == f"host-1_{vfs[0]}"
     assert deployable.num_accelerators == 3
     assert deployable.attach_handles == tuple(handle(vf) for vf in vfs)
+    assert deployable.program_mode == "single-program"
 
 
 class TestXilinx(contract.SimulatedDriverContract):

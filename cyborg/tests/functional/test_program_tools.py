@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel's and Xilinx's cards are programmed by their vendors' tools, and sysfs is asked after.
+
+The tools are recorded ones: they note their arguments and change sysfs as the real ones would.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import struct
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from cyborg.drivers import base, intel_fpga, pci, privileged, xilinx_fpga
+from cyborg.tests.contract import passes
+
+TOOL = pathlib.Path(__file__).parents[1] / "data" / "tools" / "tool.sh"
+
+OLD = "d8424dc4a4a3c413f89e433683f9040b"
+AFU = "9aeffe5f84570612c000c9660d824272"
+REGION = "9926ab6d6c925a68aabca7d84c545738"
+XCLBIN = "0f5b1c6e-7f0d-4a57-9a11-3a1d2c4b5e6f"
+
+
+def gbs(afu: str = AFU, region: str = REGION, *, signed: bool = False) -> bytes:
+    """A bitstream for an Intel card."""
+    cluster = {"accelerator-type-uuid": str(uuid.UUID(afu)), "total-contexts": 1}
+    image = {"interface-uuid": str(uuid.UUID(region)), "accelerator-clusters": [cluster]}
+    metadata = json.dumps({"version": 1, "afu-image": image}).encode()
+    blocks = struct.pack("<I", 0xB6EAFD19).ljust(1024, b"\0") if signed else b""
+    header = b"XeonFPGA\xb7GBSv001" + struct.pack("<I", len(metadata))
+    return blocks + header + metadata + b"\xff" * 4096
+
+
+def xclbin(identity: str = XCLBIN) -> bytes:
+    """A bitstream for a Xilinx card."""
+    return b"xclbin2\0".ljust(416, b"\0") + uuid.UUID(identity).bytes + b"\xff" * 4096
+
+
+def attempt(name: str, tool: str, bitstream: str, address: str, timeout: int = 60) -> str:
+    """Program a card on the host that this process sees; what came of it, in words."""
+    privileged.programming.set_client_mode(False)
+    privileged._FPGACONF = privileged._XBMGMT = tool
+    text = f"[programming]\ntool_timeout = {timeout}\n"
+    conf = passes.configured(text, [], "host-1")
+    made = {"intel": intel_fpga.IntelFpgaDriver, "xilinx": xilinx_fpga.XilinxFpgaDriver}[name]
+    path = base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address))
+    target = base.ProgramTarget(deployable="host-1_card", control_path=path, attach_handles=())
+    try:
+        done = made(conf).program(target, pathlib.Path(bitstream))
+    except Exception as exc:  # noqa: BLE001 - whatever a driver raises
+        return f"{type(exc).__name__}: {exc}"
+    return f"{done.function} by {done.verified_by}"
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """A vendor's tool that does what is written in the file ``behaviour`` beside it."""
+    path = tmp_path / "tool"
+    shutil.copy(TOOL, path)
+    (tmp_path / "behaviour").write_text("exit 0\n")
+    return path
+
+
+@pytest.fixture
+def program(simulate, tool, tmp_path) -> Callable[..., str]:
+    """Program the host's card with a file of that content while the tool behaves so."""
+
+    def program(
+        simulated, name: str, card: str, data: bytes, behaviour: str = "", timeout: int = 60
+    ) -> str:
+        (tmp_path / "behaviour").write_text(behaviour)
+        bitstream = tmp_path / "bitstream"
+        bitstream.write_bytes(data)
+        return simulated.call(
+            attempt, name, str(tool), str(bitstream), simulated.card(card), timeout
+        )
+
+    return program
+
+
+def asked(tool: pathlib.Path) -> list[str] | None:
+    """What the tool was last asked, if it was."""
+    try:
+        return (tool.parent / "arguments").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+
+
+def shows(path: str, text: str) -> str:
+    """The behaviour of a tool after which sysfs shows this."""
+    return f"echo {text} > /sys/bus/pci/devices/{path}\n"
+
+
+def port_of(simulated, card: str) -> str:
+    """Where a card of the older driver shows its function."""
+    address = simulated.card(card)
+    place = simulated.root / "sys/bus/pci/devices" / address
+    (found,) = place.glob("fpga/*/intel-fpga-port.*/afu_id")
+    return f"{address}/{found.relative_to(place)}"
+
+
+@pytest.fixture
+def intel(simulate):
+    return simulate({"cards": ["pac-a10"]})
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_an_intel_card_is_programmed_by_fpgaconf(intel, program, tool, tmp_path, signed):
+    port = port_of(intel, "pac-a10")
+
+    done = program(intel, "intel", "pac-a10", gbs(signed=signed), shows(port, AFU))
+
+    assert done == f"{AFU} by afu_id in sysfs"
+    domain, bus, rest = intel.card("pac-a10").split(":")
+    device, function = rest.split(".")
+    place = ["--segment", domain, "--bus", bus, "--device", device, "--function", function]
+    place[1::2] = [f"0x{number}" for number in place[1::2]]
+    assert asked(tool) == [*place, str(tmp_path / "bitstream")]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "no bitstream for an Intel FPGA"),
+        (xclbin(), "no bitstream for an Intel FPGA"),
+        (gbs()[:60], "header cannot be read"),
+        (b"XeonFPGA\xb7GBSv001" + struct.pack("<I", 2) + b"[]", "header cannot be read"),
+        (gbs(region=AFU), f"is for region {AFU}, not {REGION}"),
+    ],
+)
+def test_what_is_not_for_an_intel_card_never_reaches_the_tool(
+    intel, program, tool, data, sentence
+):
+    done = program(intel, "intel", "pac-a10", data)
+
+    assert done.startswith("NothingWritten")
+    assert sentence in done
+    assert asked(tool) is None
+
+
+def test_a_function_that_does_not_show_is_not_loaded(intel, program):
+    done = program(intel, "intel", "pac-a10", gbs())
+
+    card = intel.card("pac-a10")
+    assert done == f"RuntimeError: FPGA {card} shows {OLD} as loaded, not {AFU}"
+
+
+def test_a_tool_that_fails_has_the_last_word(intel, program):
+    done = program(intel, "intel", "pac-a10", gbs(), "echo 'Error: no slot' >&2; exit 4")
+
+    assert done.startswith("OSError: [Errno 5]")
+    assert done.endswith("ended with 4: Error: no slot")
+
+
+def test_a_tool_that_hangs_is_ended(intel, program):
+    done = program(intel, "intel", "pac-a10", gbs(), "echo erasing; exec sleep 600", timeout=1)
+
+    assert done.startswith("TimeoutError")
+    assert "did not end within 1 s: erasing" in done
+
+
+def test_without_its_tool_a_card_is_what_it_was(intel, program, tool):
+    tool.unlink()
+
+    done = program(intel, "intel", "pac-a10", gbs())
+
+    assert done.startswith("NothingWritten")
+    assert done.endswith("is not installed")
+
+
+def test_a_card_with_two_regions_is_not_programmed(simulate, program, tool):
+    simulated = simulate({"cards": ["d5005"]})
+
+    done = program(simulated, "intel", "d5005", gbs())
+
+    assert "shows no region that can be programmed" in done
+    assert asked(tool) is None
+
+
+def reports(simulated, driver: str) -> list[tuple[str | None, str | None]]:
+    (only,) = simulated.call(passes.run, [driver])
+    (device,) = only.devices[driver]
+    return [(each.program_mode, each.function) for each in device.deployables]
+
+
+@pytest.mark.parametrize("nothing", ["f" * 32, "0" * 32])
+def test_a_region_that_is_empty_says_so(intel, nothing):
+    path = intel.root / "sys/bus/pci/devices" / port_of(intel, "pac-a10")
+    path.write_text(f"{nothing}\n")
+
+    assert reports(intel, "intel_fpga_driver") == [("dynamic", "")]
+
+
+@pytest.fixture
+def xilinx(simulate):
+    return simulate({"cards": ["u250"]})
+
+
+def user_of(simulated) -> str:
+    return simulated.card("u250")[:-1] + "1"
+
+
+def test_a_xilinx_card_is_programmed_by_xbmgmt(xilinx, program, tool, tmp_path):
+    path = f"{user_of(xilinx)}/xclbinuuid"
+    (xilinx.root / "sys/bus/pci/devices" / path).write_text(f"{uuid.UUID(int=0)}\n")
+    assert reports(xilinx, "xilinx_fpga_driver") == [("dynamic", "")]
+
+    done = program(xilinx, "xilinx", "u250", xclbin(), shows(path, XCLBIN))
+
+    assert done == f"{XCLBIN} by xclbinuuid in sysfs"
+    file = str(tmp_path / "bitstream")
+    place = xilinx.card("u250")
+    assert asked(tool) == ["--force", "program", "--device", place, "--user", file]
+    assert reports(xilinx, "xilinx_fpga_driver") == [("dynamic", XCLBIN)]
+
+
+def test_where_sysfs_shows_nothing_the_tool_is_believed(xilinx, program):
+    assert reports(xilinx, "xilinx_fpga_driver") == [("dynamic", None)]
+
+    assert program(xilinx, "xilinx", "u250", xclbin()) == "None by exit status of xbmgmt"
+
+
+def test_another_program_than_was_written_is_a_failure(xilinx, program):
+    path = f"{user_of(xilinx)}/xclbinuuid"
+    (xilinx.root / "sys/bus/pci/devices" / path).write_text("")
+
+    done = program(xilinx, "xilinx", "u250", xclbin(), shows(path, str(uuid.UUID(AFU))))
+
+    assert done.startswith("RuntimeError: FPGA")
+
+
+@pytest.mark.parametrize("data", [b"", gbs(), xclbin()[:431]])
+def test_what_is_not_for_a_xilinx_card_never_reaches_the_tool(xilinx, program, tool, data):
+    done = program(xilinx, "xilinx", "u250", data)
+
+    assert done == "NothingWritten: This is no bitstream for a Xilinx FPGA (xclbin)"
+    assert asked(tool) is None
+
+
+@pytest.mark.parametrize("place", ["--help", "relative/path", "/nowhere", "/tmp"])
+def test_no_path_is_taken_for_an_option(place):
+    privileged.programming.set_client_mode(False)
+
+    for tool in (privileged.fpgaconf, privileged.xbmgmt):
+        with pytest.raises(OSError, match="is no file by its full path"):
+            tool("0000:3b:00.0", place, 1)
+        with pytest.raises(ValueError, match="cannot be part of a path"):
+            tool("0000:3b:00.0; reboot", place, 1)
