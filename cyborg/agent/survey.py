@@ -15,7 +15,7 @@ from cyborg.agent import discovery, sriov
 from cyborg.drivers import base, pci, registry
 
 _ADDRESS = frozenset({"domain", "bus", "device", "function"})
-_COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "HANDLES")
+_COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
 #: The most handles that a table shows of one provider.
 _HANDLES_SHOWN = 4
 
@@ -109,8 +109,17 @@ def _row(driver: str, device: base.Device, deployable: base.Deployable) -> list[
         [deployable.name],
         [f"{deployable.resource_class} {deployable.num_accelerators}"],
         list(deployable.traits),
+        _program(deployable),
         _handles(deployable.attach_handles),
     ]
+
+
+def _program(deployable: base.Deployable) -> list[str]:
+    """How far a program reaches, and what the hardware shows as loaded."""
+    if deployable.program_mode is None:
+        return []
+    shown = {None: "function unknown", "": "no function"}
+    return [deployable.program_mode, shown.get(deployable.function, str(deployable.function))]
 
 
 def _path(device: base.Device) -> str:
@@ -134,8 +143,12 @@ def _place(info: Mapping[str, str]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
-    """Lines of a table with these cells, each of which has lines of its own."""
-    table = [[[name] for name in _COLUMNS], *rows]
+    """Lines of a table with these cells, each of which has lines of its own.
+
+    What no provider has is no column.
+    """
+    shown = [number for number in range(len(_COLUMNS)) if any(row[number] for row in rows)]
+    table = [[row[number] for number in shown] for row in [[[name] for name in _COLUMNS], *rows]]
     columns = zip(*table, strict=True)
     widths = [max(len(line) for cell in column for line in cell) for column in columns]
     for row in table:

@@ -29,12 +29,15 @@ def host(simulate_live) -> Any:
 def discover(host: Any, tmp_path: pathlib.Path) -> Discover:
     """Run the command with these lines in the agent's section of its file."""
 
-    def run(*arguments: str, drivers: str = "nvidia_gpu_driver,intel_qat_driver") -> Any:
+    def run(
+        *arguments: str, drivers: str = "nvidia_gpu_driver,intel_qat_driver", more: str = ""
+    ) -> Any:
         config = tmp_path / "cyborg.conf"
         # The log would be the agent's, of which this user need not be the owner.
         config.write_text(
             f"[DEFAULT]\nhost = host-1\nlog_file = {tmp_path}/absent/agent.log\n"
             f"[agent]\nenabled_drivers = {drivers}\nresource_provider_name = host-1.example\n"
+            f"{more}"
         )
         command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
         return host.run(*command, "discover", *arguments)
@@ -83,6 +86,25 @@ def test_people_get_a_table(host, discover):
     assert any("host-1_FakeDevice" in line and "FPGA 16" in line for line in lines)
     assert lines[-1].strip() == "and 13 more"
     assert host.writes() == []
+
+
+@pytest.mark.parametrize(
+    ("loaded", "shown"), [(None, "no function"), ("aes-128", "aes-128")]
+)
+def test_people_see_what_programmable_devices_run(discover, tmp_path, loaded, shown):
+    state = tmp_path / "loaded"
+    if loaded is not None:
+        state.mkdir()
+        (state / "host-1_FakeDevice.function").write_text(loaded)
+    options = f"[fake_driver]\nprogram_mode = single-program\nstate_dir = {state}\n"
+
+    done = discover(drivers="fake_driver", more=options)
+
+    assert done.returncode == 0, done.stderr
+    header, first, second = done.stdout.splitlines()[2:5]
+    place = header.index("PROGRAM")
+    assert first[place:].startswith("single-program")
+    assert second[place:].startswith(shown)
 
 
 def test_what_ails_would_be_reserved_and_a_driver_that_fails_hides_no_other(host, discover):
