@@ -74,5 +74,6 @@ def storable(field_name: str, value: object) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{field_name} must be a text, not {value!r}")
     # Half a character stands for a byte of sysfs that is no UTF-8.
-    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+    halves = not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
+    if halves or "\0" in value:
         raise ValueError(f"{field_name} holds what is no text: {value!r}")

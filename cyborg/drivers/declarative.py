@@ -13,7 +13,8 @@ import functools
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
@@ -25,6 +26,7 @@ from cyborg.drivers import base, device_spec, facts, pci, pci_facts, pci_health
 LOG = logging.getLogger(__name__)
 
 _FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
+_ids: Callable[[pci.Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class PciDriver:
         self._health = pci_health.Health(conf)
         self._said: set[tuple[str, str]] = set()
         self._claimed: tuple[pci.Snapshot, Mapping[str, int]] | None = None
+        self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
 
     # Hooks.
@@ -221,14 +224,18 @@ class PciDriver:
             yield self.refine(device, function, functions)
 
     def _exactness(self, function: pci.Function, functions: pci.Snapshot) -> int:
-        fitting = [match.digits for match in self.match if match.fits(function)]
-        if not fitting:
+        ids = _ids(function)
+        if ids not in self._digits:
+            fitting = [match.digits for match in self.match if match.fits(function)]
+            self._digits[ids] = max(fitting, default=None)
+        digits = self._digits[ids]
+        if digits is None:
             return 0
         spec = device_spec.first_match(self._specs, function, functions)
         if spec is not None:
-            return 0 if spec.exclude else max(1, max(fitting) + spec.digits)
+            return 0 if spec.exclude else max(1, digits + spec.digits)
         only_excludes = all(each.exclude for each in self._specs)
-        return max(fitting) if only_excludes and not self.listed else 0
+        return digits if only_excludes and not self.listed else 0
 
     def _given(
         self, function: pci.Function, functions: pci.Snapshot, mine: Set[str]
@@ -322,7 +329,7 @@ class PciDriver:
             if value is not None and value != ""
         }
         present = {**pci_facts.attributes(function, functions), **own}
-        key = tuple(getattr(function, name) for name in ("address", *_FIELDS))
+        key = (function.address, *_ids(function))
         known = self._known_facts.get(key, {}) if is_with_guests(function) else {}
         self._known_facts[key] = {**known, **present}
         return self._known_facts[key]

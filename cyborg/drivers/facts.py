@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -64,6 +65,7 @@ _STANDARD = frozenset(os_traits.get_traits())
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
 
+@functools.lru_cache(maxsize=4096)
 def _symbol(text: str) -> str:
     return re.sub(r"[^A-Z0-9]+", "_", text.upper()).strip("_")
 
