@@ -215,6 +215,12 @@ class Site:
         """Have a device with four handles in the database, without an agent or a conductor."""
         hosts.apply(hosts.device("a", hosts.deployable(NAME), **device))
 
+    def load(self, image_uuid: str) -> None:
+        """Have the device run the image, as far as the database knows."""
+        with db.writer() as session:
+            values = {"program_mode": base.DYNAMIC, "bitstream_id": image_uuid}
+            db.update(session, models.Deployable, **values)
+
     def report_again(self) -> None:
         """Have Placement told of the host once more."""
         with db.writer() as session:

@@ -254,6 +254,20 @@ def test_programming(cli: Cli, site: Site) -> None:
     assert "found" in cli.refused("deployable", "program", UNKNOWN, UNKNOWN)
 
 
+def test_programming_what_runs_already(cli: Cli, site: Site) -> None:
+    if cli.package == "cyborgclient":
+        pytest.skip("it cannot program, see above")
+    site.populate()
+    site.load(UNKNOWN)
+    (deployable,) = cli("deployable", "list")
+
+    programmed = cli("deployable", "program", deployable["uuid"], UNKNOWN)
+
+    assert programmed["uuid"] == deployable["uuid"]
+    (operation,) = site.call("GET", "/operations", version="2.8")["operations"]
+    assert (operation["state"], operation["image_uuid"]) == ("succeeded", UNKNOWN)
+
+
 def test_attributes(cli: Cli, site: Site) -> None:
     site.populate()
     of_driver = cli("device", "attribute", "list")

@@ -152,6 +152,16 @@ def test_programming(sdk: _proxy.Proxy, site: Site) -> None:
         sdk.update_deployable(deployable.id, PROGRAM)
 
 
+def test_programming_what_runs_already(sdk: _proxy.Proxy, site: Site) -> None:
+    site.populate()
+    site.load(UNKNOWN)
+    (deployable,) = sdk.deployables()
+    programmed = sdk.patch_deployable(deployable, PROGRAM)
+    assert (programmed.id, programmed.name) == (deployable.id, NAME)
+    (operation,) = site.call("GET", "/operations", version="2.8")["operations"]
+    assert (operation["state"], operation["image_uuid"]) == ("succeeded", UNKNOWN)
+
+
 def test_device_profiles(sdk: _proxy.Proxy) -> None:
     made = sdk.create_device_profile(name="one", groups=GROUPS, description="the first")
 
