@@ -9,9 +9,8 @@
 #   tools/run-tests.sh -e py3 -- cyborg/tests/unit -k arq arguments after -- are pytest's
 #
 # The servers that "services" and "tempest" need are started and stopped here, unless the
-# CYBORG_TEST_* variables name others; "chaos" breaks servers, and so it starts its own. The last
-# line sums up the pytest runs and the other suites; the exit status is tox's, so a failed lint
-# counts as well.
+# CYBORG_TEST_* variables name others; "chaos" and "nova" start their own. The last line sums up
+# the pytest runs and the other suites; the exit status is tox's, so a failed lint counts as well.
 
 set -o errexit -o nounset -o pipefail
 

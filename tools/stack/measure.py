@@ -12,15 +12,17 @@ measured in one run: same Nova, same database server, same load.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import settings
 from records import Failed
@@ -30,43 +32,86 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tests"))
 from scene import Scene
 from stack import CONDUCTORS, Stack
 
-_PATCH = re.compile(r"PATCH \S*/accelerator_requests => generated \d+ bytes in (\d+) msecs")
+#: A request in the log of a WSGI service: see LOG_FORMAT of the stack.
+_REQUEST = re.compile(r"^\S.*? (\d{13}) (\w+) (\S+) => (\d{3}) in (\d+) msecs$", re.MULTILINE)
 #: What makes room for upstream.
 _OURS = ("cyborg", *CONDUCTORS, *(f"cyborg-agent-{host}" for host in settings.HOSTS))
+#: Seconds between two looks at a server.
+_LOOK = 0.05
+
+#: Milliseconds of each boot by what was measured.
+Times = Mapping[str, Sequence[float]]
+TITLES = ("PATCH answered", "PATCH to event accepted", "create to ACTIVE", "delete to gone")
 
 
 @dataclass(frozen=True)
-class Times:
-    """Milliseconds of each boot."""
+class Request:
+    """A request that a WSGI service has answered."""
 
-    patch: Sequence[float]
-    active: Sequence[float]
-    deleted: Sequence[float]
-
-    def row(self) -> list[str]:
-        """Medians and the slowest."""
-        return [
-            f"{statistics.median(series):.0f} ({max(series):.0f})"
-            for series in (self.patch, self.active, self.deleted)
-        ]
+    begin: int
+    method: str
+    path: str
+    status: int
+    took: int
 
 
-def measure(scene: Scene, boots: int, log: Path) -> Times:
+class Log:
+    """What a WSGI service answered since this was made."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._begin = file.stat().st_size
+
+    def requests(self, method: str, path: str) -> list[Request]:
+        """The successful requests of a method to paths that end so, the earliest first."""
+        said = self._file.read_bytes()[self._begin :].decode(errors="replace")
+        found = (
+            Request(int(begin), verb, where, int(status), int(took))
+            for begin, verb, where, status, took in _REQUEST.findall(said)
+        )
+        return sorted(
+            (one for one in found if one.method == method and one.path.endswith(path)),
+            key=lambda one: one.begin,
+        )
+
+
+def measure(scene: Scene, boots: int, api: Path) -> Times:
     """Boot and delete one server after the other."""
-    begin = log.stat().st_size
-    active, deleted = [], []
+    times: dict[str, list[float]] = {title: [] for title in TITLES}
+    # What is loaded at the first request is not what is measured.
+    scene.delete(scene.boot())
     for _ in range(boots):
-        started = time.monotonic()
-        server = scene.boot("accel-one")
-        active.append((time.monotonic() - started) * 1000)
-        started = time.monotonic()
-        scene.delete(server)
-        deleted.append((time.monotonic() - started) * 1000)
-    said = log.read_bytes()[begin:].decode(errors="replace")
-    patch = [float(found) for found in _PATCH.findall(said)]
-    if len(patch) < boots:
-        raise Failed(f"{log.name} tells of {len(patch)} PATCHes only")
-    return Times(patch, active, deleted)
+        cyborg, nova = Log(api), Log(scene.stack.records.log("nova"))
+        begin = time.monotonic()
+        server = scene.create()
+        times["create to ACTIVE"].append(_wait(scene, server, "ACTIVE", begin))
+        begin = time.monotonic()
+        scene.compute.delete_server(server)
+        times["delete to gone"].append(_wait(scene, server, None, begin))
+        patches = [one for one in cyborg.requests("PATCH", "/accelerator_requests")
+                   if one.status == 202]  # fmt: skip
+        if len(patches) != 1:
+            raise Failed(f"{api.name} tells of {len(patches)} PATCHes instead of one")
+        times["PATCH answered"].append(patches[0].took)
+        accepted = [one for one in nova.requests("POST", "/os-server-external-events")
+                    if one.status == 200 and one.begin >= patches[0].begin]  # fmt: skip
+        if accepted:
+            first = accepted[0]
+            times["PATCH to event accepted"].append(first.begin + first.took - patches[0].begin)
+    return times
+
+
+def _wait(scene: Scene, server: Any, status: str | None, begin: float) -> float:
+    """Milliseconds since ``begin`` until a server has this status, or, without one, is gone."""
+
+    def found() -> bool | None:
+        now = scene.compute.find_server(server.id, all_projects=True)
+        if now is not None and now.status == "ERROR" and status is not None:
+            raise Failed(f"a boot has failed: {now.fault}")
+        return (now.status if now is not None else None) == status or None
+
+    scene.until(f"server {status or 'gone'}", found, pause=_LOOK)
+    return (time.monotonic() - begin) * 1000
 
 
 @contextmanager
@@ -80,7 +125,7 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
     for name in _OURS:
         stack.records.stop(name)
     try:
-        yield _start_upstream(stack, python.parent)
+        yield _start_upstream(stack, python.parent.parent)
     finally:
         scene.clear()
         for name in [name for name in stack.records.names() if name.startswith("upstream-")]:
@@ -93,42 +138,63 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
             scene.cloud.accelerator.post(f"/devices/{device}/enable")
 
 
-def _start_upstream(stack: Stack, programs: Path) -> Path:
+def _start_upstream(stack: Stack, prefix: Path) -> Path:
     """Start its API, one conductor and an agent a host, on a database of its own."""
-    files = stack.settings()
-    control = files.upstream("upstream-control", None)
+    files, programs = stack.settings(), prefix / "bin"
+    control = files.upstream("upstream-control", None, prefix)
+    # What it remembers of another run it would not tell Placement again.
+    with stack.database() as server:
+        server.cursor().execute("DROP DATABASE IF EXISTS cyborg_upstream")
     stack.make_database("cyborg_upstream")
     stack.records.run(
         "upstream-dbsync", programs / "cyborg-dbsync", "--config-file", control, "upgrade"
     )
-    stack.start_wsgi("upstream-api", programs / "uwsgi", "cyborg", control.parent)
+    stack.start_wsgi(
+        "upstream-api", programs / "uwsgi", "cyborg", control.parent,
+        # It asks no variable where its file is.
+        "--pyargv", f"--config-file={control}",
+    )  # fmt: skip
     stack.records.start(
         "upstream-conductor", programs / "cyborg-conductor", "--config-file", control
     )
     for host in settings.HOSTS:
-        config = files.upstream(f"upstream-{host}", host)
+        config = files.upstream(f"upstream-{host}", host, prefix)
         stack.records.start(
             f"upstream-agent-{host}", programs / "cyborg-agent", "--config-file", config
         )
+    stack.await_http("cyborg", process="upstream-api")
     return stack.records.log("upstream-api")
 
 
-def _print(rows: dict[str, Times]) -> None:
-    titles = ["PATCH answered", "create to ACTIVE", "delete to gone"]
-    print(f"\n{'milliseconds, median (slowest)':32}" + "".join(f"{title:>20}" for title in titles))
+def _version(python: Path) -> str:
+    ask = "import importlib.metadata as m; print(m.version('openstack-cyborg'))"
+    return subprocess.check_output([python, "-c", ask], text=True).strip()
+
+
+def table(rows: Mapping[str, Times]) -> str:
+    """Median and 95th percentile of each column, and the ratios of the medians of two rows."""
+    lines = [f"{'milliseconds, median (95 %)':30}" + "".join(f"{title:>25}" for title in TITLES)]
     for name, times in rows.items():
-        print(f"{name:32}" + "".join(f"{cell:>20}" for cell in times.row()))
+        cells = [_cell(times[title]) for title in TITLES]
+        lines.append(f"{name:30}" + "".join(f"{cell:>25}" for cell in cells))
     if len(rows) == 2:
         ours, theirs = rows.values()
-        ratios = [
-            statistics.median(mine) / statistics.median(other)
-            for mine, other in zip(
-                (ours.patch, ours.active, ours.deleted),
-                (theirs.patch, theirs.active, theirs.deleted),
-                strict=True,
-            )
-        ]
-        print(f"{'ratio':32}" + "".join(f"{ratio:>20.2f}" for ratio in ratios))
+        cells = [_ratio(ours[title], theirs[title]) for title in TITLES]
+        lines.append(f"{'ratio':30}" + "".join(f"{cell:>25}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _cell(series: Sequence[float]) -> str:
+    if not series:
+        return "none accepted"
+    slow = sorted(series)[math.ceil(len(series) * 0.95) - 1]
+    return f"{statistics.median(series):.0f} ({slow:.0f})"
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    if not ours or not theirs:
+        return "-"
+    return f"{statistics.median(ours) / statistics.median(theirs):.3f}"
 
 
 def main() -> int:
@@ -139,18 +205,21 @@ def main() -> int:
     parser.add_argument("--upstream", type=Path, help="python of the environment that has it")
     options = parser.parse_args()
     stack = Stack(options.state)
-    stack.up()
-    scene = Scene(stack)
-    scene.prepare()
-    rows = {"this project": measure(scene, options.boots, stack.records.log("cyborg"))}
-    if options.upstream is not None:
-        with upstream(scene, options.upstream.absolute()) as log:
-            scene.until("upstream's devices", lambda: scene.offered() or None)
-            ask = "import importlib.metadata as m; print(m.version('openstack-cyborg'))"
-            version = subprocess.check_output([options.upstream, "-c", ask], text=True).strip()
-            scene.prepare()
-            rows[f"openstack-cyborg {version}"] = measure(scene, options.boots, log)
-    _print(rows)
+    try:
+        stack.up()
+        scene = Scene(stack)
+        scene.prepare()
+        rows = {"this project": measure(scene, options.boots, stack.records.log("cyborg"))}
+        if options.upstream is not None:
+            python = options.upstream.absolute()
+            with upstream(scene, python) as log:
+                scene.until("upstream's devices", lambda: scene.offered() or None)
+                scene.prepare()
+                rows[f"openstack-cyborg {_version(python)}"] = measure(scene, options.boots, log)
+    except Failed as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    print(f"\n{options.boots} boots each\n{table(rows)}")
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 #: Where the programs of this environment are.
 BIN = Path(sys.executable).parent
 #: Seconds for a service to answer, and for one to end, on a busy machine.
-START_SECONDS = 240.0
+START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 
 T = TypeVar("T")

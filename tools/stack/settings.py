@@ -32,6 +32,9 @@ DATABASES = (
     "keystone", "placement", "glance", "neutron", "nova_api", "nova", "nova_cell0", "cyborg"
 )  # fmt: skip
 
+#: The network of network cards that have accelerators.
+PHYSICAL_NETWORK = "physnet1"
+
 #: Groups of options.
 Options = Mapping[str, Mapping[str, object]]
 
@@ -198,11 +201,13 @@ class Settings:
                 "keystone_authtoken": self._validation("neutron"),
                 "oslo_concurrency": {"lock_path": folder / "lock"},
                 "ml2": {
-                    "type_drivers": "local",
+                    "type_drivers": "local,vlan",
                     "tenant_network_types": "local",
-                    "mechanism_drivers": "",
-                    "extension_drivers": "",
+                    # It binds ports where its agent runs, which is nowhere.
+                    "mechanism_drivers": "sriovnicswitch",
+                    "extension_drivers": "port_device_profile",
                 },
+                "ml2_type_vlan": {"network_vlan_ranges": f"{PHYSICAL_NETWORK}:100:199"},
             },
         )
 
@@ -220,7 +225,7 @@ class Settings:
                     "state_path": folder,
                     "instances_path": folder / "instances",
                     "my_ip": "127.0.0.1",
-                    "arq_binding_timeout": 60,
+                    "arq_binding_timeout": 120,
                     "service_down_time": 60,
                 },
                 "keystone_authtoken": self._validation("nova"),
@@ -254,7 +259,7 @@ class Settings:
                 "DEFAULT": {
                     "host": host,
                     "state_path": folder,
-                    "compute_driver": "fake.FakeDriverWithoutFakeNodes",
+                    "compute_driver": "fake.StackDriver",
                 },
             },
         )
@@ -274,7 +279,7 @@ class Settings:
             },
         )
 
-    def agent(self, host: str) -> Path:
+    def agent(self, host: str, more: Options | None = None) -> Path:
         """The agent of one compute host: neither database nor credentials."""
         return write(
             self.folder(f"agent-{host}") / "cyborg.conf",
@@ -287,10 +292,11 @@ class Settings:
                 },
                 "fake_driver": {"devices": 1, "handles_per_device": 8},
             },
+            more or {},
         )
 
-    def upstream(self, name: str, host: str | None) -> Path:
-        """The released upstream: its API and conductor, or the agent of a compute host.
+    def upstream(self, name: str, host: str | None, prefix: Path) -> Path:
+        """The released upstream, installed in ``prefix``: API and conductor, or a host's agent.
 
         Its hosts have names of their own, so that its providers stand beside ours.
         """
@@ -301,6 +307,7 @@ class Settings:
             "placement": self._user("cyborg"),
             "nova": self._user("cyborg"),
             "agent": {"enabled_drivers": "fake_driver"},
+            "api": {"api_paste_config": prefix / "etc" / "cyborg" / "api-paste.ini"},
         }
         if host is not None:
             options["agent"]["resource_provider_name"] = host

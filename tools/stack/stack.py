@@ -3,7 +3,7 @@
 """A real OpenStack around Cyborg on the loopback of one machine.
 
     stack.py [--state DIR] up          start what does not run; says how to use it
-    stack.py [--state DIR] down        stop everything and forget it
+    stack.py [--state DIR] down        stop everything and forget it; --logs DIR keeps the logs
     stack.py [--state DIR] status      what runs
     stack.py [--state DIR] env         shell variables for the openstack command: eval "$(...)"
     stack.py [--state DIR] restart NAME...
@@ -36,7 +36,10 @@ from openstack import exceptions as sdk_exc
 from records import BIN, Failed, Records, environment
 from sqlalchemy.engine import make_url
 
-SERVICES = Path(__file__).resolve().parent.parent / "services.sh"
+HERE = Path(__file__).resolve().parent
+SERVICES = HERE.parent / "services.sh"
+#: A line a request: milliseconds since 1970 when it came, and those that it took.
+LOG_FORMAT = "%(ltime) %(tmsecs) %(method) %(uri) => %(status) in %(msecs) msecs"
 CONDUCTORS = ("cyborg-conductor-1", "cyborg-conductor-2")
 _BEGIN = time.monotonic()
 
@@ -55,6 +58,9 @@ class Stack:
         self.state.chmod(0o700)
         self.known = settings.known(self.state)
         self.records = Records(self.state)
+        #: Where tests leave the files that make a compute service fail.
+        self.faults = self.state / "faults"
+        self.faults.mkdir(exist_ok=True)
 
     def connect(self, user: str = "admin", project: str = "admin") -> connection.Connection:
         """openstacksdk for a user of the stack."""
@@ -66,7 +72,7 @@ class Stack:
         self._configure()
         self._migrate()
         self._start_wsgi("keystone")
-        self._await_http("keystone")
+        self.await_http("keystone")
         catalogue.fill(self.known)
         say("Keystone is ready")
         for name in ("placement", "glance", "neutron", "nova", "cyborg"):
@@ -76,7 +82,7 @@ class Stack:
         for name in CONDUCTORS:
             self.start(name)
         for name in ("placement", "glance", "neutron", "nova", "cyborg"):
-            self._await_http(name)
+            self.await_http(name)
         # Neutron 29 answers 500 to a list of ports until it was asked for anything else.
         list(self.connect().network.networks())
         say("the APIs answer")
@@ -86,41 +92,49 @@ class Stack:
         self.await_hosts()
         say("both compute hosts are ready")
 
-    def down(self) -> None:
-        """Stop everything and remove what it kept."""
+    def down(self, logs: Path | None) -> None:
+        """Stop everything and remove what it kept, except for the logs where they are wanted."""
         with futures.ThreadPoolExecutor() as pool:
             list(pool.map(self.records.stop, self.records.names()))
         self._servers("stop", "rabbitmq", "mariadb")
+        if logs is not None:
+            shutil.rmtree(logs, ignore_errors=True)
+            shutil.move(self.state / "logs", logs)
         shutil.rmtree(self.state)
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, **variables: str) -> None:
         """Start one process by its name, unless it runs."""
         if name in settings.WSGI:
             self._start_wsgi(name)
             return
+        command, files = self._program(name)
+        options = [part for file in files for part in ("--config-file", file)]
+        variables["CYBORG_STACK_FAULTS"] = str(self.faults)
+        self.records.start(name, *command, *options, **variables)
+
+    def _program(self, name: str) -> tuple[Sequence[str | Path], Sequence[Path]]:
+        """The command of a process that is no WSGI service, and its configuration files."""
         etc = self.state / "etc"
+        nova = etc / "nova" / "nova.conf"
         if name.startswith("nova-compute-"):
             host = name.removeprefix("nova-compute-")
-            files = [etc / "nova" / "nova.conf", etc / f"compute-{host}" / "compute.conf"]
-            program = "nova-compute"
-        elif name.startswith("nova-"):
-            files, program = [etc / "nova" / file for file in ("nova.conf", "nova-db.conf")], name
-        elif name.startswith("cyborg-agent-"):
+            own = etc / f"compute-{host}" / "compute.conf"
+            return [BIN / "python", HERE / "compute.py"], [nova, own]
+        if name.startswith("nova-"):
+            return [BIN / name], [nova, etc / "nova" / "nova-db.conf"]
+        if name.startswith("cyborg-agent-"):
             host = name.removeprefix("cyborg-agent-")
-            files, program = [etc / f"agent-{host}" / "cyborg.conf"], "cyborg-agent"
-        elif name in CONDUCTORS:
-            files, program = [etc / "cyborg" / "cyborg.conf"], "cyborg-conductor"
-        else:
-            raise Failed(f"there is no process {name}")
-        options = [part for file in files for part in ("--config-file", file)]
-        self.records.start(name, BIN / program, *options)
+            return [BIN / "cyborg-agent"], [etc / f"agent-{host}" / "cyborg.conf"]
+        if name in CONDUCTORS:
+            return [BIN / "cyborg-conductor"], [etc / "cyborg" / "cyborg.conf"]
+        raise Failed(f"there is no process {name}")
 
     def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop one process and start it again."""
         self.records.stop(name, how)
         self.start(name)
         if name in settings.WSGI:
-            self._await_http(name)
+            self.await_http(name)
 
     def await_hosts(self) -> None:
         """Return when both hosts have a compute service in a cell and accelerators to offer."""
@@ -164,12 +178,16 @@ class Stack:
     def _server_url(self, name: str) -> str:
         return (self.state / "services" / name / "url").read_text().strip()
 
+    def database(self, name: str | None = None) -> pymysql.Connection:
+        """A connection to the database server, and to one of its databases."""
+        url = make_url(self._server_url("mariadb"))
+        return pymysql.connect(
+            host=url.host, port=url.port, user=url.username, password=url.password, database=name
+        )
+
     def make_database(self, *names: str) -> None:
         """Make databases, unless they are there."""
-        url = make_url(self._server_url("mariadb"))
-        with pymysql.connect(
-            host=url.host, port=url.port, user=url.username, password=url.password
-        ) as server:
+        with self.database() as server:
             for name in names:
                 server.cursor().execute(
                     f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4"
@@ -199,14 +217,15 @@ class Stack:
 
     def _migrate(self) -> None:
         """Make the schemas, side by side; the commands take most of a first start."""
-        done = self.state / "migrated"
-        if done.exists():
+        # The database server is a new one, with nothing in it, where the machine was restarted.
+        done, server = self.state / "migrated", self._server_url("mariadb")
+        if done.exists() and done.read_text() == server:
             return
         with futures.ThreadPoolExecutor() as pool:
             waiting = [pool.submit(self._run_each, name, steps) for name, steps in self._commands()]
             for one in waiting:
                 one.result()
-        done.touch()
+        done.write_text(server)
         say("the schemas are made")
 
     def _commands(self) -> list[tuple[str, Sequence[Sequence[str | Path]]]]:
@@ -257,7 +276,9 @@ class Stack:
     def _start_wsgi(self, name: str) -> None:
         self.start_wsgi(name, BIN / "uwsgi", name, self.state / "etc" / name)
 
-    def start_wsgi(self, process: str, uwsgi: Path, name: str, folder: Path) -> None:
+    def start_wsgi(
+        self, process: str, uwsgi: Path, name: str, folder: Path, *more: str
+    ) -> None:
         """Start a WSGI service under uWSGI as ``process``, unless it runs."""
         module, _ = settings.WSGI[name]
         self.records.start(
@@ -269,6 +290,8 @@ class Stack:
             "--lazy-apps", "--need-app", "--die-on-term", "--buffer-size", "65535",
             # Its sockets reset a client that reuses a connection.
             "--add-header", "Connection: close",
+            "--log-format", LOG_FORMAT,
+            *more,
             **self._wsgi_variables(name, folder),
         )  # fmt: skip
 
@@ -284,8 +307,8 @@ class Stack:
             variables[f"OS_{name.upper()}_CONFIG_FILES"] = files[name]
         return variables
 
-    def _await_http(self, name: str) -> None:
-        """Return when the service answers below 500."""
+    def await_http(self, name: str, process: str | None = None) -> None:
+        """Return when the service, which runs as this process, answers below 500."""
         session = ka_session()
 
         def answers() -> bool | None:
@@ -294,7 +317,7 @@ class Stack:
             except ka_exc.ClientException:
                 return None
 
-        self.records.until(name, lambda: answers() or None, of=[name])
+        self.records.until(name, lambda: answers() or None, of=[process or name])
 
 
 def ka_session() -> connection.ks_session.Session:
@@ -328,6 +351,7 @@ def main() -> int:
     """Carry out one command and return the exit status."""
     parser = argparse.ArgumentParser(description="A real OpenStack around Cyborg.")
     parser.add_argument("--state", type=Path, default=Path(os.curdir) / ".stack")
+    parser.add_argument("--logs", type=Path, help="where to keep the logs of a stack that ends")
     parser.add_argument("action", choices=["up", "down", "status", "env", "restart"])
     parser.add_argument("names", nargs="*", help="processes to restart")
     options = parser.parse_args()
@@ -338,7 +362,7 @@ def main() -> int:
                 stack.up()
                 say(f'ready: eval "$({sys.argv[0]} --state {options.state} env)"; openstack ...')
             case "down":
-                stack.down()
+                stack.down(options.logs)
             case "restart":
                 for name in options.names:
                     stack.restart(name)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scene import Scene
 from stack import Stack
 
+_SIZES = pytest.StashKey[dict[Path, int]]()
+_BAD = re.compile("ERROR|CRITICAL")
+#: How many lines of a log are shown.
+_LINES = 20
+
 
 @pytest.fixture(scope="session")
 def stack() -> Stack:
@@ -22,6 +28,29 @@ def stack() -> Stack:
     running = Stack(Path(os.environ["CYBORG_STACK_STATE"]))
     running.up()
     return running
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember how long the logs are."""
+    item.stash[_SIZES] = {log: log.stat().st_size for log in _logs()}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
+    """Show with a failure what the logs told of since the test began."""
+    report = yield
+    if report.failed:
+        for log in _logs():
+            said = log.read_bytes()[item.stash[_SIZES].get(log, 0) :].decode(errors="replace")
+            bad = [line for line in said.splitlines() if _BAD.search(line)]
+            if bad:
+                report.sections.append((log.name, "\n".join(bad[-_LINES:])))
+    return report
+
+
+def _logs() -> list[Path]:
+    return sorted((Path(os.environ["CYBORG_STACK_STATE"]) / "logs").glob("*.log"))
 
 
 @pytest.fixture(scope="session")

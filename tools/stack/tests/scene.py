@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import settings
@@ -22,10 +23,14 @@ PROFILES: dict[str, list[dict[str, str]]] = {
     "accel-groups": [{"resources:FPGA": "1"}, {"resources:FPGA": "2"}],
     "accel-none-such": [{"resources:FPGA": "1", "trait:CUSTOM_NO_SUCH_TRAIT": "required"}],
 }
+#: A flavor without accelerators.
+PLAIN = "plain"
+#: What images of servers are called.
+SNAPSHOT = "of-a-guest"
 #: Accelerators of the whole stack.
 ACCELERATORS = 16
 #: Seconds for anything that Nova does, on a busy machine.
-PATIENCE = 240.0
+PATIENCE = 300.0
 
 Arq = dict[str, Any]
 T = TypeVar("T")
@@ -54,9 +59,12 @@ class Scene:
             if name not in profiles:
                 body = [{"name": name, "groups": groups}]
                 assert self.cloud.accelerator.post("/device_profiles", json=body).status_code == 201
+        for name in (PLAIN, *PROFILES):
             if self.compute.find_flavor(name) is None:
                 flavor = self.compute.create_flavor(name=name, ram=64, vcpus=1, disk=1)
-                self.compute.create_flavor_extra_specs(flavor, {"accel:device_profile": name})
+                if name in PROFILES:
+                    specs = {"accel:device_profile": name}
+                    self.compute.create_flavor_extra_specs(flavor, specs)
         for host in settings.HOSTS:
             self.mend_host(host)
         self.clear()
@@ -66,8 +74,9 @@ class Scene:
     def create(self, flavor: str = "accel-one", *, name: str = "guest", **more: Any) -> Any:
         """Ask for a server, and return it as it is then."""
         found = self.compute.find_flavor(flavor, ignore_missing=False)
+        more.setdefault("networks", "none")
         return self.compute.create_server(
-            name=name, flavor_id=found.id, image_id=self._image, networks="none", **more
+            name=name, flavor_id=found.id, image_id=self._image, **more
         )
 
     def boot(self, flavor: str = "accel-one", **more: Any) -> Any:
@@ -108,8 +117,26 @@ class Scene:
         self.until(f"the return of {host}", accepted)
         self.until(f"nova-compute of {host}", alive)
 
+    def fail_spawns(self, count: int) -> None:
+        """Have the next guests fail to start, on whichever hosts."""
+        for number in range(count):
+            (self.stack.faults / f"fail-{number}").touch()
+
+    @contextlib.contextmanager
+    def held_spawns(self) -> Iterator[None]:
+        """Guests do not start within the block, but wait for its end."""
+        (self.stack.faults / "hold").touch()
+        try:
+            yield
+        finally:
+            (self.stack.faults / "hold").unlink()
+
     def clear(self) -> None:
-        """Delete every server and wait until they are gone."""
+        """Delete every server and wait until they are gone; their images and faults as well."""
+        for fault in self.stack.faults.iterdir():
+            fault.unlink()
+        for image in self.cloud.image.images(name=SNAPSHOT):
+            self.cloud.image.delete_image(image)
         for server in self.compute.servers(all_projects=True):
             self.delete(server)
 
@@ -120,12 +147,12 @@ class Scene:
 
     # --- looks ------------------------------------------------------------------------------
 
-    def until(self, what: str, find: Callable[[], T | None]) -> T:
+    def until(self, what: str, find: Callable[[], T | None], *, pause: float = 0.2) -> T:
         """Ask until there is an answer."""
         deadline = time.monotonic() + PATIENCE
         while (found := find()) is None:
             assert time.monotonic() < deadline, f"{what}: not in {PATIENCE:.0f} seconds"
-            time.sleep(0.2)
+            time.sleep(pause)
         return found
 
     def until_status(self, server: Any, *statuses: str) -> Any:
@@ -137,8 +164,10 @@ class Scene:
         def settled() -> Any:
             try:
                 found = self.compute.get_server(server.id)
-            except ka_exc.ConnectFailure:
+            except (ka_exc.ConnectFailure, sdk_exc.HttpException) as exc:
                 # Nova's API is restarting.
+                if isinstance(exc, sdk_exc.HttpException) and exc.status_code < 500:
+                    raise
                 return None
             if found.task_state is None and found.status in statuses:
                 return found

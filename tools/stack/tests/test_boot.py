@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from scene import SNAPSHOT
 
 
 @pytest.mark.parametrize(
@@ -17,75 +18,88 @@ def test_a_server_gets_its_accelerators(scene, flavor, count):
     assert scene.arqs() == []
 
 
-@pytest.mark.parametrize("again", ["once", "again"])
-class TestOperations:
-    """Each twice on one stack: what the first leaves behind meets the second."""
+def test_a_server_keeps_its_accelerators(scene):
+    """Whatever is done to it, twice: what the first time leaves behind meets the second."""
+    server = scene.boot("accel-two")
+    before = scene.check_bound(server, 2)
 
-    @pytest.mark.parametrize(
-        ("there", "between", "back"),
-        [
-            ("pause", "PAUSED", "unpause"),
-            ("os-stop", "SHUTOFF", "os-start"),
-            ("rescue", "RESCUE", "unrescue"),
-        ],
-    )
-    def test_there_and_back(self, scene, again, there, between, back):
-        server = scene.boot("accel-two")
-        before = scene.check_bound(server, 2)
+    for action, arguments, status in 2 * acts(server):
+        scene.act(server, action, status, arguments)
+        assert scene.arqs(server) == before, action
 
-        scene.act(server, there, between)
-        assert scene.arqs(server) == before
-        scene.act(server, back, "ACTIVE")
+    assert scene.check_bound(server, 2) == before
 
-        assert scene.check_bound(server, 2) == before
 
-    @pytest.mark.parametrize("how", ["SOFT", "HARD"])
-    def test_reboot(self, scene, again, how):
-        server = scene.boot()
-        before = scene.check_bound(server, 1)
+def acts(server):
+    """What may be done to a running server, in order, and its state after each."""
+    backup = {"name": SNAPSHOT, "backup_type": "daily", "rotation": 9}
+    return [
+        ("pause", None, "PAUSED"),
+        ("unpause", None, "ACTIVE"),
+        ("os-stop", None, "SHUTOFF"),
+        ("os-start", None, "ACTIVE"),
+        ("rescue", None, "RESCUE"),
+        ("unrescue", None, "ACTIVE"),
+        ("lock", None, "ACTIVE"),
+        ("unlock", None, "ACTIVE"),
+        ("reboot", {"type": "SOFT"}, "ACTIVE"),
+        ("reboot", {"type": "HARD"}, "ACTIVE"),
+        ("rebuild", {"imageRef": server.image.id}, "ACTIVE"),
+        ("createImage", {"name": SNAPSHOT}, "ACTIVE"),
+        ("createBackup", backup, "ACTIVE"),
+    ]
 
-        scene.act(server, "reboot", "ACTIVE", {"type": how})
 
-        assert scene.check_bound(server, 1) == before
-
-    def test_rebuild(self, scene, again):
-        server = scene.boot()
-        before = scene.check_bound(server, 1)
-
-        scene.act(server, "rebuild", "ACTIVE", {"imageRef": server.image.id})
-
-        assert scene.check_bound(server, 1) == before
-
-    def test_shelve_and_unshelve(self, scene, again):
-        server = scene.boot("accel-two")
+def test_a_shelved_server_gets_accelerators_anew(scene):
+    server = scene.boot("accel-two")
+    for _ in range(2):
         scene.check_bound(server, 2)
 
         scene.act(server, "shelve", "SHELVED_OFFLOADED")
         scene.until("free handles", lambda: None if scene.arqs(server) else True)
+        assert scene.allocations(server) == {}
         scene.act(server, "unshelve", "ACTIVE")
 
-        scene.check_bound(server, 2)
+    scene.check_bound(server, 2)
 
-    def test_evacuate(self, scene, again):
-        server = scene.boot("accel-two")
-        scene.check_bound(server, 2)
-        dead = server.compute_host
-        scene.fail_host(dead)
-        try:
-            scene.act(server, "evacuate", "ACTIVE", {})
 
-            moved = scene.compute.get_server(server.id)
-            assert moved.compute_host != dead
-            # The allocation on the dead host stays until its compute cleans up.
-            arqs = scene.arqs(moved)
-            assert {arq["hostname"] for arq in arqs} == {moved.compute_host}
-            assert [arq["state"] for arq in arqs] == ["Bound"] * 2
-        finally:
-            scene.mend_host(dead)
-        scene.until(
-            "allocations on one host", lambda: len(scene.allocations(server)) == 1 or None
-        )
+def test_an_evacuated_server_gets_accelerators_elsewhere(scene):
+    """And again, back to where it was."""
+    server = scene.boot("accel-two")
+    for _ in range(2):
         scene.check_bound(server, 2)
+        server = evacuate(scene, server)
+    scene.check_bound(server, 2)
+
+
+def evacuate(scene, server):
+    """The server on the other host, after its own has failed and returned."""
+    dead = server.compute_host
+    scene.fail_host(dead)
+    try:
+        scene.act(server, "evacuate", "ACTIVE", {})
+
+        moved = scene.compute.get_server(server.id)
+        assert moved.compute_host != dead
+        # The allocation on the dead host stays until its compute cleans up.
+        arqs = scene.arqs(moved)
+        assert {arq["hostname"] for arq in arqs} == {moved.compute_host}
+        assert [arq["state"] for arq in arqs] == ["Bound"] * 2
+    finally:
+        scene.mend_host(dead)
+    scene.until("allocations on one host", lambda: len(scene.allocations(server)) == 1 or None)
+    return moved
+
+
+def test_what_nova_refuses_changes_nothing(scene):
+    server = scene.boot("accel-two")
+    before = scene.check_bound(server, 2)
+
+    for action in ("suspend", "migrate"):
+        answer = scene.compute.post(f"/servers/{server.id}/action", json={action: None})
+        assert answer.status_code == 400, action
+
+    assert scene.check_bound(server, 2) == before
 
 
 def test_a_profile_that_no_provider_fits_finds_no_host(scene):
