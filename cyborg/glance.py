@@ -43,6 +43,10 @@ class NoImage(errors.CyborgError):
     """Glance has no image that is meant, or more than one."""
 
 
+class Incomplete(errors.CyborgError):
+    """The data of an image ended too early."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """An image as Glance shows it. ``properties`` are those that mean something here."""
@@ -111,8 +115,8 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
     """The data of an image, piece by piece.
 
     :raises NoImage: there is no such image, or it has no data
-    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked, or the
-        data ends too early
+    :raises Incomplete: the data ends too early
+    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked
     """
     headers = {"Accept": "application/octet-stream"}
     try:
@@ -125,7 +129,7 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
         try:
             yield from response.iter_content(_CHUNK)
         except requests.RequestException as exc:
-            raise ka_exc.ConnectFailure(f"Image {image_uuid} did not arrive whole: {exc}") from exc
+            raise Incomplete(f"Image {image_uuid} did not arrive whole: {exc}") from exc
 
 
 def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:

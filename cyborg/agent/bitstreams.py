@@ -27,12 +27,23 @@ _MIB = 1024 * 1024
 _PART = ".part"
 #: Broken, but Glance may have nothing better for an old image.
 _WEAK = frozenset({"md5", "sha1"})
+#: What Glance and Keystone are like while they, or what is before them, are down.
+_LATER = (
+    ka_exc.ConnectionError,
+    ka_exc.BadGateway,
+    ka_exc.GatewayTimeout,
+    ka_exc.ServiceUnavailable,
+)
 #: Those of one length.
 _ALGORITHMS = {name for name in hashlib.algorithms_guaranteed if not name.startswith("shake")}
 
 
 class Refused(errors.CyborgError):
     """There is no such bitstream, or it is not what it should be."""
+
+
+class NotNow(errors.ServiceUnavailable):
+    """Glance or Keystone cannot be reached; asking again later may help."""
 
 
 class Cache:
@@ -51,6 +62,7 @@ class Cache:
         """A file with the image of the step, verified. It stays for as long as the block runs.
 
         :raises Refused: there is none, it is too large, or its hash or signature is wrong
+        :raises NotNow: it cannot be fetched at the moment
         """
         self._check(step)
         path = self._folder() / _name_of(step)
@@ -138,10 +150,12 @@ class Cache:
         for attempt in range(1, attempts + 1):
             try:
                 self._fetch_once(step, path)
-            except (glance.NoImage, ka_exc.ClientException) as exc:
-                if attempt == attempts or isinstance(exc, glance.NoImage):
+            except _LATER as exc:
+                raise NotNow(f"Image {step.image_uuid} cannot be fetched now: {exc}") from exc
+            except (glance.Incomplete, glance.NoImage, ka_exc.ClientException) as exc:
+                if attempt == attempts or not isinstance(exc, glance.Incomplete):
                     raise Refused(f"Image {step.image_uuid} cannot be fetched: {exc}") from exc
-                LOG.warning("Image %s is fetched again: %s", step.image_uuid, exc)
+                LOG.warning("It is fetched again: %s", exc)
             else:
                 return
 

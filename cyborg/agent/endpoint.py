@@ -129,6 +129,9 @@ class Endpoint:
                 return self._write(driver, step, target, bitstream)
         except (bitstreams.Refused, base.NothingWritten) as exc:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
+        except bitstreams.NotNow as exc:
+            # To the conductor it goes on: it asks again.
+            raise rpc.HostStepRunning(str(exc)) from exc
 
     def _write(
         self,

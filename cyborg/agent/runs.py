@@ -90,7 +90,8 @@ class Run:
     def wait(self, seconds: float, running: str) -> None:
         """Return when the run has ended well.
 
-        :raises HostStepRunning: it has not ended in time; the sentence is ``running``
+        :raises HostStepRunning: it has not ended in time; the sentence is ``running``. Or it has
+            ended, and should be asked for again
         :raises HostStepFailed: it has failed
         """
         if not self.done.wait(seconds):
@@ -111,7 +112,7 @@ class Run:
                 self.answer = self._work()
                 seen["outcome"] = "done"
             self._failure = None
-        except rpc.HostStepFailed as exc:
+        except (rpc.HostStepFailed, rpc.HostStepRunning) as exc:
             LOG.warning("Cannot %s %s: %s", self._action, self.key, exc)
             self._failure = exc
         except Exception as exc:

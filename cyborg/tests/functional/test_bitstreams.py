@@ -128,10 +128,17 @@ def test_without_glance_nothing_is_fetched(conf, cache):
     with pytest.raises(bitstreams.Refused, match="There is no Glance"):
         read(cache, step)
 
-    conf.set_override("auth_type", "none", group="glance")
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_glance_that_is_down_may_be_asked_later(conf, cache, images, folder, retries):
+    conf.set_override("num_retries", retries, group="glance")
+    step = step_for(images.upload("aes", b"abc"), b"abc")
     conf.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
-    with pytest.raises(bitstreams.Refused, match="cannot be fetched"):
+
+    with pytest.raises(bitstreams.NotNow, match="cannot be fetched now"):
         read(cache, step)
+
+    assert kept(folder) == set()
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_steps_of_two_handles_run_side_by_side(ask, driver):
     driver.gate.clear()
     for handle in ("one", "two"):
         with pytest.raises(rpc.HostStepRunning):
-            ask(wait=0, attach_handle_uuid=handle)
+            ask(wait=0, attach_handle_uuid=handle, attach_info={"bus": handle})
 
     for _ in range(2):
         driver.calls.get(timeout=PATIENCE)
