@@ -28,6 +28,7 @@ NOVA_EVENT = "nova-event"
 PLACEMENT = "placement"
 HOST_STEP = "host-step"
 PROGRAM = "program"
+FUNCTION_POOL = "function-pool"
 INSTANCES = "instances"
 
 #: Seconds of the first back-off and of the longest. Lease, poll and the first back-offs together

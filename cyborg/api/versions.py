@@ -39,7 +39,9 @@ SERVICES = Version(2, 6)
 FACTS = Version(2, 7)
 #: Operations that program deployables, and what a deployable runs.
 PROGRAMMING = Version(2, 8)
-MAX = PROGRAMMING
+#: Pools of functions that are programmed ahead of demand, and candidates in order of preference.
+FUNCTION_POOLS = Version(2, 9)
+MAX = FUNCTION_POOLS
 
 #: An answer tells caches that it depends on the header, and clients what is served.
 RANGE_HEADERS = {

@@ -14,6 +14,7 @@ from cyborg.arqs import states
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.notifications import notices
+from cyborg.programming import misses
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
             raise errors.NotFound.of("Device Profile", name=profile_name)
+        groups = profiles.count_requests(profile.groups)
         rows = [
             {
                 "uuid": models.new_uuid(),
@@ -53,10 +55,11 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
                 "device_profile_group_id": group_id,
                 "group": group,
             }
-            for group_id, group in profiles.count_requests(profile.groups)
+            for group_id, group in groups
         ]
         if rows:
             session.execute(sa.insert(models.Arq), rows)
+        misses.note_shortage(session, (group for _, group in groups))
         created = [models.Arq(**row, attach_handle=None) for row in rows]
         notifications.announce(
             session, (notices.of_arq(notices.ARQ_CREATED, arq, states.INITIAL) for arq in created)

@@ -16,7 +16,7 @@ from oslo_config import cfg
 from cyborg import errors, services
 from cyborg.arqs import expiry, instances
 from cyborg.placement import audit
-from cyborg.programming import operations
+from cyborg.programming import operations, reconciler
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ DUTIES: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     audit.take_turns,
     instances.look,
     operations.forget,
+    reconciler.look,
 )
 
 

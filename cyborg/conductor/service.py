@@ -12,7 +12,7 @@ from cyborg import process, rpc, work
 from cyborg.arqs import binding, events, host_steps, instances
 from cyborg.conductor import announcer, duties, endpoint, life, worker
 from cyborg.placement import sync
-from cyborg.programming import steps
+from cyborg.programming import reconciler, steps
 
 #: Seconds for which handlers may finish when the conductor stops. With the time that everything
 #: else here takes to stop it must stay below what cyborg.process grants all of it, or what is left
@@ -71,5 +71,6 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(instances.ask_nova, conf),
         work.PROGRAM: functools.partial(steps.run, conf),
+        work.FUNCTION_POOL: functools.partial(reconciler.see_to, conf),
         work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
     }

@@ -104,16 +104,22 @@ def diff(
             left.append((driver, device))
         elif row.id not in untold or row.driver == driver:
             matched.add(row.id)
-            kept.append(KeptDevice(row=row, driver=driver, device=device))
+            kept.append(_kept(row, driver, device))
     for driver, device in left:
         row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
         if row is None or row.id in matched:
             new.append(NewDevice(driver=driver, device=device))
         elif row.id not in untold or row.driver == driver:
             matched.add(row.id)
-            kept.append(KeptDevice(row=row, driver=driver, device=device))
+            kept.append(_kept(row, driver, device))
     gone = (row for row in known if row.id not in matched | untold)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
+
+
+def _kept(row: models.Device, driver: str, device: base.Device) -> KeptDevice:
+    if device.health_unknown:
+        device = replace(device, unhealthy=row.unhealthy)
+    return KeptDevice(row=row, driver=driver, device=device)
 
 
 def _each(reported: Mapping[str, Sequence[base.Device]]) -> Iterator[tuple[str, base.Device]]:
@@ -353,6 +359,7 @@ def _deployable(
         program_mode=deployable.program_mode,
         function_vendor=deployable.function_vendor,
         function_id=deployable.function or None,
+        function_plain=programs.plain(deployable.function or "") or None,
         attributes=[
             *(
                 models.Attribute(key=key, value=value, origin="driver")

@@ -12,6 +12,7 @@ from cyborg.policies import (
     deployable,
     device,
     device_profile,
+    function_pool,
     operation,
     service,
 )
@@ -28,4 +29,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *attribute.list_rules(),
         *service.list_rules(),
         *operation.list_rules(),
+        *function_pool.list_rules(),
     ]

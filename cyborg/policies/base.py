@@ -10,6 +10,7 @@ from oslo_policy import policy
 
 ADMIN = "rule:admin_api"
 IS_ADMIN = "is_admin"
+ADMIN_OR_SERVICE = "rule:admin_api or rule:service_api"
 PROJECT_READER_OR_ADMIN = "rule:project_reader_or_admin"
 PROJECT_MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
 PROJECT_MEMBER_OR_SERVICE = "rule:project_member_or_service"

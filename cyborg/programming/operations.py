@@ -252,6 +252,9 @@ def move(
     guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
     if not db.update(session, _MODEL, *guard_, state=state, **values):
         raise work.LeaseLost(f"operation {operation.uuid}")
+    if state == SUCCEEDED and operation.pool_uuid is not None:
+        # It may want another one now.
+        work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
     db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
 

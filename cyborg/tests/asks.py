@@ -40,7 +40,8 @@ UNBIND = [{"op": "remove", "path": part["path"]} for part in BIND]
 PROGRAM = [{"op": "replace", "path": "/program", "value": [{"image_uuid": "{new}"}]}]
 PROFILE = {"name": "{name}", "groups": [{"resources:FPGA": "1"}]}
 ATTRIBUTE = {"deployable_id": "{deployable_id}", "key": "{name}", "value": "blue"}
-ARQS, PROFILES = "/accelerator_requests", "/device_profiles"
+POOL = {"name": "{name}", "function_id": "zip", "free": 1, "max_devices": 1}
+ARQS, PROFILES, POOLS = "/accelerator_requests", "/device_profiles", "/function_pools"
 
 REQUESTS = {
     "device_profile:get_all": Ask(f"GET {PROFILES}", shows="device_profile"),
@@ -90,6 +91,16 @@ REQUESTS = {
     ),
     "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.8"),
     "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.8"),
+    "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool", microversion="2.9"),
+    "function_pool:get_one": Ask(
+        f"GET {POOLS}/{{function_pool}}", shows="function_pool", microversion="2.9"
+    ),
+    "function_pool:create": Ask(f"POST {POOLS}", POOL, microversion="2.9"),
+    "function_pool:update": Ask(f"PUT {POOLS}/{{function_pool}}", POOL, microversion="2.9"),
+    "function_pool:delete": Ask(f"DELETE {POOLS}/{{function_pool}}", microversion="2.9"),
+    "function_miss:create": Ask(
+        "POST /function_misses", {"function_id": "aes"}, microversion="2.9"
+    ),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

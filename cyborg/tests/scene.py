@@ -34,6 +34,8 @@ _TABLES = (
     models.Device,
     models.DeviceProfile,
     program_models.Operation,
+    program_models.FunctionPool,
+    program_models.FunctionMiss,
 )
 _numbers = itertools.count(1)
 
@@ -98,7 +100,14 @@ class Scene:
                 fault=operations.BROKEN,
                 history=[],
             )
-            session.add_all([deleting, operation])
+            pool = program_models.FunctionPool(
+                name="pool",
+                function_id="aes",
+                function_plain="AES",
+                free=1,
+                max_devices=1,
+            )
+            session.add_all([deleting, operation, pool])
             work.want(session, work.HOST_STEP, [handle.uuid])
         return {
             "deleting": deleting.uuid,
@@ -107,6 +116,7 @@ class Scene:
             "deployable_id": str(deployable.id),
             "programmable": programmable.uuid,
             "operation": operation.uuid,
+            "function_pool": pool.uuid,
             "device": deployable.device.uuid,
             "disabled": unused.device.uuid,
             "attribute": attribute.uuid,

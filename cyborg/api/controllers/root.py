@@ -17,6 +17,8 @@ from cyborg.api.controllers import (
     deployables,
     device_profiles,
     devices,
+    function_misses,
+    function_pools,
     operations,
     resource,
     services,
@@ -37,6 +39,8 @@ RESOURCES: Mapping[str, resource.Resource] = {
     "deployables": deployables.Deployables(),
     "device_profiles": device_profiles.DeviceProfiles(),
     "devices": devices.Devices(),
+    "function_misses": function_misses.FunctionMisses(),
+    "function_pools": function_pools.FunctionPools(),
     "operations": operations.Operations(),
     "services": services.Services(),
 }

@@ -32,6 +32,7 @@ BIND = [{"path": f"/{key}", "op": "add", "value": value} for key, value in VALUE
 PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": UUID}]}]
 ATTRIBUTE = {"deployable_uuid": OTHER, "key": "site", "value": "x"}
 PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
+POOL = {"name": "p", "function_id": "aes", "free": 1, "max_devices": 1}
 
 #: A sound request of every operation that needs the database: arguments and body.
 REQUESTS: dict[str, tuple[str, Any]] = {
@@ -62,6 +63,12 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "DELETE /v2/devices/{uuid}": ("?force=true", None),
     "POST /v2/devices/{uuid}/enable": ("", None),
     "POST /v2/devices/{uuid}/disable": ("", None),
+    "POST /v2/function_misses": ("", {"function_id": "aes"}),
+    "GET /v2/function_pools": ("?name=p", None),
+    "POST /v2/function_pools": ("", POOL),
+    "GET /v2/function_pools/{uuid}": ("", None),
+    "PUT /v2/function_pools/{uuid}": ("", POOL),
+    "DELETE /v2/function_pools/{uuid}": ("", None),
     "GET /v2/operations": ("?state=queued", None),
     "GET /v2/operations/{uuid}": ("", None),
     "GET /v2/services": ("?state=up", None),

@@ -175,7 +175,9 @@ def known_uuids(url: str) -> list[str]:
     queries = {"accelerator_requests": "?all_projects=true"}
     headers = {versions.HEADER: f"{versions.SERVICE_TYPE} latest"}
     found = []
-    for name in root.RESOURCES:
+    for name, collection in root.RESOURCES.items():
+        if not hasattr(collection, "get_all"):
+            continue
         path = f"{url}/v2/{name}{queries.get(name, '')}"
         listed = requests.get(path, headers=headers, timeout=PATIENCE).json()
         found += [item["uuid"] for item in listed[keys.get(name, name)]]

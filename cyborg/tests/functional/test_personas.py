@@ -59,6 +59,12 @@ deployable:program          501    403     403    403    403     403    501    4
 deployable:program begin    ok     403     403    403    403     403    ok     403      403
 operation:get_all           ok     403     403    403    403     403    ok     403      403
 operation:get_one           ok     403     403    403    403     403    ok     403      403
+function_pool:get_all       ok     403     403    403    403     403    ok     403      403
+function_pool:get_one       ok     403     403    403    403     403    ok     403      403
+function_pool:create        ok     403     403    403    403     403    ok     403      403
+function_pool:update        ok     403     403    403    403     403    ok     403      403
+function_pool:delete        ok     403     403    403    403     403    ok     403      403
+function_miss:create        ok     403     403    403    ok      403    ok     403      403
 attribute:get_all           ok     ok      403    403    403     403    ok     ok       403
 attribute:get_one           ok     ok      403    403    403     403    ok     ok       403
 attribute:create            ok     403     403    403    403     403    ok     403      403

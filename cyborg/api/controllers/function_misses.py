@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/function_misses``: word that a function was wanted where there was none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg.api import declare, versions
+from cyborg.api.controllers.resource import Resource
+from cyborg.api.representation import self_link
+from cyborg.api.request import Request
+from cyborg.api.schemas import function_pools as schemas
+from cyborg.policies import function_pool as policies
+from cyborg.programming import misses
+
+
+class FunctionMisses(Resource):
+    """Misses."""
+
+    @declare.operation(
+        policies.MISS,
+        since=versions.FUNCTION_POOLS,
+        body=declare.Body(name="function_miss", schema=schemas.MISS),
+        success=202,
+        answer=schemas.MISSED,
+        faults=[404],
+    )
+    def post(self, request: Request, body: Any) -> dict[str, Any]:
+        """Record that a function was missed."""
+        if "function_id" in body:
+            found = misses.post_of_function(body["function_id"].strip())
+        else:
+            found = misses.post_of_profile(body["device_profile_name"])
+        return {
+            "function_pools": [
+                {
+                    "uuid": pool.uuid,
+                    "name": pool.name,
+                    "links": [self_link(request, "function_pools", pool.uuid)],
+                }
+                for pool in found
+            ]
+        }

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Misses: that somebody wanted a slot of a function and there was none.
+
+Every pool of the function remembers the miss for a while, and may grow by it.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, profiles, rpc, work
+from cyborg.db import models, program_models
+from cyborg.inventory import programs
+from cyborg.programming import slots
+
+LOG = logging.getLogger(__name__)
+
+_POOL, _MISS = program_models.FunctionPool, program_models.FunctionMiss
+_KEY = "accel:function_id"
+
+
+def note_shortage(session: orm.Session, groups: Iterable[Mapping[str, str]]) -> None:
+    """Record what ARQs of these groups will find too few free slots for.
+
+    Costs nothing where none of them asks for a function.
+    """
+    needed = _needed(groups)
+    if needed:
+        ready = slots.ready_of(_POOL.function_plain)
+        query = sa.select(_POOL, ready).where(_POOL.function_plain.in_(needed))
+        found = list(session.execute(query))
+        short = {pool: needed[pool.function_plain] - free for pool, free in found}
+        _remember(session, {pool: count for pool, count in short.items() if count > 0})
+
+
+def post_of_function(function_id: str) -> list[program_models.FunctionPool]:
+    """Record that a slot of the function was missed; return the pools that may grow by it."""
+    return _post({programs.plain(function_id): 1})
+
+
+def post_of_profile(name: str) -> list[program_models.FunctionPool]:
+    """Record that what a device profile asks for was missed, whoever may use it; the same.
+
+    :raises NotFound: there is no profile of that name
+    :raises Invalid: it asks for no function
+    """
+    with db.reader() as session:
+        query = sa.select(models.DeviceProfile).where(models.DeviceProfile.name == name)
+        profile = session.scalar(query)
+    if profile is None:
+        raise errors.NotFound.of("Device Profile", name=name)
+    needed = _needed(group for _, group in profiles.count_requests(profile.groups))
+    if not needed:
+        raise errors.Invalid(
+            f"device_profile_name: no group of device profile {name} has the key {_KEY}."
+        )
+    return _post(needed)
+
+
+def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    """How many slots of each function, in its plain form, are asked for."""
+    return collections.Counter(
+        programs.plain(group[_KEY]) for group in groups if group.get(_KEY)
+    )
+
+
+def _post(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
+    found = _record(needed)
+    rpc.kick()
+    return found
+
+
+@db.retry
+def _record(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
+    query = sa.select(_POOL).where(_POOL.function_plain.in_(needed)).order_by(_POOL.id)
+    with db.writer() as session:
+        found = list(session.scalars(query))
+        _remember(session, {pool: needed[pool.function_plain] for pool in found})
+    return found
+
+
+def _remember(session: orm.Session, missed: Mapping[program_models.FunctionPool, int]) -> None:
+    if not missed:
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "pool_id": pool.id,
+            "slots": count,
+            "at_ms": db.now_ms(),
+            "created_at": models.utcnow(),
+        }
+        for pool, count in missed.items()
+    ]
+    try:
+        session.execute(sa.insert(_MISS).values(rows))
+    except db_exc.DBReferenceError as exc:
+        # A pool has been deleted meanwhile.
+        raise db.RestartTransaction from exc
+    work.want(session, work.FUNCTION_POOL, [pool.uuid for pool in missed])
+    said = [f"{count} of {pool.function_id} for pool {pool.name}" for pool, count in missed.items()]
+    db.after_commit(session, lambda: LOG.info("Free slots were missed: %s", ", ".join(said)))

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function pools as administrators see them: wishes, stored with what there is of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, rpc, work
+from cyborg.db import models, paging, program_models
+from cyborg.inventory import programs
+from cyborg.programming import slots
+
+LOG = logging.getLogger(__name__)
+
+_MODEL = program_models.FunctionPool
+_OPTIONS = (orm.selectinload(_MODEL.traits),)
+
+#: Columns by which a list may be sorted; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": _MODEL.id,
+    "uuid": _MODEL.uuid,
+    "name": _MODEL.name,
+    "function_id": _MODEL.function_plain,
+    "free": _MODEL.free,
+    "max_devices": _MODEL.max_devices,
+    "created_at": _MODEL.created_at,
+    "updated_at": _MODEL.updated_at,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What an administrator says of a pool."""
+
+    name: str
+    description: str | None
+    function_id: str
+    image_uuid: str | None
+    hosts: str | None
+    traits: Collection[str]
+    free: int
+    max_devices: int
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of the row, but for the traits."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "function_id": self.function_id,
+            "function_plain": programs.plain(self.function_id),
+            "image_uuid": self.image_uuid,
+            "hosts": self.hosts,
+            "hosts_like": None if self.hosts is None else _like(self.hosts),
+            "free": self.free,
+            "max_devices": self.max_devices,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool and what there is of it."""
+
+    row: program_models.FunctionPool
+    counts: slots.Counts
+
+    @property
+    def uuid(self) -> str:
+        """The pool's."""
+        return self.row.uuid
+
+
+def _like(pattern: str) -> str:
+    """The operand of LIKE for texts that match when ``*`` is anything."""
+    for special in "!%_":
+        pattern = pattern.replace(special, f"!{special}")
+    return pattern.lower().replace("*", "%")
+
+
+def list_pools(page: paging.Page = paging.ALL, **narrowed: str) -> list[Pool]:
+    """Pools; those only that have the values ``narrowed``. From five SELECTs.
+
+    :raises Invalid: pools cannot be sorted by that key, or the marker is none
+    """
+    if "function_id" in narrowed:
+        narrowed["function_id"] = programs.plain(narrowed["function_id"])
+    where = paging.equal(COLUMNS, narrowed)
+    with db.reader() as session:
+        rows = paging.fetch(
+            session, sa.select(_MODEL), COLUMNS, page, where=where, options=_OPTIONS
+        )
+        return _counted(session, rows)
+
+
+def get_pool(uuid: str) -> Pool:
+    """The pool of that uuid.
+
+    :raises NotFound: there is none
+    """
+    with db.reader() as session:
+        return _read(session, uuid)
+
+
+def _read(session: orm.Session, uuid: str) -> Pool:
+    query = sa.select(_MODEL).where(_MODEL.uuid == uuid).options(*_OPTIONS)
+    rows = list(session.scalars(query))
+    if not rows:
+        raise _not_found(uuid)
+    return _counted(session, rows)[0]
+
+
+def _counted(session: orm.Session, rows: list[program_models.FunctionPool]) -> list[Pool]:
+    counts = slots.count(session, rows)
+    return [Pool(row, counts[row.id]) for row in rows]
+
+
+def create_pool(spec: Spec) -> Pool:
+    """Store a pool, which conductors see to from now on.
+
+    :raises Conflict: there is one of that name
+    """
+    uuid = models.new_uuid()
+    _create(spec, uuid)
+    LOG.info("Created function pool %s (%s)", spec.name, uuid)
+    rpc.kick()
+    return get_pool(uuid)
+
+
+@db.retry
+def _create(spec: Spec, uuid: str) -> None:
+    traits = [program_models.FunctionPoolTrait(trait=trait) for trait in spec.traits]
+    try:
+        with db.writer() as session:
+            _refuse_name(session, spec.name, uuid)
+            session.add(_MODEL(uuid=uuid, **spec.columns(), traits=traits))
+            work.want(session, work.FUNCTION_POOL, [uuid])
+    except db_exc.DBDuplicateEntry as exc:
+        # Somebody was faster; the next attempt says so.
+        raise db.RestartTransaction from exc
+
+
+def replace_pool(uuid: str, spec: Spec) -> Pool:
+    """Let a pool be another one. What is programmed is left as it is.
+
+    :raises NotFound: there is none of that uuid
+    :raises Conflict: there is another of that name
+    """
+    _replace(uuid, spec)
+    LOG.info("Replaced function pool %s (%s)", spec.name, uuid)
+    rpc.kick()
+    return get_pool(uuid)
+
+
+@db.retry
+def _replace(uuid: str, spec: Spec) -> None:
+    query = sa.select(_MODEL).where(_MODEL.uuid == uuid).options(*_OPTIONS)
+    try:
+        with db.writer() as session:
+            row = session.scalar(query.with_for_update())
+            if row is None:
+                raise _not_found(uuid)
+            _refuse_name(session, spec.name, uuid)
+            for name, value in spec.columns().items():
+                setattr(row, name, value)
+            row.reason, row.updated_at = None, models.utcnow()
+            kept = {known.trait: known for known in row.traits}
+            row.traits = [
+                kept.get(trait) or program_models.FunctionPoolTrait(trait=trait)
+                for trait in spec.traits
+            ]
+            work.want(session, work.FUNCTION_POOL, [uuid])
+    except db_exc.DBDuplicateEntry as exc:
+        raise db.RestartTransaction from exc
+
+
+@db.retry
+def delete_pool(uuid: str) -> None:
+    """Forget a pool. What is programmed is left as it is, and what is being programmed goes on.
+
+    :raises NotFound: there is none
+    """
+    with db.writer() as session:
+        if not db.delete(session, _MODEL, _MODEL.uuid == uuid):
+            raise _not_found(uuid)
+    LOG.info("Deleted function pool %s", uuid)
+
+
+def _refuse_name(session: orm.Session, name: str, uuid: str) -> None:
+    taken = sa.select(_MODEL.id).where(_MODEL.name == name, _MODEL.uuid != uuid)
+    if session.scalar(taken) is not None:
+        raise errors.Conflict(f"A function pool with name {name} already exists.")
+
+
+def _not_found(uuid: str) -> errors.NotFound:
+    return errors.NotFound.of("Function pool", uuid=uuid)

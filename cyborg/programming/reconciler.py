@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeing to function pools: idle deployables are programmed before anybody asks.
+
+Each look at a pool is one transaction. It locks all pools first, so that two that want the same
+deployable do not both count on it, and asks for a few operations; those do the rest, with the same
+guards as any other. Nothing is ever taken back: what is not wanted any more stays programmed until
+another pool, or somebody's bind, needs the deployable.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import db, errors, work
+from cyborg.db import program_models
+from cyborg.programming import idle, operations, slots, wanted
+
+LOG = logging.getLogger(__name__)
+
+_POOL = program_models.FunctionPool
+
+#: Pools that are looked at at once.
+_BATCH = 500
+
+
+def look(conf: cfg.ConfigOpts) -> None:
+    """Want each pool to be seen to, once in ``[programming] pool_interval``."""
+    due = _POOL.looked_ms <= db.now_ms() - conf.programming.pool_interval * 1000
+    if _some(due):
+        _want(due)
+
+
+@db.retry
+def _some(due: sa.ColumnElement[bool]) -> bool:
+    with db.reader() as session:
+        return session.scalar(sa.select(_POOL.id).where(due).limit(1)) is not None
+
+
+@db.retry
+def _want(due: sa.ColumnElement[bool]) -> None:
+    query = sa.select(_POOL.id, _POOL.uuid).where(due).order_by(_POOL.id).limit(_BATCH)
+    with db.writer() as session:
+        turn = dict(list(session.execute(query.with_for_update(skip_locked=True))))
+        if turn:
+            _set(session, _POOL.id.in_(turn), looked_ms=db.now_ms())
+            work.want(session, work.FUNCTION_POOL, turn.values())
+
+
+def _set(session: orm.Session, which: sa.ColumnElement[bool], **values: object) -> None:
+    """Change what no administrator says, and so not when the pool was changed."""
+    db.update(session, _POOL, which, updated_at=_POOL.updated_at, **values)
+
+
+@db.retry
+def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Ask for the next few operations that bring a pool what it lacks: ``function-pool/<uuid>``."""
+    with db.writer() as session:
+        work.hold(session, claim)
+        query = sa.select(_POOL).order_by(_POOL.id)
+        # Whoever records a miss need not wait for this.
+        pools = list(session.scalars(query.with_for_update(key_share=True)))
+        pool = next((each for each in pools if each.uuid == claim.key), None)
+        if pool is None:
+            return
+        miss = program_models.FunctionMiss
+        old = miss.at_ms <= db.now_ms() - conf.programming.miss_memory * 1000
+        db.delete(session, miss, miss.pool_id == pool.id, old)
+        counts = slots.count(session, pools)
+        reason = _Look(conf, session, pool, counts).grow() if counts[pool.id].lack else None
+        if reason != pool.reason:
+            _set(session, _POOL.id == pool.id, reason=reason)
+
+
+class _Look:
+    """One look at a pool that lacks slots."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        session: orm.Session,
+        pool: program_models.FunctionPool,
+        counts: dict[int, slots.Counts],
+    ) -> None:
+        self._session = session
+        self._pool = pool
+        self._counts = counts
+        self._search = idle.Search(
+            pool=pool,
+            lack=counts[pool.id].lack,
+            surplus={pool_id: found.surplus for pool_id, found in counts.items()},
+            retry_ms=conf.programming.pool_retry * 1000,
+        )
+        self._steps = conf.programming.pool_step
+
+    def grow(self) -> str | None:
+        """Ask for operations; return why they cannot bring all that the pool lacks."""
+        own, most = self._counts[self._pool.id], self._pool.max_devices
+        steps, room = self._steps - own.coming, most - own.devices
+        if room <= 0:
+            return f"It has {own.devices} deployables, and max_devices is {most}."
+        if steps <= 0:
+            # Whether there are more to program is looked at when these are.
+            return self._pool.reason
+        chosen = idle.choose(self._session, self._search, min(steps, room))
+        given = sum(each.slots for each in chosen if self._ask(each))
+        if given >= own.lack or len(chosen) == steps:
+            return None
+        if len(chosen) == room:
+            return f"It will have {most} deployables, which is its max_devices."
+        return idle.explain(self._session, self._search)
+
+    def _ask(self, candidate: idle.Candidate) -> bool:
+        deployable = operations.lock(self._session, candidate.uuid)
+        if deployable is None:
+            return False
+        what = wanted.Wanted(
+            image_uuid=self._pool.image_uuid, function_id=self._pool.function_id
+        )
+        try:
+            operations.request(
+                self._session,
+                deployable,
+                what,
+                asked_by=f"function pool {self._pool.name}",
+                pool_uuid=self._pool.uuid,
+            )
+        except (errors.Conflict, errors.NotOffered) as exc:
+            # Somebody was faster than the lock; the next look chooses another.
+            LOG.info("Function pool %s leaves %s: %s", self._pool.name, candidate.uuid, exc)
+            return False
+        return True
