@@ -17,6 +17,7 @@ from oslo_config import cfg
 from cyborg import rpc
 from cyborg.agent import endpoint, passes
 from cyborg.drivers import fake
+from cyborg.tests import messages
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.functional.test_agent import broker, run_agent, run_conductor  # noqa: F401
 from cyborg.tests.glance_server import GlanceServer
@@ -113,6 +114,14 @@ def host(conf, images, tmp_path) -> Iterator[Host]:
     running.control()
 
 
+def await_text(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until the log has the text."""
+    deadline = time.monotonic() + PATIENCE
+    while text not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_function_is_loaded_and_the_agent_looks_again(host):
     host.begin_pass()
     host.begin_pass()
@@ -173,10 +182,12 @@ def test_an_order_to_the_agent_before_is_not_obeyed(host):
     assert host.loaded() == ["", ""]
 
 
-def test_a_deployable_is_programmed_after_the_steps_of_its_handles(host):
+def test_a_deployable_is_programmed_after_the_steps_of_its_handles(host, caplog):
+    caplog.set_level("INFO")
     host.control(prepare={"hang": True})
     with pytest.raises(rpc.HostStepRunning):
         host.prepare(host.handle_step(), 0.1)
+    await_text(caplog, "Fake prepare")
 
     with pytest.raises(rpc.HostStepRunning):
         host.program(host.step("aes", asked_ms=1001), 1)
@@ -205,12 +216,13 @@ def test_the_handles_of_a_deployable_wait_until_it_is_programmed(host):
 
 
 def test_two_regions_of_a_card_are_not_programmed_at_once(host):
-    host.program(host.step("old", region=1))
+    for region in (0, 1):
+        host.program(host.step("old", region=region))
     host.control(program={"hang": True})
     for region in (0, 1):
         with pytest.raises(rpc.HostStepRunning):
             host.program(host.step("aes", region=region, asked_ms=1001), 0.5)
-    assert host.loaded() == ["", "old"]
+        host.await_loaded("", "old")
 
     host.control()
 
@@ -235,6 +247,19 @@ def test_what_is_refused_has_written_nothing(host, changes, sentence):
 
     assert not caught.value.written
     assert host.loaded() == ["old", ""]
+
+
+def test_while_glance_is_down_the_conductor_asks_again(conf, host, images):
+    wire = messages.Wire(images.url)
+    conf.set_override("endpoint_override", wire.url, group="glance")
+    step = host.step("aes")
+    with pytest.raises(rpc.HostStepRunning, match="cannot be fetched now"):
+        host.program(step)
+
+    wire.join()
+
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
+    wire.cut()
 
 
 def test_what_the_driver_refuses_has_written_nothing(host):
@@ -293,10 +318,7 @@ def test_a_pass_that_began_before_is_known_by_its_number(
     host.control(discover={"hang": True})
     caplog.clear()
     run_agent()
-    deadline = time.monotonic() + PATIENCE
-    while "Fake discover" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_text(caplog, "Fake discover")
 
     answer = rpc.run_program(conf, "host-1", step, PATIENCE)
     host.control()
