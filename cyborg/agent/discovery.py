@@ -129,10 +129,7 @@ class Discovery:
             name: driver for name, driver in self._drivers.items() if name not in self._hanging
         }
         host = HostView(self._host, asked, patience=self.timeout / _CLAIM_PART)
-        attempts = {
-            name: _attempt(name, driver, host, self._known.get(name, ()))
-            for name, driver in asked.items()
-        }
+        attempts = {name: _attempt(name, driver, host) for name, driver in asked.items()}
         deadline = time.monotonic() + self.timeout
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
@@ -196,19 +193,15 @@ class Discovery:
         return Findings(devices=accepted, errors=errors)
 
 
-def _attempt(
-    name: str, driver: base.Driver, host: HostView, known: Iterable[base.Device]
-) -> Attempt[_Answer]:
+def _attempt(name: str, driver: base.Driver, host: HostView) -> Attempt[_Answer]:
     view = _DriversView(host=host, driver=name)
-    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view, known))
+    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view))
 
 
-def _discover(
-    name: str, driver: base.Driver, host: base.Host, known: Iterable[base.Device]
-) -> _Answer:
+def _discover(name: str, driver: base.Driver, host: base.Host) -> _Answer:
     labels = {"driver": name, "outcome": "failed"}
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
-        found = _judged(_checked(driver.discover(host)), driver, host, known)
+        found = _judged(_checked(driver.discover(host)), driver, host)
         if isinstance(driver, base.Complaining):
             found = replace(found, errors=(*found.errors, *driver.complaints()))
         seen["outcome"] = "found"
@@ -232,38 +225,24 @@ def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
 
 
 def _judged(
-    devices: tuple[base.Device, ...],
-    driver: base.Driver,
-    host: base.Host,
-    known: Iterable[base.Device],
+    devices: tuple[base.Device, ...], driver: base.Driver, host: base.Host
 ) -> _Answer:
-    """The devices with what is wrong with them, where the driver can tell.
-
-    One of which that cannot be told is as ``known``. If it is not known, nothing is told of any:
-    the conductor knows how they were.
-    """
+    """The devices with what is wrong with them, where the driver can tell."""
     if not isinstance(driver, base.HealthReporting):
         return _Answer(devices)
-    before = {_place(device): device.unhealthy for device in known}
     judged, errors = [], []
     for device in devices:
-        sentence = device.unhealthy
         try:
-            sentence = sentence or driver.health(device, host)
+            sentence = device.unhealthy or driver.health(device, host)
         except Exception as exc:
-            place = _place(device)
-            if place not in before:
-                raise
+            path = device.control_path
+            place = f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}"
             LOG.warning("The health of %s cannot be told", place, exc_info=True)
-            sentence = before[place]
             errors.append(f"The health of {place} cannot be told, {type(exc).__name__}: {exc}")
-        judged.append(replace(device, unhealthy=sentence))
+            judged.append(replace(device, health_unknown=True))
+        else:
+            judged.append(replace(device, unhealthy=sentence))
     return _Answer(tuple(judged), tuple(errors))
-
-
-def _place(device: base.Device) -> str:
-    path = device.control_path
-    return f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}"
 
 
 def _claims(devices: Iterable[base.Device], host: HostView) -> list[str]:

@@ -139,7 +139,7 @@ class Device:
     """A physical card or function, identified on its host by its control path.
 
     ``unhealthy`` says in a sentence why nobody should be given the device; None where all is well
-    or nothing is known.
+    or nothing is known. ``health_unknown`` says that it stays as ill or well as it was.
     """
 
     type: str
@@ -150,6 +150,7 @@ class Device:
     std_board_info: str | None = None
     vendor_board_info: str | None = None
     unhealthy: str | None = None
+    health_unknown: bool = False
 
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
@@ -208,6 +209,7 @@ class Device:
             std_board_info=data.get("std_board_info"),
             vendor_board_info=data.get("vendor_board_info"),
             unhealthy=data.get("unhealthy"),
+            health_unknown=data.get("health_unknown", False),
         )
 
 

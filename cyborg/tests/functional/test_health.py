@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -127,3 +128,18 @@ def test_whoever_has_a_handle_keeps_it(
     hosts.apply(hosts.card("a", prepares=prepares, unhealthy=HOT))
     assert boots.handles(ctx) == held != []
     assert boots.states(ctx) == {uuids[0]: state}
+
+
+@pytest.mark.parametrize("before", [HOT, None])
+def test_a_device_whose_health_cannot_be_told_stays_as_it_was(
+    before: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts.apply(hosts.card("a", unhealthy=before))
+    caplog.clear()
+    unknown = dataclasses.replace(hosts.card("a"), health_unknown=True)
+    hosts.apply(unknown, errors={hosts.DRIVER: "The health of a cannot be told"})
+
+    assert _health() == {"host-1_a": before}
+    assert "healthy" not in caplog.text
+    hosts.apply(hosts.card("a"))
+    assert _health() == {"host-1_a": None}

@@ -175,7 +175,10 @@ def test_a_device_is_reported_with_what_is_wrong_with_it():
 
 
 def test_a_driver_that_cannot_tell_is_no_reason_to_lose_its_devices():
-    findings = found(driver=Doctor(RuntimeError("no"), device(A)))
+    findings = found(driver=Doctor(RuntimeError("no"), device(A)), well=Doctor(None, device(B)))
 
-    assert findings.errors == {}
-    assert findings.devices["driver"][0].unhealthy is None
+    (error,) = findings.errors.items()
+    assert error[0] == "driver"
+    assert error[1].endswith(" cannot be told, RuntimeError: no")
+    assert findings.devices["driver"][0].health_unknown
+    assert not findings.devices["well"][0].health_unknown

@@ -159,49 +159,6 @@ class Claimer(Driver):
         self.judging.wait(PATIENCE)
 
 
-class Judge(Driver):
-    """A driver that finds its devices ill, well, or cannot tell."""
-
-    def __init__(self, *devices: object) -> None:
-        super().__init__(*devices)
-        self.verdict: str | Exception | None = None
-
-    def health(self, device: base.Device, host: base.Host) -> str | None:
-        if isinstance(self.verdict, Exception):
-            raise self.verdict
-        return self.verdict
-
-
-@pytest.mark.parametrize("before", ["it is too hot", None])
-def test_a_device_whose_health_cannot_be_told_stays_as_it_was(before):
-    judge = Judge(GPU)
-    agent = passes(judge=judge, good=Driver(NIC))
-    judge.verdict = before
-    known = agent.run()
-    assert known.devices["judge"][0].unhealthy == before
-
-    judge.verdict = OSError("no such file")
-    for _ in range(2):
-        found = agent.run()
-        assert found.devices == known.devices
-        assert found.errors == {
-            "judge": 'The health of PCI {"bus": "01"} cannot be told, OSError: no such file'
-        }
-
-    judge.verdict = None
-    assert agent.run().errors == {}
-
-
-def test_nothing_is_told_of_devices_whose_health_never_could_be():
-    judge = Judge(GPU)
-    judge.verdict = OSError("no such file")
-
-    found = passes(judge=judge, good=Driver(NIC)).run()
-
-    assert found.devices == {"good": (NIC,)}
-    assert found.errors == {"judge": "OSError: no such file"}
-
-
 class Complainer(Driver):
     def complaints(self) -> list[str]:
         return ["it has no driver", "it is too old"]
