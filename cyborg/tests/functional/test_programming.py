@@ -18,7 +18,7 @@ from cyborg.db import models
 from cyborg.tests import engine, hosts
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.novasink import NovaSink
-from cyborg.tests.service import NAME, RP, Site, until
+from cyborg.tests.service import RP, Site, until
 
 AES, ZIP = "aes-128", "zip-9"
 AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
@@ -64,6 +64,11 @@ class Card:
         found: dict[str, Any] = self.site.call("GET", path, version="2.8")["operations"][0]
         return found
 
+    def is_writing(self) -> bool:
+        """Whether an operation has got that far."""
+        listed = self.site.call("GET", "/operations?state=writing", version="2.8")
+        return bool(listed["operations"])
+
     def runs(self) -> dict[str, Any]:
         """What the API says that it runs."""
         path = f"/deployables/{self.uuid}"
@@ -78,7 +83,7 @@ class Card:
     def traits(self) -> set[str]:
         """Its provider's traits."""
         until(self.site.synced)
-        return set(self.site.placement.below(hosts.ROOT)[NAME].traits)
+        return set(self.site.placement.below(hosts.ROOT)[RP].traits)
 
     def arq(self, **group: str) -> str:
         """An ARQ whose group asks for one handle of the card, and for what is given besides."""
@@ -196,7 +201,7 @@ def test_nothing_is_offered_while_it_is_written(dynamic: Card) -> None:
     dynamic.site.hang("program")
 
     dynamic.program(image_uuid=dynamic.image(AES))
-    until(lambda: dynamic.operation()["state"] == "writing")
+    until(dynamic.is_writing)
 
     assert dynamic.runs()["in_doubt"]
     assert dynamic.offered() == 0
@@ -306,7 +311,7 @@ def test_a_bind_programs_first(dynamic: Card, sink: NovaSink, asked: str) -> Non
     value = {"bitstream_id": image, "function_id": AES, "function_name": "cipher"}[asked]
     dynamic.site.hang("program")
     arq = dynamic.bind(**{asked: value})
-    until(lambda: dynamic.operation()["state"] == "writing")
+    until(dynamic.is_writing)
     assert dynamic.state(arq) == "BindStarted"
     assert sink.events == {}
 
@@ -377,7 +382,7 @@ def test_an_arq_that_is_deleted_meanwhile_leaves_a_known_card(dynamic: Card) -> 
     dynamic.image(AES)
     dynamic.site.hang("program")
     arq = dynamic.bind(function_id=AES)
-    until(lambda: dynamic.operation()["state"] == "writing")
+    until(dynamic.is_writing)
 
     dynamic.site.call("DELETE", f"/accelerator_requests?arqs={arq}")
     assert dynamic.offered() == 0
@@ -392,7 +397,7 @@ def test_another_conductor_takes_over(dynamic: Card) -> None:
     site = dynamic.site
     site.hang("program")
     operation = dynamic.program(image_uuid=dynamic.image(AES)).json()["uuid"]
-    until(lambda: dynamic.operation()["state"] == "writing")
+    until(dynamic.is_writing)
 
     site.replace(conductor_service.ConductorService)
     site.obey()
