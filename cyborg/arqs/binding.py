@@ -162,7 +162,7 @@ def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployabl
             f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {obstacle}; "
             "choose another provider."
         )
-    misfit = _misfit(arq.group, deployable.attributes)
+    misfit = programs.flaw(arq.group) or _misfit(arq.group, deployable.attributes)
     if misfit:
         raise errors.Invalid(
             f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oslo_utils import uuidutils
+
 from cyborg import db, errors, work
 from cyborg.db import models
 from cyborg.programming import operations, wanted
@@ -23,6 +25,14 @@ def obstacle(group: Mapping[str, str], deployable: models.Deployable) -> str | N
         return f"not programmable, and does not run {what}"
     if not what and runs_nothing(deployable):
         return "not programmed yet"
+    return None
+
+
+def flaw(group: Mapping[str, str]) -> str | None:
+    """Why no deployable at all can run what the group asks for, or None."""
+    image = wanted.of_group(group).image_uuid
+    if image is not None and not uuidutils.is_uuid_like(image):
+        return f"accel:bitstream_id {image} is no UUID of an image"
     return None
 
 

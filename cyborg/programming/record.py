@@ -59,8 +59,12 @@ def _read_reports_anew(session: orm.Session, deployable: models.Deployable) -> N
 
 
 def certain(session: orm.Session, deployable: models.Deployable) -> None:
-    """Record that a locked deployable runs what it ran before it was in doubt."""
+    """Record that a locked deployable runs what it ran before it was in doubt.
+
+    Whatever a report has said to the contrary meanwhile is read again.
+    """
     db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=False)
+    _read_reports_anew(session, deployable)
 
 
 def doubt(session: orm.Session, deployable: models.Deployable) -> None:

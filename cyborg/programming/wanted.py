@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+
+from oslo_utils import uuidutils
 
 from cyborg.db import models, program_models
 from cyborg.inventory import programs
@@ -61,6 +64,8 @@ class Wanted:
 def of_group(group: Mapping[str, str]) -> Wanted:
     """The program that a group of a device profile asks for; empty where it asks for none."""
     given = {name: group[key] for key, name in _GROUP_KEYS.items() if group.get(key)}
+    if "image_uuid" in given and uuidutils.is_uuid_like(given["image_uuid"]):
+        given["image_uuid"] = str(uuid.UUID(given["image_uuid"]))
     return Wanted(**given)
 
 

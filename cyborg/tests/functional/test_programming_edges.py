@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What device profiles may ask for, and what is recorded where nothing was written."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db, errors, glance, work
+from cyborg.db import models
+from cyborg.inventory import query
+from cyborg.programming import operations, progress, record, wanted
+from cyborg.tests import boots, engine, hosts
+
+IMAGE = "abcdef00-2222-4222-8222-222222222222"
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+
+def report(function: str) -> None:
+    """The card's region shows that function, "" none."""
+    hosts.apply(hosts.card("a", program_mode="dynamic", function=function))
+
+
+def deployable() -> models.Deployable:
+    (found,) = query.list_deployables()
+    return found
+
+
+@pytest.mark.parametrize("written", [IMAGE.upper(), IMAGE.replace("-", ""), IMAGE])
+def test_a_profile_may_write_a_uuid_in_any_form(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, written: str
+) -> None:
+    report("")
+    uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:bitstream_id": written})
+    boots.bind(ctx, uuids, models.new_uuid())
+    engine.drain(conf)
+    (operation,) = operations.list_operations()
+    assert operation.image_uuid == IMAGE
+
+
+def test_a_profile_may_ask_for_no_image_that_cannot_be(ctx: context.RequestContext) -> None:
+    report("")
+    uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:bitstream_id": "x" * 255})
+    with pytest.raises(errors.Invalid, match=r"accel:bitstream_id x+ is no UUID of an image\."):
+        boots.bind(ctx, uuids, models.new_uuid())
+    assert set(boots.states(ctx).values()) == {"Initial"}
+
+
+def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards() -> None:
+    report("aes")
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Deployable)).one()
+        record.runs(
+            session, row, image_uuid=models.new_uuid(), function_id="aes", programmed_by="user 1"
+        )
+    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    assert progress.read(claim) is not None
+    assert progress.withdraw(claim, _image())
+    report("")
+    assert deployable().in_doubt
+    progress.begin_to_write(claim)
+
+    progress.end_failed(claim, "The checksum is wrong.", unchanged=True)
+
+    # The very report that was not believed meanwhile.
+    report("")
+    found = deployable()
+    assert (found.bitstream_id, found.function_id, found.in_doubt) == (None, None, False)
+
+
+def _image() -> glance.Image:
+    return glance.Image(
+        uuid=IMAGE,
+        name=None,
+        size=4,
+        hash_algo="sha512",
+        hash_value="00",
+        checksum=None,
+        status="active",
+        properties={},
+    )
