@@ -19,6 +19,7 @@ class Request(pecan.Request):
     """One request together with who makes it, at which microversion, and where we are mounted."""
 
     caller: context.RequestContext
+    conf: cfg.ConfigOpts
     version: versions.Version
     #: Items on the longest page of a list.
     max_limit: int
@@ -61,6 +62,7 @@ class RequestHook(hooks.PecanHook):
         """Before the request is routed."""
         request: Request = state.request
         request.answer_headers = {}
+        request.conf = self._conf
         request.version = versions.MIN
         request.max_limit = self._conf.api.max_limit
         request.program_wait = self._conf.programming.answer_timeout

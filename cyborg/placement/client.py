@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -75,6 +75,21 @@ class Listed:
     name: str
     parent_uuid: str | None
     generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestGroup:
+    """What one provider shall have."""
+
+    #: Amounts by resource class.
+    resources: Mapping[str, int]
+    required: frozenset[str]
+    forbidden: frozenset[str]
+
+    @property
+    def traits(self) -> list[str]:
+        """The traits as Placement reads them."""
+        return [*sorted(self.required), *(f"!{name}" for name in sorted(self.forbidden))]
 
 
 @dataclass(slots=True)
@@ -149,6 +164,24 @@ class Client:
     def consumers(self, uuid: str) -> set[str]:
         """The uuids of all who have an allocation of the provider."""
         return set(self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"])
+
+    def find_candidates(
+        self, groups: Sequence[RequestGroup], limit: int
+    ) -> list[tuple[str, ...]]:
+        """Providers that have room for all groups together: for each group one, in their order."""
+        query = {"limit": str(limit), "group_policy": "none"}
+        for number, group in enumerate(groups):
+            self._ensure("/resource_classes", group.resources)
+            self._ensure("/traits", group.required | group.forbidden)
+            amounts = (f"{name}:{amount}" for name, amount in sorted(group.resources.items()))
+            query[f"resources_{number}"] = ",".join(amounts)
+            if group.traits:
+                query[f"required_{number}"] = ",".join(group.traits)
+        found = self._call("GET", "/allocation_candidates", query=query)["allocation_requests"]
+        return [
+            tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
+            for request in found
+        ]
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root where it has no parent, and return its generation."""

@@ -12,6 +12,7 @@ GET_ONE = "cyborg:device_profile:get_one"
 CREATE = "cyborg:device_profile:create"
 UPDATE = "cyborg:device_profile:update"
 DELETE = "cyborg:device_profile:delete"
+CANDIDATES = "cyborg:device_profile:candidates"
 
 _COLLECTION = "/v2/device_profiles"
 
@@ -45,5 +46,11 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             "Delete device profiles.",
             ("DELETE", f"{_COLLECTION}/{{device_profile_uuid or name}}"),
             ("DELETE", f"{_COLLECTION}?value={{names}}"),
+        ),
+        base.rule(
+            CANDIDATES,
+            base.ADMIN_OR_SERVICE,
+            "List where what a device profile asks for could be bound.",
+            ("GET", f"{_COLLECTION}/{{device_profile_uuid or name}}/candidates"),
         ),
     ]

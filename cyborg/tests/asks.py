@@ -52,6 +52,9 @@ REQUESTS = {
     "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.5"),
     "device_profile:delete": Ask(f"DELETE {PROFILES}/{{device_profile}}"),
     "device_profile:delete many": Ask(f"DELETE {PROFILES}?value={{device_profile}}"),
+    "device_profile:candidates": Ask(
+        f"GET {PROFILES}/{{device_profile}}/candidates", microversion="2.9"
+    ),
     "arq:get_all": Ask(f"GET {ARQS}", shows="arq"),
     "arq:get_all 2.4": Ask(f"GET {ARQS}", shows="arq", microversion="2.4"),
     "arq:get_all project": Ask(

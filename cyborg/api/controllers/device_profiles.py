@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from cyborg import profiles
 from cyborg.api import arguments, declare, pages, versions
@@ -11,6 +12,7 @@ from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import aware, self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import device_profiles as schemas
+from cyborg.arqs import candidates
 from cyborg.db import models
 from cyborg.policies import device_profile as policies
 
@@ -19,6 +21,8 @@ _NAME = "req_devprof_list"
 
 class DeviceProfiles(Resource):
     """Device profiles."""
+
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"candidates": {"GET": "candidates"}}
 
     @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.MANY)
     def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +82,42 @@ class DeviceProfiles(Resource):
     def delete_one(self, request: Request, uuid_or_name: str) -> None:
         """Delete a profile."""
         profiles.delete_profiles(request.caller, [_key(uuid_or_name)])
+
+    @declare.operation(
+        policies.CANDIDATES,
+        since=versions.FUNCTION_POOLS,
+        member=schemas.MEMBER,
+        query=schemas.CANDIDATES_QUERY,
+        answer=schemas.CANDIDATES,
+        faults=[501],
+    )
+    def candidates(
+        self, request: Request, uuid_or_name: str, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """List where what a profile asks for could be bound."""
+        profile = profiles.get_profile(request.caller, _key(uuid_or_name))
+        limit = min(given.get("limit", request.max_limit), request.max_limit)
+        found = candidates.find(
+            request.conf, profile.groups, most=request.max_limit, limit=limit
+        )
+        return {"candidates": [_candidate(candidate) for candidate in found]}
+
+
+def _candidate(candidate: candidates.Candidate) -> dict[str, Any]:
+    return {
+        "hostname": candidate.hostname,
+        "reprogrammings": candidate.reprogrammings,
+        "groups": [
+            {
+                "group": choice.group,
+                "rp_uuid": choice.deployable.rp_uuid,
+                "deployable_uuid": choice.deployable.uuid,
+                "preferred": not (choice.lacks_function or choice.lacks_traits),
+                "reprogram": choice.reprogram,
+            }
+            for choice in candidate.choices
+        ],
+    }
 
 
 def _key(text: str) -> profiles.Key:

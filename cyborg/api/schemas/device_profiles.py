@@ -194,3 +194,22 @@ MEMBER = declare.Member(
         "refusal": "Device profile name must have at most {most} characters.",
     },
 )
+
+_CHOICE = fields.shown(
+    "CandidateGroup",
+    group={"type": "integer", "minimum": 0},
+    rp_uuid=fields.UUID,
+    deployable_uuid=fields.UUID,
+    preferred={"type": "boolean"},
+    reprogram={"type": "boolean"},
+)
+_CANDIDATE = fields.shown(
+    "Candidate",
+    hostname=fields.TEXT,
+    reprogrammings={"type": "integer", "minimum": 0},
+    groups={"type": "array", "items": _CHOICE},
+)
+CANDIDATES = fields.shown(
+    "CandidateList", candidates={"type": "array", "items": _CANDIDATE}
+)
+CANDIDATES_QUERY = {"limit": fields.paging(())["limit"]}

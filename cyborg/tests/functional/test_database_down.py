@@ -58,6 +58,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "GET /v2/device_profiles/{uuid_or_name}": ("", None),
     "PUT /v2/device_profiles/{uuid_or_name}": ("", PROFILE),
     "DELETE /v2/device_profiles/{uuid_or_name}": ("", None),
+    "GET /v2/device_profiles/{uuid_or_name}/candidates": ("?limit=1", None),
     "GET /v2/devices": ("?type=FPGA", None),
     "GET /v2/devices/{uuid}": ("", None),
     "DELETE /v2/devices/{uuid}": ("?force=true", None),

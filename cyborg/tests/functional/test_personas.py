@@ -30,6 +30,7 @@ device_profile:create       ok     403     403    403    403     403    ok     4
 device_profile:update       ok     403     403    403    403     403    ok     403      403
 device_profile:delete       ok     403     403    403    403     403    ok     403      403
 device_profile:delete many  ok     403     403    403    403     403    ok     403      403
+device_profile:candidates   501    403     403    403    501     403    501    403      403
 arq:get_all                 ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 arq:get_all 2.4             ok/-   ok/-    ok/-   ok/-   403     -/ok   ok/-   403      403
 arq:get_all project         ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the requests of a device profile could be bound, what the profile prefers first.
+
+For consumers that choose themselves. Placement says what has room; the order is made of what the
+deployables run, which Placement cannot be asked to sort by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import clients, db, errors
+from cyborg.arqs import programs
+from cyborg.db import models
+from cyborg.inventory import programs as functions
+from cyborg.placement import client
+from cyborg.programming import wanted
+
+#: Keys of a group that order candidates and keep none away.
+PREFERRED_FUNCTION = "accel:preferred_function"
+PREFERRED_TRAIT = "accel:preferred_trait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The deployable that would serve one group."""
+
+    #: The index of the group.
+    group: int
+    deployable: models.Deployable
+    #: Whether it does not run the function that is preferred.
+    lacks_function: bool
+    #: How many of the traits that are preferred it does not have.
+    lacks_traits: int
+    #: Whether it would be programmed for the group.
+    reprogram: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Deployables of one host that can serve all groups together."""
+
+    hostname: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def reprogrammings(self) -> int:
+        """How many deployables would be programmed."""
+        return len({each.deployable.id for each in self.choices if each.reprogram})
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Less is better."""
+        lacks_functions = sum(each.lacks_function for each in self.choices)
+        lacks_traits = sum(each.lacks_traits for each in self.choices)
+        return lacks_functions, lacks_traits, self.reprogrammings
+
+
+def find(
+    conf: cfg.ConfigOpts, groups: Sequence[Mapping[str, str]], *, most: int, limit: int
+) -> list[Candidate]:
+    """Candidates for all groups together, the best ones first, ``limit`` at most.
+
+    They are the best of ``most`` that Placement names. From one SELECT.
+
+    :raises NotOffered: there is no Placement
+    :raises ServiceUnavailable: Placement cannot be asked
+    """
+    if not clients.configured(conf, "placement"):
+        raise errors.NotOffered("There is no Placement: [placement] auth_type is not set here.")
+    asked = {
+        index: _request(group)
+        for index, group in enumerate(groups)
+        if any(key.startswith("resources:") for key in group)
+    }
+    try:
+        found = client.Client(conf).find_candidates(list(asked.values()), most) if asked else []
+    except ka_exc.ClientException as exc:
+        raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
+    deployables = _deployables({uuid for providers in found for uuid in providers})
+    candidates = []
+    for providers in found:
+        if all(uuid in deployables for uuid in providers):
+            chosen = [deployables[uuid] for uuid in providers]
+            of_groups = {index: groups[index] for index in asked}
+            candidate = _candidate(of_groups, chosen)
+            if candidate is not None:
+                candidates.append(candidate)
+    return sorted(candidates, key=lambda candidate: candidate.rank)[:limit]
+
+
+def _request(group: Mapping[str, str]) -> client.RequestGroup:
+    keys: dict[str, dict[str, str]] = {"resources": {}, "trait": {}}
+    for key, value in group.items():
+        kind, _, name = key.partition(":")
+        keys.setdefault(kind, {})[name] = value
+    return client.RequestGroup(
+        resources={name: int(amount) for name, amount in keys["resources"].items()},
+        required=frozenset(name for name, how in keys["trait"].items() if how == "required"),
+        forbidden=frozenset(name for name, how in keys["trait"].items() if how == "forbidden"),
+    )
+
+
+def _deployables(providers: set[str]) -> dict[str, models.Deployable]:
+    device = models.Deployable.device
+    query = (
+        sa.select(models.Deployable)
+        .join(device)
+        .join(models.Device.host)
+        .options(
+            orm.contains_eager(device).contains_eager(models.Device.host),
+            orm.joinedload(models.Deployable.attributes),
+        )
+        .where(models.Deployable.rp_uuid.in_(providers))
+    )
+    with db.reader() as session:
+        return {found.rp_uuid: found for found in session.scalars(query).unique()}
+
+
+def _candidate(
+    groups: Mapping[int, Mapping[str, str]], chosen: Sequence[models.Deployable]
+) -> Candidate | None:
+    """The candidate, or None where it could not be bound."""
+    choices = tuple(
+        _choice(index, group, deployable)
+        for (index, group), deployable in zip(groups.items(), chosen, strict=True)
+        if not programs.obstacle(group, deployable)
+    )
+    if len(choices) < len(groups) or _disagree(groups, choices):
+        return None
+    return Candidate(hostname=chosen[0].device.host.node, choices=choices)
+
+
+def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable) -> Choice:
+    function = group.get(PREFERRED_FUNCTION)
+    runs = not deployable.in_doubt and deployable.function_id
+    traits = {row.value for row in deployable.attributes if row.key.startswith("trait")}
+    preferred = {name.strip() for name in group.get(PREFERRED_TRAIT, "").split(",")} - {""}
+    return Choice(
+        group=index,
+        deployable=deployable,
+        lacks_function=bool(function) and not (runs and functions.same(runs, function)),
+        lacks_traits=len(preferred - traits),
+        reprogram=programs.needs_programming(group, deployable),
+    )
+
+
+def _disagree(groups: Mapping[int, Mapping[str, str]], choices: Sequence[Choice]) -> bool:
+    """Whether one deployable would have to run two programs."""
+    needed: dict[int, wanted.Wanted] = {}
+    for choice in choices:
+        what = wanted.of_group(groups[choice.group])
+        if what and not needed.setdefault(choice.deployable.id, what).agrees(what):
+            return True
+    return False

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates of a device profile, in the order that it prefers, over HTTP with a real Placement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import webob
+
+from cyborg import context
+from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.service import Site
+
+AES, ZIP = "aaaa-1", "zzzz-2"
+FPGA = {"resources:FPGA": "1"}
+PATH = "/device_profiles/p/candidates"
+
+
+@pytest.fixture
+def rack(site: Site) -> Site:
+    """A host whose cards run nothing, two functions and one of them with a trait more."""
+    cards = {
+        "idle": {"function": ""},
+        "zip": {"function": ZIP},
+        "aes": {"function": AES, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")},
+        "fixed": {"program_mode": None, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FIXED")},
+    }
+    devices = []
+    for number, (name, fields) in enumerate(cards.items()):
+        numbers = range(8 * number, 8 * number + 2)
+        known: dict[str, Any] = {"program_mode": "dynamic", **fields}
+        devices.append(hosts.device(name, hosts.deployable(f"host-1_{name}", numbers, **known)))
+    site.placement.make_provider(hosts.ROOT)
+    hosts.apply(*devices)
+    site.placement.sync()
+    return site
+
+
+def profile(site: Site, *groups: dict[str, str]) -> None:
+    body = [{"name": "p", "groups": [FPGA | group for group in groups]}]
+    site.call("POST", "/device_profiles", body)
+
+
+def candidates(site: Site, query: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = site.call("GET", PATH + query, version="2.9")["candidates"]
+    return found
+
+
+def cards(site: Site, query: str = "") -> list[str]:
+    """The cards of the candidates, each with how often it would be programmed where it would."""
+    names = {provider_uuid(f"host-1_{name}"): name for name in ("idle", "zip", "aes", "fixed")}
+    return [
+        "+".join(names[group["rp_uuid"]] for group in candidate["groups"])
+        + (f" {candidate['reprogrammings']}" if candidate["reprogrammings"] else "")
+        for candidate in candidates(site, query)
+    ]
+
+
+def test_a_preferred_function_comes_first_and_keeps_nothing_away(rack: Site) -> None:
+    profile(rack, {"accel:preferred_function": "AAAA1"})
+    found = cards(rack)
+    assert found[0] == "aes"
+    assert sorted(found) == ["aes", "fixed", "idle", "zip"]
+    preferred = [candidate["groups"][0]["preferred"] for candidate in candidates(rack)]
+    assert preferred == [True, False, False, False]
+    assert cards(rack, "?limit=1") == ["aes"]
+
+
+def test_preferred_traits_come_first(rack: Site) -> None:
+    profile(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
+    assert cards(rack)[0] == "fixed"
+
+
+def test_what_must_be_programmed_comes_after_what_runs_it(rack: Site) -> None:
+    profile(rack, {"accel:function_id": ZIP, "accel:preferred_trait": "CUSTOM_FAKE_DEVICE"})
+    # What cannot be programmed and does not run it could not be bound.
+    assert cards(rack)[0] == "zip"
+    assert sorted(cards(rack)) == ["aes 1", "idle 1", "zip"]
+
+
+def test_groups_are_served_together(rack: Site) -> None:
+    profile(rack, {"accel:function_id": ZIP}, {"accel:function_id": AES})
+    found = cards(rack)
+    assert found[0] == "zip+aes"
+    # No card can run both.
+    assert sorted(found) == sorted(
+        ["zip+aes", "zip+idle 1", "idle+aes 1", "aes+zip 2", "aes+idle 2", "idle+zip 2"]
+    )
+    with_traits = {"trait:CUSTOM_FAST": "forbidden", "trait:CUSTOM_FAKE_DEVICE": "required"}
+    body = {"name": "p", "groups": [FPGA | with_traits]}
+    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    assert sorted(cards(rack)) == ["fixed", "idle", "zip"]
+
+
+def test_what_nobody_has_has_no_candidates(rack: Site) -> None:
+    profile(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
+    assert cards(rack) == []
+
+
+def test_a_candidate_can_be_bound(rack: Site, ctx: context.RequestContext) -> None:
+    profile(rack, {"accel:preferred_function": AES})
+    created = rack.call("POST", "/accelerator_requests", {"device_profile_name": "p"})
+    (uuid,) = (arq["uuid"] for arq in created["arqs"])
+    best = candidates(rack)[0]
+    where = {"hostname": best["hostname"], "device_rp_uuid": best["groups"][0]["rp_uuid"]}
+    boots.bind(ctx, [uuid], models.new_uuid(), **where)
+    engine.drain(rack.conf)
+    assert rack.call("GET", f"/accelerator_requests/{uuid}")["state"] == "Bound"
+    assert rack.call("GET", "/operations", version="2.9")["operations"] == []
+
+
+def test_without_placement_it_is_refused(rack: Site) -> None:
+    profile(rack, {})
+    rack.placement.before = lambda _method, _path: webob.Response(status=500)
+    assert rack.ask("GET", PATH, version="2.9").status_code == 503
+    rack.placement.obey()
+    assert rack.ask("GET", PATH, version="2.8").status_code == 404
+    assert rack.ask("GET", f"{PATH}?limit=0", version="2.9").status_code == 400
+    missing = rack.ask("GET", "/device_profiles/gone/candidates", version="2.9")
+    assert missing.status_code == 404
+    rack.conf.clear_override("auth_type", group="placement")
+    assert rack.ask("GET", PATH, version="2.9").status_code == 501
+
+
+def test_one_request_and_three_selects(
+    rack: Site,
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+) -> None:
+    profile(rack, {"trait:CUSTOM_FAKE_DEVICE": "required"}, {})
+    candidates(rack)
+    rack.placement.calls.clear()
+    with count_sql() as counter:
+        assert len(candidates(rack)) > 4
+    assert len(counter.statements) == 3
+    assert rack.placement.calls == ["GET /allocation_candidates"]
