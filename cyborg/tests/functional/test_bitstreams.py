@@ -10,6 +10,7 @@ import hashlib
 import pathlib
 import threading
 import time
+from typing import Any
 
 import pytest
 from castellan import key_manager
@@ -41,7 +42,7 @@ def cache(conf, folder):
     return bitstreams.Cache(conf)
 
 
-def step_for(image: str, data: bytes, **changes: object) -> rpc.ProgramStep:
+def step_for(image: str, data: bytes, **changes: Any) -> rpc.ProgramStep:
     """The order to load an image of which Glance tells the truth."""
     step = dataclasses.replace(
         test_payloads.program_step(),

@@ -30,6 +30,11 @@ class Agent:
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
         self.asked.append(step["action"])
 
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        raise AssertionError("nobody asks for it here")
+
 
 @pytest.fixture
 def agent(conf: cfg.ConfigOpts) -> Iterator[Agent]:

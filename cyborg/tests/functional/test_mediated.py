@@ -86,6 +86,11 @@ class Agent:
         paths = devices.iterdir() if devices.is_dir() else ()
         return {path.name: (path / "mdev_type").readlink().name for path in paths}
 
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        raise AssertionError("nobody asks for it here")
+
 
 @pytest.fixture
 def agent(conf: cfg.ConfigOpts, simulate_live: Any) -> Iterator[Agent]:

@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.agent import endpoint, passes
-from cyborg.drivers import fake
+from cyborg.drivers import base, fake
 from cyborg.tests import messages
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.functional.test_agent import broker, run_agent, run_conductor  # noqa: F401
@@ -24,6 +24,13 @@ from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.unit import test_payloads
 
 PATIENCE = 60
+
+
+class Plain:
+    """A driver that cannot program."""
+
+    def discover(self, host: base.Host) -> list[base.Device]:
+        return []
 
 
 class Host:
@@ -43,7 +50,7 @@ class Host:
         self._control = folder / "control"
         self._began = 0
         self.endpoint = endpoint.Endpoint(
-            conf, {"fake_driver": self._driver, "plain": contract}, 5, self._counter
+            conf, {"fake_driver": self._driver, "plain": Plain()}, 5, self._counter
         )
         self.begin_pass = self._counter.begin
 
@@ -51,7 +58,7 @@ class Host:
         """Let the driver do this from now on."""
         self._control.write_text(json.dumps(sections))
 
-    def step(self, function: str | None, region: int = 0, **changes: object) -> rpc.ProgramStep:
+    def step(self, function: str | None, region: int = 0, **changes: Any) -> rpc.ProgramStep:
         """The order to load the function, which a new image has; None: an image that is none."""
         data = json.dumps({"function": function} if function else {}).encode()
         target = contract.program_targets(self._driver.discover(contract.Host()))[region]
@@ -73,7 +80,7 @@ class Host:
         )
         return dataclasses.replace(step, **changes)
 
-    def handle_step(self, region: int = 0, **changes: object) -> rpc.HostStep:
+    def handle_step(self, region: int = 0, **changes: Any) -> rpc.HostStep:
         """The order to prepare the first handle of a region."""
         target = contract.program_targets(self._driver.discover(contract.Host()))[region]
         step = dataclasses.replace(
@@ -323,7 +330,7 @@ def test_a_pass_that_began_before_is_known_by_its_number(
     answer = rpc.run_program(conf, "host-1", step, PATIENCE)
     host.control()
 
-    shown = {}
+    shown: dict[int, str | None] = {}
     while len(shown) < 2:
         report = conductor.reports.get(timeout=PATIENCE)
         (device,) = report.devices["fake_driver"]

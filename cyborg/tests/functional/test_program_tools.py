@@ -47,11 +47,14 @@ def attempt(name: str, tool: str, bitstream: str, address: str, timeout: int = 6
     privileged._FPGACONF = privileged._XBMGMT = tool
     text = f"[programming]\ntool_timeout = {timeout}\n"
     conf = passes.configured(text, [], "host-1")
-    made = {"intel": intel_fpga.IntelFpgaDriver, "xilinx": xilinx_fpga.XilinxFpgaDriver}[name]
+    drivers: dict[str, Callable[..., base.Programmable]] = {
+        "intel": intel_fpga.IntelFpgaDriver,
+        "xilinx": xilinx_fpga.XilinxFpgaDriver,
+    }
     path = base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address))
     target = base.ProgramTarget(deployable="host-1_card", control_path=path, attach_handles=())
     try:
-        done = made(conf).program(target, pathlib.Path(bitstream))
+        done = drivers[name](conf).program(target, pathlib.Path(bitstream))
     except Exception as exc:  # noqa: BLE001 - whatever a driver raises
         return f"{type(exc).__name__}: {exc}"
     return f"{done.function} by {done.verified_by}"
