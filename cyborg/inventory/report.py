@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import changes, missing, news
+from cyborg.inventory import changes, elsewhere, missing, news
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # One that has found something may still have a sentence about what it left out.
         failed = report.errors.keys() - report.devices.keys()
-        plan = changes.diff(known, report.devices, failed_drivers=failed)
+        reported, moved = elsewhere.leave_out(known, report.devices)
+        plan = changes.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
         healths, known_news = plan.health_changes(), news.of_known(plan)
@@ -111,6 +112,8 @@ def _apply(report: rpc.HostReport) -> bool:
             new = changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
+            if moved and elsewhere.is_doubled(session, host.id):
+                raise db.RestartTransaction
         except (
             db_exc.DBReferenceError,
             db_exc.DBDuplicateEntry,
@@ -123,7 +126,7 @@ def _apply(report: rpc.HostReport) -> bool:
         host.node = report.node
         host.driver_errors = errors
         # What could not be taken in must be tried with the next report, though it be the same.
-        left_out = errors != dict(report.errors) or changes.waits(plan)
+        left_out = moved or errors != dict(report.errors) or changes.waits(plan)
         host.report_digest = None if left_out else report.digest()
         came_up, host.removed = host.down, False
         for name, value in _seen(report).items():

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A handle that is held is given to nobody else, though it is reported in another deployable."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db
+from cyborg.arqs import release
+from cyborg.db import models
+from cyborg.inventory import elsewhere
+from cyborg.inventory.changes import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+OLD, NEW = "host-1_a", "host-1_b"
+
+
+def _report(name: str) -> None:
+    hosts.apply(hosts.device("card", hosts.deployable(name, range(3))))
+
+
+def _bound(ctx: context.RequestContext, conf: cfg.ConfigOpts, name: str, count: int) -> str:
+    """Bind so many, those that can be, for an instance."""
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, count), instance, device_rp_uuid=provider_uuid(name))
+    engine.drain(conf)
+    return instance
+
+
+def _held() -> list[str]:
+    """What guests have, by what it is on the host."""
+    handle = models.AttachHandle
+    query = sa.select(handle.attach_info).join(models.Arq).order_by(handle.attach_info)
+    with db.reader() as session:
+        return list(session.scalars(query))
+
+
+def test_a_deployable_with_another_name(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, placement: PlacementServer, root: str
+) -> None:
+    _report(OLD)
+    first = _bound(ctx, conf, OLD, 2)
+    _report(NEW)
+    placement.sync()
+    assert placement.offered(provider_uuid(NEW)) == {"FPGA": (1, 0)}
+
+    _bound(ctx, conf, NEW, 3)
+
+    assert len(_held()) == len(set(_held())) == 3
+    release.delete_instance_arqs(ctx, first)
+    _report(NEW)
+    placement.sync()
+    assert placement.offered(provider_uuid(NEW)) == {"FPGA": (3, 0)}
+    assert provider_uuid(OLD) not in placement.below(hosts.ROOT)
+
+
+def test_one_that_is_taken_while_the_report_is_applied(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    monkeypatch: pytest.MonkeyPatch,
+    database_kind: str,
+) -> None:
+    if database_kind == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    _report(OLD)
+    look = elsewhere.leave_out
+    binds: list[threading.Thread] = []
+
+    def look_too_early(*arguments: Any) -> Any:
+        found = look(*arguments)
+        if not binds:
+            binds.append(threading.Thread(target=_bound, args=(ctx, conf, OLD, 1)))
+            binds[0].start()
+            binds[0].join()
+        return found
+
+    monkeypatch.setattr(elsewhere, "leave_out", look_too_early)
+    _report(NEW)
+    _bound(ctx, conf, NEW, 3)
+
+    assert len(binds) == 1
+    assert len(_held()) == len(set(_held())) == 3
