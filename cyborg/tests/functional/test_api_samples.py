@@ -17,6 +17,7 @@ from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.placement_server import PlacementServer
 
 REFERENCE = pathlib.Path(__file__).parents[3] / "api-ref"
 SAMPLES = REFERENCE / "samples"
@@ -160,6 +161,35 @@ def test_programming(api: Api) -> None:
         operation["history"] = operation["history"][:1]
     assert shape(found) == shape(expected)
     assert shape(shown) == shape(expected["operations"][0])
+
+
+def test_function_pools(api: Api) -> None:
+    created = api.call("POST", "/v2/function_pools", sample("function-pool-create-request"))
+    assert shape(created) == shape(sample("function-pool-create-response"))
+    path = f"/v2/function_pools/{created['uuid']}"
+    replaced = api.call("PUT", path, sample("function-pool-replace-request"))
+    assert shape(replaced) == shape(sample("function-pool-replace-response"))
+    assert shape(api.call("GET", path)) == shape(sample("function-pool-show-response"))
+    found = api.call("GET", "/v2/function_pools")
+    assert shape(found) == shape(sample("function-pool-list-response"))
+
+
+def test_function_misses(api: Api) -> None:
+    body = sample("device-profile-create-request")
+    body["groups"][0]["accel:function_id"] = sample("function-pool-create-request")["function_id"]
+    api.call("POST", "/v2/device_profiles", body)
+    api.call("POST", "/v2/function_pools", sample("function-pool-create-request"))
+    missed = api.call("POST", "/v2/function_misses", sample("function-miss-request"))
+    assert shape(missed) == shape(sample("function-miss-response"))
+
+
+def test_candidates(placement: PlacementServer, api: Api) -> None:
+    placement.make_provider(hosts.ROOT)
+    placement.sync()
+    groups = [{"resources:FPGA": "1"}]
+    api.call("POST", "/v2/device_profiles", {"name": "p", "groups": groups})
+    found = api.call("GET", "/v2/device_profiles/p/candidates")
+    assert shape(found) == shape(sample("device-profile-candidates-response"))
 
 
 def test_programming_with_an_image_that_runs_already(api: Api) -> None:
