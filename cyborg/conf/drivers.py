@@ -53,7 +53,7 @@ FAKE_OPTS: list[cfg.Opt] = [
         "fail or hang on demand. A step that hangs goes on when the file no longer says so. "
         "Programming waits and hangs while nothing is loaded, and fails there; with "
         '"fail_at": "start" it fails before it has changed anything, with "fail_at": "end" when '
-        "the function is loaded.",
+        'the function is loaded. The key unhealthy says what ails devices: {"0": "sentence"}.',
     ),
 ]
 

@@ -85,6 +85,7 @@ class FakeDriver:
             model="miss model info",
             std_board_info=json.dumps({"device_id": "0xabcd", "class": "Fake class"}),
             vendor_board_info="fake_vendor_info",
+            unhealthy=self._wanted("unhealthy").get(str(number)),
             control_path=path,
             deployables=tuple(self._deployables(name, path, handles)),
         )

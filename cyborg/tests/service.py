@@ -192,6 +192,10 @@ class Site:
         self._services[self._services.index(old)] = new
         new.start()
 
+    def ail(self, *devices: int) -> None:
+        """Let these fake devices be unhealthy, from the next report on."""
+        self._control_steps({"unhealthy": {str(number): "It is on fire." for number in devices}})
+
     def obey(self, *actions: str) -> None:
         """Let these host steps work again, or all of them, and tell the conductor to try now."""
         self._wanted = {
