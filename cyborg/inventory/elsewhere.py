@@ -7,7 +7,7 @@ them. Nobody else is given those until they are free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -20,38 +20,41 @@ Reported = Mapping[str, Sequence[base.Device]]
 _Key = tuple[str, str]
 
 
-def leave_out(known: Iterable[models.Device], reported: Reported) -> tuple[Reported, bool]:
-    """The report less what is held elsewhere on the host, and whether any handle has moved."""
-    rows = [row for device in known for row in device.deployables]
-    handles = [(row.name, handle) for row in rows for handle in row.attach_handles]
-    places = {(handle.attach_type, handle.attach_info): name for name, handle in handles}
-    moved = any(
-        places.get(_key(handle), part.name) != part.name
+def leave_out(known: Iterable[models.Device], reported: Reported) -> tuple[Reported, Set[str]]:
+    """The report less what is held elsewhere on the host, and the infos of handles that moved."""
+    told = {
+        (part.name, _key(handle))
         for devices in reported.values()
         for device in devices
         for part in device.deployables
         for handle in part.attach_handles
-    )
-    if not moved:
-        return reported, False
-    holders = {
-        (handle.attach_type, handle.attach_info): name for name, handle in handles if handle.arq
     }
+    handles = {
+        (row.name, (handle.attach_type, handle.attach_info)): handle.arq is not None
+        for device in known
+        for row in device.deployables
+        for handle in row.attach_handles
+    }
+    gone = {place: is_held for place, is_held in handles.items() if place not in told}
+    new = told - handles.keys()
+    moved = {key for _, key in gone} & {key for _, key in new}
+    if not moved:
+        return reported, set()
+    held = {key for (_, key), is_held in gone.items() if is_held}
+    taken = {place for place in new if place[1] in held}
     left = {
         driver: tuple(
-            replace(device, deployables=tuple(_free(each, holders) for each in device.deployables))
+            replace(device, deployables=tuple(_free(each, taken) for each in device.deployables))
             for device in devices
         )
         for driver, devices in reported.items()
     }
-    return left, True
+    return left, {info for _, info in moved}
 
 
-def _free(deployable: base.Deployable, holders: Mapping[_Key, str]) -> base.Deployable:
+def _free(deployable: base.Deployable, taken: Set[tuple[str, _Key]]) -> base.Deployable:
     handles = tuple(
-        handle
-        for handle in deployable.attach_handles
-        if holders.get(_key(handle), deployable.name) == deployable.name
+        each for each in deployable.attach_handles if (deployable.name, _key(each)) not in taken
     )
     number = min(deployable.num_accelerators, len(handles))
     return replace(deployable, attach_handles=handles, num_accelerators=number)
@@ -61,8 +64,10 @@ def _key(handle: base.AttachHandle) -> _Key:
     return handle.attach_type, base.canonical_json(dict(handle.attach_info))
 
 
-def is_doubled(session: orm.Session, host_id: int) -> bool:
-    """Whether a handle that is there is held as one that is not: it was taken since we looked."""
+def is_doubled(session: orm.Session, host_id: int, moved: Set[str]) -> bool:
+    """Whether one that moved is held where it was: it was taken since we looked."""
+    if not moved:
+        return False
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
     of_host = sa.select(deployable.id).join(device).where(device.host_id == host_id)
     other = orm.aliased(handle)
@@ -77,6 +82,7 @@ def is_doubled(session: orm.Session, host_id: int) -> bool:
         )
         .where(
             handle.missing.is_(True),
+            handle.attach_info.in_(moved),
             other.missing.is_(False),
             handle.deployable_id.in_(of_host),
             other.deployable_id.in_(of_host),

@@ -112,7 +112,7 @@ def _apply(report: rpc.HostReport) -> bool:
             new = changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
-            if moved and elsewhere.is_doubled(session, host.id):
+            if elsewhere.is_doubled(session, host.id, moved):
                 raise db.RestartTransaction
         except (
             db_exc.DBReferenceError,
@@ -126,7 +126,7 @@ def _apply(report: rpc.HostReport) -> bool:
         host.node = report.node
         host.driver_errors = errors
         # What could not be taken in must be tried with the next report, though it be the same.
-        left_out = moved or errors != dict(report.errors) or changes.waits(plan)
+        left_out = bool(moved) or errors != dict(report.errors) or changes.waits(plan)
         host.report_digest = None if left_out else report.digest()
         came_up, host.removed = host.down, False
         for name, value in _seen(report).items():
