@@ -2,8 +2,8 @@
 """Everything that Cyborg writes to a host, and the only code that needs privileges for it.
 
 Each function runs in a helper process that oslo.privsep starts at the first call, with the one
-capability that writing to sysfs takes; what erases disks, and what programs FPGAs by their vendors'
-tools, runs in others, which have more.
+capability that writing to sysfs takes; what erases disks runs in another, which has one more, and
+the vendors' tools that program FPGAs are run by a third.
 Arguments come from messages, so each is checked here, behind the border, before it becomes part of
 a path. What the kernel answers is raised as it is: an :class:`OSError` with its number, which names
 the file and what was written.
@@ -43,16 +43,13 @@ erasing = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN],
 )
 
-#: ``[cyborg_program]``, a helper of its own: the vendors' tools open devices and pin memory.
+#: ``[cyborg_program]``, a helper of its own, which has to be root: a vendor's tool that any other
+#: user starts has no capability, whatever the helper has.
 programming = priv_context.PrivContext(
     "cyborg",
     cfg_section="cyborg_program",
     pypath=f"{__name__}.programming",
-    capabilities=[
-        capabilities.CAP_DAC_OVERRIDE,
-        capabilities.CAP_IPC_LOCK,
-        capabilities.CAP_SYS_ADMIN,
-    ],
+    capabilities=[capabilities.CAP_DAC_OVERRIDE],
 )
 
 _FPGACONF = "/usr/bin/fpgaconf"

@@ -7,9 +7,13 @@ The tools are recorded ones: they note their arguments and change sysfs as the r
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import shlex
 import shutil
 import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 
@@ -17,6 +21,7 @@ import pytest
 
 from cyborg.drivers import base, intel_fpga, pci, privileged, xilinx_fpga
 from cyborg.tests.contract import passes
+from cyborg.tests.simulated import preload
 
 TOOL = pathlib.Path(__file__).parents[1] / "data" / "tools" / "tool.sh"
 
@@ -254,3 +259,53 @@ def test_no_path_is_taken_for_an_option(place):
             tool("0000:3b:00.0", place, 1)
         with pytest.raises(ValueError, match="cannot be part of a path"):
             tool("0000:3b:00.0; reboot", place, 1)
+
+
+HELPER = (
+    "from cyborg.drivers import privileged; privileged._FPGACONF = '{tool}'; "
+    "from oslo_privsep import daemon; daemon.helper_main()"
+)
+HELPED = """
+import sys
+from oslo_config import cfg
+from cyborg.drivers import privileged
+cfg.CONF(["--config-file", sys.argv[1]], project="cyborg")
+privileged.act_alone()
+assert privileged.programming.client_mode
+for timeout in (60, 1):
+    try:
+        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout)
+    except OSError as exc:
+        print(type(exc).__name__, exc)
+    else:
+        print("done")
+"""
+
+
+def test_a_helper_that_is_root_runs_the_tool(tool, tmp_path):
+    if os.geteuid() != 0:
+        preload.missing("this test needs root")
+    config = tmp_path / "cyborg.conf"
+    helper = shlex.join([sys.executable, "-c", HELPER.format(tool=tool)])
+    command = f"{helper} --config-file {config}".replace("$", "$$")
+    config.write_text(f"[cyborg_program]\nhelper_command = {command}\n")
+    (tmp_path / "behaviour").write_text(
+        f"""[ -e {tmp_path}/again ] && exec sleep 600
+        touch {tmp_path}/again
+        id -u > {tmp_path}/who
+        """
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", HELPED, str(config)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "done"
+    assert second.startswith("TimeoutError")
+    assert (tmp_path / "who").read_text() == "0\n"
