@@ -9,25 +9,31 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, notifications
-from cyborg.db import models
+from cyborg.db import models, program_models
 from cyborg.notifications import notices
 
 
 def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     """Delete what is missing from the host and held by no ARQ: handles, deployables, devices.
 
-    Returns the ids of the devices. A constant number of statements. The caller has wanted
+    Returns the ids of the devices. A constant number of statements. What is being programmed stays:
+    some cards leave the bus while they are written. The caller has wanted
     ``placement/<host>`` in this transaction: the lock on that row keeps two from discarding at
     once, of whom neither would see that the last handle of a deployable is gone.
     """
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
-    of_host = sa.select(deployable.id).join(device).where(device.host_id == host_id)
+    programmed = sa.exists().where(program_models.Operation.active == deployable.uuid)
+    of_host = (
+        sa.select(deployable.id)
+        .join(device)
+        .where(device.host_id == host_id, ~sa.and_(deployable.missing.is_(True), programmed))
+    )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     _delete_selected(
         session, handle, handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
     )
     has_handles = sa.exists().where(handle.deployable_id == deployable.id)
-    bare_parts = sa.and_(deployable.missing.is_(True), ~has_handles)
+    bare_parts = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
     if empty := _childless(session, host_id, bare_parts):
         delete_deployables(session, empty)
     has_deployables = sa.exists().where(deployable.device_id == device.id)

@@ -58,16 +58,32 @@ def read(claim: work.Claim) -> Situation | None:
         work.hold(session, claim)
         deployable = operations.lock(session, claim.key)
         operation = operations.active_on(session, claim.key)
-        if deployable is None or deployable.missing:
+        if deployable is None or (deployable.missing and not _is_written(operation)):
             if operation is not None:
-                values = {"error": _GONE, "fault": operations.BROKEN}
-                operations.move(session, operation, operations.FAILED, _GONE, **values)
+                _end_gone(session, deployable, operation)
             return None
         if operation is None and deployable.in_doubt:
             operation = _recovery(session, deployable)
         if operation is None:
             return None
         return _situation(session, deployable, operation)
+
+
+def _is_written(operation: program_models.Operation | None) -> bool:
+    """Whether the host is at it, or was; some cards leave the bus while they are written."""
+    return operation is not None and operation.state == operations.WRITING
+
+
+def _end_gone(
+    session: orm.Session,
+    deployable: models.Deployable | None,
+    operation: program_models.Operation,
+) -> None:
+    values = {"error": _GONE, "fault": operations.BROKEN}
+    operations.move(session, operation, operations.FAILED, _GONE, **values)
+    if deployable is not None:
+        record.certain(session, deployable)
+        _want_placement(session, deployable)
 
 
 def _recovery(
@@ -105,9 +121,9 @@ def _situation(
     )
     found = session.execute(query).one()
     handle, attribute = models.AttachHandle, models.Attribute
-    handles = sa.select(handle).where(
-        handle.deployable_id == deployable.id, handle.missing.is_(False)
-    )
+    # All of them while it is away, so that the host is asked for the same again.
+    shown = sa.or_(handle.missing.is_(False), sa.literal(deployable.missing))
+    handles = sa.select(handle).where(handle.deployable_id == deployable.id, shown)
     attributes = sa.select(attribute).where(attribute.deployable_id == deployable.id)
     return Situation(
         deployable=deployable,

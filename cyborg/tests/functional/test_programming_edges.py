@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, glance, work
+from cyborg import context, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import operations, progress, record, wanted
@@ -55,11 +55,7 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
         record.runs(
             session, row, image_uuid=models.new_uuid(), function_id="aes", programmed_by="user 1"
         )
-    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    assert progress.read(claim) is not None
-    assert progress.withdraw(claim, _image())
+    claim = _withdrawn()
     report("")
     assert deployable().in_doubt
     progress.begin_to_write(claim)
@@ -70,6 +66,69 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     report("")
     found = deployable()
     assert (found.bitstream_id, found.function_id, found.in_doubt) == (None, None, False)
+
+
+@pytest.fixture
+def claim() -> work.Claim:
+    """The operation on the card's region, which is being written by the host."""
+    report("")
+    claim = _withdrawn()
+    progress.begin_to_write(claim)
+    return claim
+
+
+def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None:
+    before = progress.read(claim)
+    assert before is not None
+    hosts.apply()
+    assert [found.uuid for found in query.list_deployables()] == [claim.key]
+    away = progress.read(claim)
+    assert away is not None
+    # The host is asked for the same, and so goes on with what it does.
+    assert _handles(away) == _handles(before)
+    answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
+    progress.end_well(claim, away, answer)
+    report("aes")
+    found = deployable()
+    assert (found.uuid, found.bitstream_id, found.function_id) == (claim.key, IMAGE, "aes")
+    assert (found.missing, found.in_doubt) == (False, False)
+
+
+def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
+    hosts.apply()
+    progress.end_failed(claim, "There is no such card.", unchanged=False)
+    hosts.apply()
+    assert query.list_deployables() == []
+
+
+def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
+    report("")
+    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    hosts.apply()
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    assert progress.read(claim) is None
+    (operation,) = operations.list_operations()
+    assert (operation.state, operation.error) == (
+        operations.FAILED,
+        "The deployable is gone from its host.",
+    )
+    hosts.apply()
+    assert query.list_deployables() == []
+
+
+def _withdrawn() -> work.Claim:
+    """An operation that is about to be written."""
+    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    assert progress.read(claim) is not None
+    assert progress.withdraw(claim, _image())
+    return claim
+
+
+def _handles(situation: progress.Situation) -> list[str]:
+    return [handle.uuid for handle in situation.handles]
 
 
 def _image() -> glance.Image:
