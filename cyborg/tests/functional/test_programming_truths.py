@@ -102,7 +102,7 @@ class Fpgas(Cloud):
         for name, keys in PROFILES.items():
             groups = [{"resources:FPGA": "1"} | keys]
             profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
-        #: How often each answer to a program step is lost or wrong.
+        #: How often hardware was written.
         self.writes = 0
 
     def run_program(
@@ -141,13 +141,11 @@ class Fpgas(Cloud):
         # What was lost may be put back under them.
         if function != (card.loaded or card.before):
             assert [guest.uuid for guest in guests] == []
-        assert self.placement.offered(card.provider)["FPGA"][0] == card.handles
         assert self.free(card) == 0
 
     def free(self, card: Fpga) -> int:
         """How many of the card's handles Placement reserves for nobody."""
-        total, reserved = self.placement.offered(card.provider).get("FPGA", (0, 0))
-        return total - reserved
+        return self.placement.shows("FPGA").get(card.provider, (0, frozenset()))[0]
 
     def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
         """Glance's side."""
@@ -340,12 +338,12 @@ class Machine(stateful.RuleBasedStateMachine):
         told = not work.is_wanted(work.PLACEMENT, "host-1")
         for card in self.cards.values():
             card.lost = card.lost and not (card.looked_at and told)
-        tree = self.cloud.placement.below(hosts.ROOT)
+        shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
-            if card.provider in tree and not card.lost and self.cloud.free(card):
+            free, traits = shows.get(card.provider, (0, frozenset()))
+            if free and not card.lost:
                 expected = {programs.function_trait("FAKE", card.loaded)} if card.loaded else set()
-                shown = {trait for trait in tree[card.provider].traits if "FUNCTION_ID" in trait}
-                assert shown == expected
+                assert {trait for trait in traits if "FUNCTION_ID" in trait} == expected
                 assert card.loaded or card.mode == "dynamic"
 
     def _assert_served(self, guest: Guest) -> None:
