@@ -192,6 +192,10 @@ class Site:
         self._services[self._services.index(old)] = new
         new.start()
 
+    def slow_down(self, *actions: str, seconds: float) -> None:
+        """Let these host steps take so long."""
+        self._control_steps({action: {"seconds": seconds} for action in actions})
+
     def ail(self, *devices: int) -> None:
         """Let these fake devices be unhealthy, from the next report on."""
         self._control_steps({"unhealthy": {str(number): "It is on fire." for number in devices}})
