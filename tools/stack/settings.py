@@ -275,7 +275,11 @@ class Settings:
                 "placement": self._user("cyborg"),
                 "nova": self._user("cyborg"),
                 # Soon, because tests wait for it.
-                "conductor": {"instance_audit_interval": 5, "instance_grace": 10},
+                "conductor": {
+                    "instance_audit_interval": 5,
+                    "instance_grace": 10,
+                    "arq_expiry": 120,
+                },
             },
         )
 

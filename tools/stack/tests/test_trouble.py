@@ -141,7 +141,11 @@ def test_both_conductors_are_killed_during_boots(scene):
 
 @pytest.mark.parametrize("name", ["nova", "cyborg"])
 def test_an_api_is_restarted_during_boots(scene, name):
-    """What Nova cannot reach it may give up: then the server fails, but nothing of it stays."""
+    """What Nova cannot reach it may give up: then the server fails, but nothing of it stays.
+
+    A request of which Nova did not get to know, as our API ended before it answered, is nobody's:
+    it holds nothing, and expires.
+    """
     servers = [scene.create(name=f"guest-{number}") for number in range(3)]
     restarting = threading.Thread(target=scene.stack.restart, args=(name,))
     restarting.start()
