@@ -217,8 +217,10 @@ def _nest(plan: Plan, new: Iterable[models.Deployable]) -> None:
             above = by_name.get(parents[row.name] or "")
             row.parent_id = above.id if above is not None else None
     for row in rows:
-        root = row
-        while root.parent_id is not None:
+        root, seen = row, set[int]()
+        # What an earlier release left may be below itself, or below another device's.
+        while root.parent_id is not None and root.parent_id in by_id and root.id not in seen:
+            seen.add(root.id)
             root = by_id[root.parent_id]
         row.root_id = root.id if root is not row else None
 
