@@ -225,7 +225,7 @@ class Settings:
                     "state_path": folder,
                     "instances_path": folder / "instances",
                     "my_ip": "127.0.0.1",
-                    "arq_binding_timeout": 120,
+                    "arq_binding_timeout": 180,
                     "service_down_time": 60,
                 },
                 "keystone_authtoken": self._validation("nova"),
