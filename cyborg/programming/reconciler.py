@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seeing to function pools: idle deployables are programmed before anybody asks.
 
-Each look at a pool is one transaction. It locks all pools first, so that two that want the same
-deployable do not both count on it, and asks for a few operations; those do the rest, with the same
-guards as any other. Nothing is ever taken back: what is not wanted any more stays programmed until
-another pool, or somebody's bind, needs the deployable.
+Each look at a pool is one transaction. Where slots lack it locks all pools, so that two that want
+the same deployable do not both count on it, and asks for a few operations; those do the rest, with
+the same guards as any other. Nothing is ever taken back: what is not wanted any more stays
+programmed until another pool, or somebody's bind, needs the deployable.
 """
 
 from __future__ import annotations
@@ -60,19 +60,27 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Ask for the next few operations that bring a pool what it lacks: ``function-pool/<uuid>``."""
     with db.writer() as session:
         work.hold(session, claim)
-        query = sa.select(_POOL).order_by(_POOL.id)
-        # Whoever records a miss need not wait for this.
-        pools = list(session.scalars(query.with_for_update(key_share=True)))
-        pool = next((each for each in pools if each.uuid == claim.key), None)
+        pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == claim.key))
         if pool is None:
             return
         miss = program_models.FunctionMiss
         old = miss.at_ms <= db.now_ms() - conf.programming.miss_memory * 1000
         db.delete(session, miss, miss.pool_id == pool.id, old)
-        counts = slots.count(session, pools)
-        reason = _Look(conf, session, pool, counts).grow() if counts[pool.id].lack else None
+        lacks = slots.count(session, [pool])[pool.id].lack
+        reason = _grow(conf, session, pool) if lacks else None
         if reason != pool.reason:
             _set(session, _POOL.id == pool.id, reason=reason)
+
+
+def _grow(
+    conf: cfg.ConfigOpts, session: orm.Session, pool: program_models.FunctionPool
+) -> str | None:
+    # Whoever records a miss need not wait for this lock.
+    query = sa.select(_POOL).order_by(_POOL.id).with_for_update(key_share=True)
+    pools = list(session.scalars(query.execution_options(populate_existing=True)))
+    if pool not in pools:
+        raise db.RestartTransaction
+    return _Look(conf, session, pool, slots.count(session, pools)).grow()
 
 
 class _Look:
@@ -99,6 +107,8 @@ class _Look:
     def grow(self) -> str | None:
         """Ask for operations; return why they cannot bring all that the pool lacks."""
         own, most = self._counts[self._pool.id], self._pool.max_devices
+        if not own.lack:
+            return None
         steps, room = self._steps - own.coming, most - own.devices
         if room <= 0:
             return f"It has {own.devices} deployables, and max_devices is {most}."

@@ -25,7 +25,7 @@ PATH = "/device_profiles/p/candidates"
 @pytest.fixture
 def rack(site: Site) -> Site:
     """A host whose cards run nothing, two functions and one of them with a trait more."""
-    cards = {
+    cards: dict[str, dict[str, Any]] = {
         "idle": {"function": ""},
         "zip": {"function": ZIP},
         "aes": {"function": AES, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")},
