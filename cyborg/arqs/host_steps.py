@@ -31,6 +31,7 @@ class _Situation:
     arq: models.Arq
     device_uuid: str
     deployable_uuid: str
+    in_doubt: bool
     now_ms: int
     host: str
     host_down: bool
@@ -86,6 +87,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         arq=holder,
         device_uuid=device_uuid,
         deployable_uuid=deployable.uuid,
+        in_doubt=deployable.in_doubt,
         now_ms=now_ms,
         host=host,
         host_down=down,
@@ -136,6 +138,8 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
     """Have what a guest was given put back; its ARQ stays Bound whatever becomes of it."""
     if not situation.prepares or situation.missing:
         return
+    if situation.in_doubt:
+        raise work.TryLater("What the deployable runs is being put back first.")
     _refuse_down(situation)
     try:
         rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)

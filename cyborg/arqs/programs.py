@@ -59,8 +59,9 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
     if not what or instance is None:
         return True
     with db.writer() as session:
-        work.hold(session, claim)
+        # In the order in which the end of programming takes both.
         deployable = operations.lock(session, deployable_uuid)
+        work.hold(session, claim)
         if deployable is None:
             raise CannotRun("The deployable is gone from its host.")
         if what.is_run_by(deployable):

@@ -34,10 +34,15 @@ def misfit(
         if own.get(key) and not fits(own[key]):
             return f"its {key} is {own[key]}, which deployable {deployable.name} is not."
     if what.function_id and not (function and programs.same(what.function_id, function)):
-        return f"its {glance.FUNCTION_ID} is {function}, not {what.function_id}."
+        return f"its {glance.FUNCTION_ID} is {function or 'not set'}, not {what.function_id}."
     if what.function_name not in {None, name}:
-        return f"its {glance.FUNCTION_NAME} is {name}, not {what.function_name}."
+        return f"its {glance.FUNCTION_NAME} is {name or 'not set'}, not {what.function_name}."
     return None
+
+
+#: Parts of the traits that name a region and a function, and no card.
+_REGION = "FPGA_REGION_"
+_FUNCTION = "FPGA_FUNCTION_ID_"
 
 
 class _Facts:
@@ -61,20 +66,23 @@ class _Facts:
 
     def is_board(self, board: str) -> bool:
         names = {self._device.model, self._facts.get("product", "")}
-        return _plain(board) in {_plain(name) for name in names} or self._has_trait(board)
+        return _plain(board) in {_plain(name) for name in names} or self._is_card(board)
 
     def is_region(self, region: str) -> bool:
         # Where a driver knows no regions, a bitstream that names one is for other hardware.
-        return self._has_trait(region)
+        end = "_" + region.replace("-", "").upper()
+        return any(trait.endswith(end) for trait in self._traits if _REGION in trait)
 
     def is_version(self, version: str) -> bool:
         # Of the static part, which some drivers cannot tell.
         known = self._facts.get("firmware")
         return known is None or _plain(version) == _plain(known)
 
-    def _has_trait(self, ending: str) -> bool:
-        end = "_" + ending.replace("-", "").upper()
-        return any(trait.endswith(end) for trait in self._traits)
+    def _is_card(self, board: str) -> bool:
+        """Whether a trait names the card so, such as ``CUSTOM_FPGA_INTEL_PAC_ARRIA10``."""
+        end = "_" + board.upper().replace("-", "_").replace(" ", "_")
+        cards = (trait for trait in self._traits if _REGION not in trait and _FUNCTION not in trait)
+        return any(trait.endswith(end) for trait in cards)
 
 
 def _plain(text: str) -> str:

@@ -54,7 +54,7 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
 }
 
 #: Seconds between two looks of a request that waits.
-_POLL = 0.2
+_POLL = 0.5
 
 #: Ended operations that are forgotten at once.
 _BATCH = 500
@@ -162,7 +162,7 @@ def request(
         )
     present = active_on(session, deployable.uuid)
     if present is not None:
-        return _joined(present, deployable, what, instance_uuid)
+        return _joined(present, deployable, what)
     made = program_models.Operation(
         uuid=models.new_uuid(),
         deployable_uuid=deployable.uuid,
@@ -181,7 +181,7 @@ def request(
         made.state, made.ended_ms = SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
-        held = guard.holder(session, deployable, what, instance_uuid)
+        held = guard.holder(session, deployable, what)
         if held:
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
         made.active = deployable.uuid
@@ -199,10 +199,9 @@ def _joined(
     present: program_models.Operation,
     deployable: models.Deployable,
     what: wanted.Wanted,
-    instance_uuid: str | None,
 ) -> program_models.Operation:
     its = wanted.of_operation(present)
-    if its.agrees(what) and present.instance_uuid in {None, instance_uuid}:
+    if its.agrees(what):
         return present
     raise errors.Conflict(
         f"Deployable {deployable.uuid} is being programmed with {its}, by operation "

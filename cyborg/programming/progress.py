@@ -182,10 +182,10 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             return False
         if operation.asked_by != RECOVERY:
             what = wanted.of_operation(operation)
-            by = guard.holder(held.session, deployable, what, operation.instance_uuid)
+            by = guard.holder(held.session, deployable, what)
             if by:
                 raise Refused(operations.CONFLICT, by)
-            if operation.instance_uuid and not guard.is_awaited(held.session, operation):
+            if operation.instance_uuid and not guard.awaiting(held.session, operation):
                 raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
         record.doubt(held.session, deployable)
         text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
@@ -209,6 +209,13 @@ def _kept(image: glance.Image) -> dict[str, Any]:
         "function_name": image.function_name,
         "signature": dict(image.signature),
     }
+
+
+def awaiting(claim: work.Claim) -> set[str]:
+    """The instances that wait for what is about to be written."""
+    with db.reader() as session:
+        operation = operations.active_on(session, claim.key)
+        return set() if operation is None else guard.awaiting(session, operation)
 
 
 @db.retry

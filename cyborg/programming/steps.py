@@ -11,17 +11,19 @@ ends when the host has said what is loaded, and not before.
 from __future__ import annotations
 
 import json
-import logging
+import time
 from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import clients, glance, rpc, work
 from cyborg.drivers import base
-from cyborg.placement import client, sync
+from cyborg.placement import client
 from cyborg.programming import fit, operations, progress, wanted
 
-LOG = logging.getLogger(__name__)
+#: Seconds that an operation waits in place until Placement is told, and between two looks.
+PLACEMENT_WAIT = 2.0
+_POLL = 0.05
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -86,18 +88,13 @@ def _reserve(
 
     :raises Refused: a consumer has an allocation of it
     """
-    try:
-        sync.sync_host(conf, situation.host.name, claim.checkpoint)
-    except work.TryLater as exc:
-        # It may be for another provider of the host.
-        LOG.info("Not all of host %s is in Placement: %s", situation.host.name, exc)
+    _await_placement(claim, situation.host.name)
     api, provider = client.Client(conf), situation.deployable.rp_uuid
     if not api.is_withdrawn(provider):
         raise work.TryLater(f"Placement still offers provider {provider}.")
-    operation = situation.operation
-    if operation.asked_by == progress.RECOVERY:
+    if situation.operation.asked_by == progress.RECOVERY:
         return
-    others = api.consumers(provider) - {operation.instance_uuid}
+    others = api.consumers(provider) - progress.awaiting(claim)
     if others:
         raise progress.Refused(
             operations.CONFLICT,
@@ -105,11 +102,29 @@ def _reserve(
         )
 
 
+def _await_placement(claim: work.Claim, host: str) -> None:
+    """Return when whatever was to be told to Placement has been told.
+
+    That is left to the work ``placement/<host>``: a second one who tells Placement of the host
+    could have read the database before the deployable was in doubt.
+    """
+    rpc.kick()
+    deadline = time.monotonic() + PLACEMENT_WAIT
+    while work.is_wanted(work.PLACEMENT, host):
+        claim.checkpoint()
+        if time.monotonic() >= deadline:
+            raise work.TryLater(f"Placement is not told yet what host {host} offers.")
+        time.sleep(_POLL)
+
+
 def _write(conf: cfg.ConfigOpts, claim: work.Claim, *, taken_over: bool) -> None:
     claim.checkpoint()
     situation = progress.read(claim)
     if situation is None:
         return
+    if situation.host.down:
+        # Each question to a dead host would hold up a thread.
+        raise work.TryLater(f"Host {situation.host.name} is down; it is asked when it reports.")
     try:
         answer = rpc.run_program(
             conf, situation.host.name, _step(situation), conf.programming.step_timeout

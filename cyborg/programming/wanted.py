@@ -58,7 +58,10 @@ class Wanted:
         """Whether whoever asks for the one is served by the other as well."""
         mine, others = asdict(self), asdict(other)
         both = [name for name in mine if mine[name] and others[name]]
-        return bool(both) and all(mine[name] == others[name] for name in both)
+        equal = {name: mine[name] == others[name] for name in both}
+        if "function_id" in equal:
+            equal["function_id"] = programs.same(mine["function_id"], others["function_id"])
+        return bool(both) and all(equal.values())
 
 
 def of_group(group: Mapping[str, str]) -> Wanted:

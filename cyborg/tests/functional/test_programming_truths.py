@@ -30,7 +30,7 @@ from cyborg.drivers import base
 from cyborg.inventory import programs
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import operations, wanted
+from cyborg.programming import operations, steps, wanted
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -367,6 +367,8 @@ def fpgas(
 ) -> Iterator[Fpgas]:
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
+    # Who would tell Placement meanwhile is the same thread.
+    monkeypatch.setattr(steps, "PLACEMENT_WAIT", 0.0)
     found = Fpgas(conf, ctx, placement, tmp_path)  # type: ignore[arg-type]
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(glance, "find_image", found.find_image)

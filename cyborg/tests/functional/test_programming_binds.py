@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binds that program first, and what becomes of them when something dies."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from cyborg.agent import service as agent_service
+from cyborg.arqs import invariants
+from cyborg.conductor import service as conductor_service
+from cyborg.db import models
+from cyborg.tests.fpga import HANDLES, Card
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.service import RP, until
+
+AES, ZIP = "aes-128", "zip-9"
+AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
+
+
+@pytest.mark.parametrize("asked", ["bitstream_id", "function_id", "function_name"])
+def test_a_bind_programs_first(dynamic: Card, sink: NovaSink, asked: str) -> None:
+    image = dynamic.image(AES, accel_function_name="cipher")
+    value = {"bitstream_id": image, "function_id": AES, "function_name": "cipher"}[asked]
+    dynamic.site.hang("program")
+    arq = dynamic.bind(**{asked: value})
+    until(dynamic.is_writing)
+    assert dynamic.state(arq) == "BindStarted"
+    assert sink.events == {}
+
+    dynamic.site.obey()
+
+    dynamic.bound(arq)
+    assert dynamic.runs()["image_uuid"] == image
+    until(lambda: sink.events == {arq: "completed"})
+    assert dynamic.operation()["instance_uuid"] is not None
+
+
+def test_a_second_bind_of_what_runs_writes_nothing(dynamic: Card) -> None:
+    dynamic.image(AES)
+    first = dynamic.bind(function_id=AES)
+    dynamic.bound(first)
+    written_at = dynamic.runs()["programmed_at"]
+
+    second = dynamic.bind(function_id=AES)
+
+    dynamic.bound(second)
+    assert dynamic.runs()["programmed_at"] == written_at
+
+
+def test_a_bind_never_changes_what_another_guest_runs(dynamic: Card, sink: NovaSink) -> None:
+    dynamic.image(AES), dynamic.image(ZIP)
+    first = dynamic.bind(function_id=AES)
+    dynamic.bound(first)
+
+    second = dynamic.bind(function_id=ZIP)
+
+    failed = dynamic.resolved(second)
+    assert failed["state"] == "BindFailed"
+    assert first in failed["state_reason"]
+    assert dynamic.runs()["function_id"] == AES
+    until(lambda: sink.events == {first: "completed", second: "failed"})
+
+
+def test_a_guest_does_not_change_its_own_function(dynamic: Card) -> None:
+    dynamic.image(AES), dynamic.image(ZIP)
+    instance = models.new_uuid()
+    one, other = dynamic.arq(function_id=AES), dynamic.arq(function_id=ZIP)
+    wanted = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": instance}
+    patch = [{"path": f"/{key}", "op": "add", "value": val} for key, val in wanted.items()]
+    dynamic.site.call("PATCH", "/accelerator_requests", {one: patch, other: patch})
+
+    states = {dynamic.resolved(one)["state"], dynamic.resolved(other)["state"]}
+
+    assert "BindFailed" in states
+    if "Bound" in states:
+        (bound,) = (arq for arq in (one, other) if dynamic.state(arq) == "Bound")
+        assert dynamic.runs()["function_id"] == (AES if bound == one else ZIP)
+
+
+def test_a_bind_fails_with_the_programming(dynamic: Card, sink: NovaSink) -> None:
+    dynamic.image(AES)
+    dynamic.site.fail("program")
+
+    arq = dynamic.bind(function_id=AES)
+
+    failed = dynamic.resolved(arq)
+    assert failed["state"] == "BindFailed"
+    assert "out of order" in failed["state_reason"]
+    until(lambda: sink.events == {arq: "failed"})
+    assert dynamic.runs()["in_doubt"] is False
+
+
+def test_an_arq_that_is_deleted_meanwhile_leaves_a_known_card(dynamic: Card) -> None:
+    dynamic.image(AES)
+    dynamic.site.hang("program")
+    arq = dynamic.bind(function_id=AES)
+    until(dynamic.is_writing)
+
+    dynamic.site.call("DELETE", f"/accelerator_requests?arqs={arq}")
+    assert dynamic.offered() == 0
+    dynamic.site.obey()
+
+    dynamic.site.hurry(lambda: dynamic.operation()["state"] == "succeeded")
+    assert dynamic.runs()["function_id"] == AES
+    until(lambda: dynamic.offered() == HANDLES)
+
+
+def test_another_conductor_takes_over(dynamic: Card) -> None:
+    site = dynamic.site
+    site.hang("program")
+    operation = dynamic.program(image_uuid=dynamic.image(AES)).json()["uuid"]
+    until(dynamic.is_writing)
+
+    site.replace(conductor_service.ConductorService)
+    site.obey()
+
+    assert dynamic.ended(operation)["state"] == "succeeded"
+    assert dynamic.runs()["function_id"] == AES
+    assert invariants.violations() == []
+
+
+def test_what_the_hardware_has_lost_is_written_again_for_its_guest(
+    dynamic: Card, tmp_path: pathlib.Path
+) -> None:
+    image = dynamic.image(AES)
+    arq = dynamic.bind(function_id=AES)
+    dynamic.bound(arq)
+    (loaded,) = (tmp_path / "loaded").glob("*.function")
+    loaded.write_text("")
+
+    dynamic.site.replace(agent_service.Agent)
+
+    def recovered() -> bool:
+        return dynamic.operation()["asked_by"] == "recovery"
+
+    dynamic.site.hurry(recovered)
+    assert dynamic.ended(dynamic.operation()["uuid"])["state"] == "succeeded"
+    assert loaded.read_text() == AES
+    assert dynamic.runs()["image_uuid"] == image
+    assert dynamic.state(arq) == "Bound"
+
+
+def test_what_the_hardware_has_lost_with_no_guest_is_not_offered(
+    single: Card, tmp_path: pathlib.Path
+) -> None:
+    single.run(single.image(AES))
+    assert single.offered() == HANDLES
+    (loaded,) = (tmp_path / "loaded").glob("*.function")
+    loaded.write_text("")
+
+    single.site.replace(agent_service.Agent)
+
+    until(lambda: single.runs()["function_id"] is None)
+    assert single.offered() == 0
+    assert AES_TRAIT not in single.traits()
