@@ -58,10 +58,12 @@ uuids = {{ values = {uuids} }}
 "query.device_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
 "query.deployable_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
 
-# They answer 501, as their document says, where no driver programs the deployable; and the one that
-# waits says 503, since no conductor runs.
+# They answer 501, as their document says, where no driver programs the deployable, and where there
+# is no Placement; and the one that waits says 503, since no conductor runs.
 [[operations]]
-include-operation-id = ["Deployables.program", "Deployables.start_program"]
+include-operation-id = [
+    "Deployables.program", "Deployables.start_program", "DeviceProfiles.candidates"
+]
 checks = {{ not_a_server_error.enabled = false }}
 
 # A filter without a value, or a value without a field, has always been ignored.
