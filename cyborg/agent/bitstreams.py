@@ -10,6 +10,7 @@ import os
 import pathlib
 import tempfile
 import threading
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ LOG = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 _PART = ".part"
+#: Seconds after which nobody is still writing a file.
+_STALE = 3600
 #: Broken, but Glance may have nothing better for an old image.
 _WEAK = frozenset({"md5", "sha1"})
 #: What Glance and Keystone are like while they, or what is before them, are down.
@@ -44,6 +47,13 @@ class Refused(errors.CyborgError):
 
 class NotNow(errors.ServiceUnavailable):
     """Glance or Keystone cannot be reached; asking again later may help."""
+
+
+def _sweep(folder: pathlib.Path) -> None:
+    """Remove what an agent left that ended while it was fetching, and what nobody else fetches."""
+    for path in folder.glob(f"*{_PART}"):
+        if path.stat().st_mtime < time.time() - _STALE:
+            path.unlink(missing_ok=True)
 
 
 class Cache:
@@ -104,9 +114,7 @@ class Cache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._lock:
                 if not self._swept:
-                    # What an agent left that ended while it was fetching.
-                    for path in folder.glob(f"*{_PART}"):
-                        path.unlink()
+                    _sweep(folder)
                 self._swept = True
         except OSError as exc:
             raise Refused(f"Bitstreams cannot be kept: {exc}") from exc
@@ -135,7 +143,9 @@ class Cache:
             if not path.exists():
                 self._make_room(path.parent, step.size)
                 self._fetch(step, path)
-            os.utime(path)
+            # The kernel's own clock for files ticks a few milliseconds apart.
+            now = time.time_ns()
+            os.utime(path, ns=(now, now))
             if step.signature:
                 signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
         except OSError as exc:

@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import datetime
 import hashlib
+import os
 import pathlib
 import threading
 import time
@@ -88,6 +89,7 @@ def test_what_was_kept_serves_the_next_agent_too(cache, images, conf):
 def test_what_an_agent_left_half_written_is_removed(cache, images, folder):
     folder.mkdir(parents=True)
     (folder / "half.part").write_bytes(b"ab")
+    os.utime(folder / "half.part", (0, 0))
     step = step_for(images.upload("aes", b"abc"), b"abc")
 
     read(cache, step)
