@@ -274,6 +274,7 @@ class Settings:
                 "keystone_authtoken": self._validation("cyborg"),
                 "placement": self._user("cyborg"),
                 "nova": self._user("cyborg"),
+                "glance": self._user("cyborg"),
                 # Soon, because tests wait for it.
                 "conductor": {
                     "instance_audit_interval": 5,
@@ -284,9 +285,10 @@ class Settings:
         )
 
     def agent(self, host: str, more: Options | None = None) -> Path:
-        """The agent of one compute host: neither database nor credentials."""
+        """The agent of one compute host: no database, and of credentials what reads bitstreams."""
+        folder = self.folder(f"agent-{host}")
         return write(
-            self.folder(f"agent-{host}") / "cyborg.conf",
+            folder / "cyborg.conf",
             {
                 "DEFAULT": {"transport_url": self._broker, "host": host},
                 "agent": {
@@ -294,7 +296,14 @@ class Settings:
                     "resource_provider_name": host,
                     "report_interval": 10,
                 },
-                "fake_driver": {"devices": 1, "handles_per_device": 8},
+                "glance": self._user("cyborg"),
+                "programming": {"cache_path": folder / "bitstreams"},
+                "fake_driver": {
+                    "devices": 1,
+                    "handles_per_device": 8,
+                    "program_mode": "dynamic",
+                    "state_dir": folder / "loaded",
+                },
             },
             more or {},
         )

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import time
+import uuid as uuidlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -27,6 +29,8 @@ PROFILES: dict[str, list[dict[str, str]]] = {
 PLAIN = "plain"
 #: What images of servers are called.
 SNAPSHOT = "of-a-guest"
+#: What images of bitstreams are called.
+BITSTREAM = "bitstream"
 #: Accelerators of the whole stack.
 ACCELERATORS = 16
 #: Seconds for anything that Nova does, on a busy machine.
@@ -60,14 +64,33 @@ class Scene:
                 body = [{"name": name, "groups": groups}]
                 assert self.cloud.accelerator.post("/device_profiles", json=body).status_code == 201
         for name in (PLAIN, *PROFILES):
-            if self.compute.find_flavor(name) is None:
-                flavor = self.compute.create_flavor(name=name, ram=64, vcpus=1, disk=1)
-                if name in PROFILES:
-                    specs = {"accel:device_profile": name}
-                    self.compute.create_flavor_extra_specs(flavor, specs)
+            self._make_flavor(name, name if name in PROFILES else None)
         for host in settings.HOSTS:
             self.mend_host(host)
         self.clear()
+
+    def _make_flavor(self, name: str, profile: str | None) -> None:
+        if self.compute.find_flavor(name) is None:
+            flavor = self.compute.create_flavor(name=name, ram=64, vcpus=1, disk=1)
+            if profile is not None:
+                specs = {"accel:device_profile": profile}
+                self.compute.create_flavor_extra_specs(flavor, specs)
+
+    def offer(self, group: dict[str, str]) -> str:
+        """A new flavor whose device profile has this group; its name."""
+        name = f"accel-{uuidlib.uuid4()}"
+        body = [{"name": name, "groups": [group]}]
+        assert self.cloud.accelerator.post("/device_profiles", json=body).status_code == 201
+        self._make_flavor(name, name)
+        return name
+
+    def upload_bitstream(self, function: str, content: str) -> str:
+        """Upload a bitstream of the fake FPGA that says it is one function, and is another."""
+        image = self.cloud.image.create_image(
+            BITSTREAM, data=json.dumps({"function": content}).encode(), disk_format="raw",
+            container_format="bare", visibility="public", **{"accel:function_id": function},
+        )  # fmt: skip
+        return str(image.id)
 
     # --- acts -------------------------------------------------------------------------------
 
@@ -135,8 +158,9 @@ class Scene:
         """Delete every server and wait until they are gone; their images and faults as well."""
         for fault in self.stack.faults.iterdir():
             fault.unlink()
-        for image in self.cloud.image.images(name=SNAPSHOT):
-            self.cloud.image.delete_image(image)
+        for name in (SNAPSHOT, BITSTREAM):
+            for image in self.cloud.image.images(name=name):
+                self.cloud.image.delete_image(image)
         for server in self.compute.servers(all_projects=True):
             self.delete(server)
 
@@ -199,6 +223,15 @@ class Scene:
             for uuid, found in answer.items()
             if "FPGA" in found["resources"]
         }
+
+    def program_of(self, provider: str) -> dict[str, Any]:
+        """What the deployable of a provider runs."""
+        answer = self.cloud.accelerator.get(
+            f"/deployables?rp_uuid={provider}", headers={"OpenStack-API-Version": "accelerator 2.8"}
+        )
+        (deployable,) = answer.json()["deployables"]
+        program: dict[str, Any] = deployable["program"]
+        return program
 
     def providers(self) -> dict[str, str]:
         """Uuids of the accelerator providers and the host that each belongs to."""
