@@ -108,7 +108,9 @@ def test_controller_and_agent_have_what_they_need_and_no_more(
     text = (devstack.etc / "cyborg-agent.conf").read_text()
     assert "secret@192.0.2.1:5672" in text
     assert "[database]" not in text
-    assert "password" not in text
+    # Of other services it reads bitstreams only.
+    assert [line for line in text.splitlines() if line in {"[placement]", "[nova]"}] == []
+    assert agent.glance.auth_type == "password"
     tables = sa.inspect(sa.create_engine(f"sqlite:///{tmp_path / 'cyborg.sqlite'}"))
     assert {"arqs", "devices", "work"} <= set(tables.get_table_names())
     for name in ("nova.conf", "nova-cpu.conf"):

@@ -62,6 +62,44 @@ def test_the_card_below_is_used(simulate, host, name, reason):
     assert simulated.call(used) == {simulated.card(name): reason}
 
 
+def kept(address: str) -> str | None:
+    functions = pci.scan()
+    return pci.reason_to_keep(functions[address], functions)
+
+
+@pytest.mark.parametrize(
+    ("class_code", "below"),
+    [
+        ("010400", "pci10000:00/10000:00:02.0/10000:01:00.0/nvme/nvme9/nvme9n1"),
+        ("0c0330", "usb1/1-2/1-2:1.0/host6/target6:0:0/6:0:0:0/block/nvme9n1"),
+        ("080501", "mmc_host/mmc0/mmc0:0001/block/nvme9n1"),
+    ],
+    ids=["a bus of its own", "USB", "SD card"],
+)
+def test_a_controller_keeps_the_disk_far_below_it(simulate, class_code, below):
+    """Intel's VMD has its disks on a bus of its own, and other controllers have disks too."""
+    card = {"card": "nvme-pm1733", "class": class_code, "driver": None, "sriov": None}
+    simulated = simulate({"cards": [card], "swaps": ["nvme9n1"]})
+    address = simulated.card("nvme-pm1733")
+    uevent = "MAJOR=259\nMINOR=99\nDEVNAME=nvme9n1\nDEVTYPE=disk"
+    simulated.files.device(f"{simulated.path(address)}/{below}", "block", uevent, {"dev": "259:99"})
+
+    assert simulated.call(kept, address) == "the host uses it for swap"
+
+
+def test_every_device_of_a_btrfs_is_used(simulate):
+    """The table of mounts tells but one of them, if any."""
+    simulated = simulate({"cards": [{"card": "nvme-system", "count": 2}], "mounts": {}})
+    fsid = "fe23eb30-2f3d-4d2f-9a4e-4b3d1e3b0a77"
+    for name in ("nvme0n1p2", "nvme1n1p2"):
+        simulated.files.link(f"fs/btrfs/{fsid}/devices/{name}", f"class/block/{name}")
+
+    assert simulated.call(used) == {
+        simulated.card("nvme-system", number): f"the host uses it for btrfs {fsid}"
+        for number in range(2)
+    }
+
+
 def test_what_nobody_uses_is_free(simulate):
     assert simulate({"cards": ["nvme-system", "x710"]}).call(used) == {}
 
