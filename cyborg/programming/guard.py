@@ -15,11 +15,12 @@ def holder(
 ) -> str | None:
     """A sentence on what holds a locked deployable, or None where it may be programmed.
 
-    The ARQs that wait for this very program do not count. Those of Placement's consumers that have
-    no ARQ yet are for :func:`cyborg.programming.steps.run` to find.
+    The ARQs that wait for this very program do not count, unless what runs now serves them: those
+    may be Bound at any moment. Those of Placement's consumers that have no ARQ yet are for
+    :func:`cyborg.programming.steps.run` to find.
     """
     for arq in _users(session, deployable.id, deployable.rp_uuid):
-        if not _waits_for(arq, what):
+        if not _waits_for(arq, what) or wanted.of_group(arq.group).is_run_by(deployable):
             return _sentence(arq)
     return None
 

@@ -7,8 +7,6 @@ nobody else meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,15 +153,13 @@ class _Held:
             _want_binds(self.session, self.deployable)
 
 
-@contextmanager
-def _holding(claim: work.Claim) -> Iterator[_Held]:
-    with db.writer() as session:
-        work.hold(session, claim)
-        deployable = operations.lock(session, claim.key)
-        operation = operations.active_on(session, claim.key)
-        if operation is None:
-            raise work.LeaseLost(f"{claim.kind}/{claim.key}")
-        yield _Held(session, deployable, operation)
+def _hold(session: orm.Session, claim: work.Claim) -> _Held:
+    work.hold(session, claim)
+    deployable = operations.lock(session, claim.key)
+    operation = operations.active_on(session, claim.key)
+    if operation is None:
+        raise work.LeaseLost(f"{claim.kind}/{claim.key}")
+    return _Held(session, deployable, operation)
 
 
 @db.retry
@@ -172,7 +168,8 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
 
     :raises Refused: somebody has it
     """
-    with _holding(claim) as held:
+    with db.writer() as session:
+        held = _hold(session, claim)
         deployable, operation = held.deployable, held.operation
         if deployable is None:
             raise Refused(operations.BROKEN, _GONE)
@@ -221,14 +218,16 @@ def awaiting(claim: work.Claim) -> set[str]:
 @db.retry
 def begin_to_write(claim: work.Claim) -> None:
     """Note that from now on only the host can say what the deployable runs."""
-    with _holding(claim) as held:
+    with db.writer() as session:
+        held = _hold(session, claim)
         held.move(operations.WRITING, "Nobody has any of it; it is being written.")
 
 
 @db.retry
 def refuse(claim: work.Claim, refusal: Refused) -> None:
     """End the operation before anything was written: the deployable is what it was."""
-    with _holding(claim) as held:
+    with db.writer() as session:
+        held = _hold(session, claim)
         held.move(
             operations.FAILED, str(refusal), error=str(refusal), fault=refusal.fault
         )
@@ -236,14 +235,20 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
 
 
 @db.retry
-def end_failed(claim: work.Claim, reason: str, *, unchanged: bool) -> None:
+def end_failed(
+    claim: work.Claim, situation: Situation, failure: rpc.ProgramFailed, *, unchanged: bool
+) -> None:
     """End an operation whose host could not do it; ``unchanged``: not a byte was written."""
-    with _holding(claim) as held:
+    reason = str(failure)
+    with db.writer() as session:
+        held = _hold(session, claim)
         held.move(operations.FAILED, reason, error=reason, fault=operations.BROKEN)
         if unchanged:
             _leave_as_it_was(held)
         elif held.deployable is not None:
             record.runs(held.session, held.deployable, image_uuid=None, function_id=None)
+            if failure.report_counter is not None:
+                _outdate_reports(held.session, situation, failure.report_counter)
             held.tell()
 
 
@@ -262,7 +267,8 @@ def _leave_as_it_was(held: _Held) -> None:
 @db.retry
 def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer) -> None:
     """Record what the host has verified; where that is another function, the operation failed."""
-    with _holding(claim) as held:
+    with db.writer() as session:
+        held = _hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
         expected = image["function_id"]
         shown = answer.function
@@ -283,13 +289,11 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             programmed_by=held.operation.asked_by,
             verified_by=answer.verified_by,
         )
-        _outdate_reports(held.session, situation, answer)
+        _outdate_reports(held.session, situation, answer.report_counter)
         held.tell()
 
 
-def _outdate_reports(
-    session: orm.Session, situation: Situation, answer: rpc.ProgramAnswer
-) -> None:
+def _outdate_reports(session: orm.Session, situation: Situation, counter: int) -> None:
     """Have those reports dropped whose pass began before the hardware ran what it runs now."""
     host = models.Host
     db.update(
@@ -297,8 +301,8 @@ def _outdate_reports(
         host,
         host.id == situation.host.id,
         host.report_started == situation.host.report_started,
-        host.report_counter < answer.report_counter,
-        report_counter=answer.report_counter,
+        host.report_counter < counter,
+        report_counter=counter,
     )
 
 

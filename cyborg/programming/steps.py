@@ -135,7 +135,8 @@ def _write(conf: cfg.ConfigOpts, claim: work.Claim, *, taken_over: bool) -> None
     except rpc.HostUnreachable as exc:
         raise work.TryLater(str(exc)) from exc
     except rpc.ProgramFailed as exc:
-        progress.end_failed(claim, str(exc), unchanged=not exc.written and not taken_over)
+        unchanged = not exc.written and not taken_over
+        progress.end_failed(claim, situation, exc, unchanged=unchanged)
     else:
         progress.end_well(claim, situation, answer)
 

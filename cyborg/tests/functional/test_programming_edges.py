@@ -8,8 +8,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, glance, rpc, work
+from cyborg.arqs import binding
 from cyborg.db import models
 from cyborg.inventory import query
+from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, progress, record, wanted
 from cyborg.tests import boots, engine, hosts
 
@@ -60,7 +62,8 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     assert deployable().in_doubt
     progress.begin_to_write(claim)
 
-    progress.end_failed(claim, "The checksum is wrong.", unchanged=True)
+    refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
+    progress.end_failed(claim, _situation(claim), refused, unchanged=True)
 
     # The very report that was not believed meanwhile.
     report("")
@@ -78,12 +81,10 @@ def claim() -> work.Claim:
 
 
 def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None:
-    before = progress.read(claim)
-    assert before is not None
+    before = _situation(claim)
     hosts.apply()
     assert [found.uuid for found in query.list_deployables()] == [claim.key]
-    away = progress.read(claim)
-    assert away is not None
+    away = _situation(claim)
     # The host is asked for the same, and so goes on with what it does.
     assert _handles(away) == _handles(before)
     answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
@@ -96,7 +97,8 @@ def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None
 
 def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
     hosts.apply()
-    progress.end_failed(claim, "There is no such card.", unchanged=False)
+    failure = rpc.ProgramFailed("There is no such card.", written=True)
+    progress.end_failed(claim, _situation(claim), failure, unchanged=False)
     hosts.apply()
     assert query.list_deployables() == []
 
@@ -115,6 +117,44 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     )
     hosts.apply()
     assert query.list_deployables() == []
+
+
+def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
+    report("zip")
+    claim = _withdrawn()
+    progress.begin_to_write(claim)
+    late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
+    failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=late.counter)
+
+    progress.end_failed(claim, _situation(claim), failure, unchanged=False)
+
+    inventory_report.apply_report(late)
+    assert deployable().function_id is None
+    report("zip")
+    assert deployable().function_id == "zip"
+
+
+def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
+    ctx: context.RequestContext,
+) -> None:
+    shown = hosts.card("a", program_mode="single-program", function="aes", prepares=True)
+    hosts.apply(shown)
+    uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
+    boots.bind(ctx, uuids, models.new_uuid())
+    claim = work.claim("conductor-1", 600, [work.BIND])
+    assert claim is not None
+    binding.bind_instance(claim)
+    assert set(boots.states(ctx).values()) == {"BindStarted"}
+
+    another = wanted.Wanted(image_uuid=IMAGE, function_id="aes")
+    with pytest.raises(errors.Conflict, match=uuids[0]):
+        operations.ask(deployable().uuid, another, "instance 1")
+
+
+def _situation(claim: work.Claim) -> progress.Situation:
+    found = progress.read(claim)
+    assert found is not None
+    return found
 
 
 def _withdrawn() -> work.Claim:
