@@ -7,6 +7,7 @@ network interface with an address through bridges and bonds down to its ports.
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from collections.abc import Iterator, Mapping
 _SYS = pathlib.Path("/sys")
 _PROC = pathlib.Path("/proc")
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: The root of a bus: of the host's, or of one that a controller has behind it.
+_BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 #: A controller: one of several ways to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
 
@@ -79,6 +82,9 @@ def _mounted() -> Iterator[tuple[str, str]]:
         elif number.startswith("0:") and source.startswith("/dev/"):
             # A file system with several devices has a number of its own; it tells one of them.
             yield source.removeprefix("/dev/"), where
+    # Which devices a btrfs has, its mounts do not tell.
+    for device in (_SYS / "fs/btrfs").glob("*/devices/*"):
+        yield device.name, f"btrfs {device.parts[-3]}"
     for line in _lines("swaps")[1:]:
         yield line.split()[0].removeprefix("/dev/"), "swap"
 
@@ -102,9 +108,15 @@ def _of_block_device(name: str, seen: set[str]) -> Iterator[str]:
 
 
 def _addresses(path: pathlib.Path) -> Iterator[str]:
-    """The PCI function whose child the path is. The ports above it are the bus's."""
-    parts = [part for part in path.resolve().parts if _ADDRESS.fullmatch(part)]
-    yield from parts[-1:]
+    """The PCI functions without which the path is gone, but for ports: they are the bus's.
+
+    One is its parent. Another may have the parent's whole bus behind it, as Intel's VMD has.
+    """
+    parts = path.resolve().parts
+    yield from [part for part in parts if _ADDRESS.fullmatch(part)][-1:]
+    for part, below in itertools.pairwise(parts):
+        if _ADDRESS.fullmatch(part) and _BUS.fullmatch(below):
+            yield part
 
 
 def _lines(path: str) -> list[str]:

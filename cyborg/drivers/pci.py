@@ -21,6 +21,8 @@ import pyudev
 from cyborg.drivers import host_use, pci_ids
 
 _DEVICES = "/sys/bus/pci/devices"
+#: Classes of what disks or networks can be below: their controllers, SD hosts, and USB.
+_CARRIERS = ("01", "02", "0805", "0c03")
 _PAGE = 65536
 
 
@@ -203,7 +205,7 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
         return "it is the graphics card that the host was booted with"
     if len(split(function.address)["domain"]) > 4:
         return "guests have no PCI domain above ffff"
-    if function.class_code.startswith(("01", "02")):
+    if function.class_code.startswith(_CARRIERS):
         return functions.use(function)
     return None
 
