@@ -338,6 +338,11 @@ class Programmed:
     function: str | None
     verified_by: str
 
+    def __post_init__(self) -> None:
+        checks.text("verified_by", self.verified_by, checks.NAME_MAX)
+        if self.function is not None:
+            checks.function_id(self.function)
+
 
 class NothingWritten(Exception):
     """A driver refused a bitstream before it touched the hardware: what ran before still runs."""

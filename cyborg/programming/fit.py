@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from cyborg import glance
 from cyborg.db import models
+from cyborg.drivers import checks
 from cyborg.inventory import programs
 from cyborg.programming import wanted
 
@@ -23,6 +24,11 @@ def misfit(
 
     A property that the image does not have is held to fit.
     """
+    for key in (glance.FUNCTION_ID, glance.FUNCTION_NAME):
+        try:
+            checks.text(key, image.properties.get(key) or "-", checks.NAME_MAX)
+        except ValueError:
+            return f"its {key} is no text of at most {checks.NAME_MAX} characters."
     facts = _Facts(device, deployable, attributes)
     own, function, name = image.properties, image.function_id, image.function_name
     for key, fits in (

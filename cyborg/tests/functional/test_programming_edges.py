@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -12,7 +14,7 @@ from cyborg.arqs import binding
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import operations, progress, record, wanted
+from cyborg.programming import fit, operations, progress, record, wanted
 from cyborg.tests import boots, engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
@@ -149,6 +151,22 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     another = wanted.Wanted(image_uuid=IMAGE, function_id="aes")
     with pytest.raises(errors.Conflict, match=uuids[0]):
         operations.ask(deployable().uuid, another, "instance 1")
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "nu\0l", "half \ud800"])
+@pytest.mark.parametrize("key", [glance.FUNCTION_ID, glance.FUNCTION_NAME])
+def test_an_image_may_say_nothing_that_cannot_be_recorded(
+    claim: work.Claim, key: str, value: str
+) -> None:
+    at = _situation(claim)
+    image = dataclasses.replace(_image(), properties={key: value})
+    assert f"its {key} is no text of at most 255 characters." == fit.misfit(
+        image,
+        wanted.Wanted(image_uuid=IMAGE),
+        device=at.device,
+        deployable=at.deployable,
+        attributes=at.attributes,
+    )
 
 
 def _situation(claim: work.Claim) -> progress.Situation:

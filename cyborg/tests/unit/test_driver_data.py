@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from cyborg.drivers import base
 from cyborg.tests import hosts
 
 
@@ -53,3 +54,14 @@ def test_a_deployable_is_below_another_of_its_device(parents: dict[str, str], wh
 def test_a_device_that_cannot_be_stored_is_refused(changes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="holds what is no text"):
         hosts.device("a", **changes)
+
+
+@pytest.mark.parametrize(
+    ("function", "verified_by"),
+    [(None, ""), (None, "a" * 256), (None, "a\0"), ("a b", "sysfs"), ("a" * 129, "sysfs")],
+)
+def test_what_came_of_programming_must_be_storable(
+    function: str | None, verified_by: str
+) -> None:
+    with pytest.raises(ValueError, match=r"verified_by|is no id"):
+        base.Programmed(function=function, verified_by=verified_by)
