@@ -382,6 +382,7 @@ def _handle(handle: base.AttachHandle) -> models.AttachHandle:
     return models.AttachHandle(
         attach_type=handle.attach_type,
         attach_info=base.canonical_json(dict(handle.attach_info)),
+        arq=None,  # told, so that nobody need look for whoever has it
     )
 
 

@@ -14,6 +14,7 @@ from cyborg.agent import endpoint, passes
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base, fake
+from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
@@ -86,6 +87,18 @@ def test_a_bound_handle_is_prepared_again_after_a_reboot(
     engine.drain(conf)
     assert agent.prepared() == boots.handles(ctx)
     assert set(boots.states(ctx).values()) == {models.BOUND}
+
+
+def test_handles_that_are_new_do_not_hinder_it(
+    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    """A card may have room for more parts than before."""
+    conf.set_override("handles_per_device", 20, group="fake_driver")
+    agent.reboot()
+    agent.report()
+    engine.drain(conf)
+    assert agent.prepared() == boots.handles(ctx)
+    assert [row.num_accelerators for row in query.list_deployables()] == [20]
 
 
 def test_nothing_is_done_for_a_handle_that_is_ready(
