@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of one operation: the handler of ``program/<deployable>``.
 
-First the image is found and held against the deployable; then the deployable is put in doubt, so
-that Placement and everybody who binds leaves it alone; then Placement is asked who was given some
-of it before that; only then is anything written. Each step is recorded before the next begins, so
-that whoever takes the work over goes on where it was left. An operation that has begun to write
-ends when the host has said what is loaded, and not before.
+First the image is found and held against the deployable, and Placement is asked who was given some
+of it; then the deployable is put in doubt, so that Placement and everybody who binds leaves it
+alone; then Placement is asked again who was faster; only then is anything written. Each step is
+recorded before the next begins, so that whoever takes the work over goes on where it was left. An
+operation that has begun to write ends when the host has said what is loaded, and not before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -37,7 +38,12 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     taken_over = state == operations.WRITING
     try:
         if state == operations.QUEUED:
-            if not progress.withdraw(claim, _image(conf, situation)):
+            image = _image(conf, situation)
+            if not wanted.Wanted(image_uuid=image.uuid).is_run_by(situation.deployable):
+                # Not only below: their binds would be refused while the deployable is in doubt.
+                with contextlib.suppress(client.NotFound):
+                    _refuse_consumers(client.Client(conf), claim, situation)
+            if not progress.withdraw(claim, image):
                 return
             state = operations.RESERVING
         if state == operations.RESERVING:
@@ -92,8 +98,19 @@ def _reserve(
     api, provider = client.Client(conf), situation.deployable.rp_uuid
     if not api.is_withdrawn(provider):
         raise work.TryLater(f"Placement still offers provider {provider}.")
+    _refuse_consumers(api, claim, situation)
+
+
+def _refuse_consumers(
+    api: client.Client, claim: work.Claim, situation: progress.Situation
+) -> None:
+    """Return when nobody has any of the deployable but those who wait for this very program.
+
+    :raises Refused: a consumer has an allocation of it
+    """
     if situation.operation.asked_by == progress.RECOVERY:
         return
+    provider = situation.deployable.rp_uuid
     others = api.consumers(provider) - progress.awaiting(claim)
     if others:
         raise progress.Refused(

@@ -118,6 +118,8 @@ def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
 
     assert operation["state"] == "failed"
     assert consumer in operation["error"]
+    # It was never withheld: whoever was given it may be about to bind.
+    assert [event["text"] for event in operation["history"][1:]] == [operation["error"]]
     assert not dynamic.runs()["in_doubt"]
     until(lambda: dynamic.offered() == HANDLES)
     dynamic.site.placement.release(consumer)
