@@ -12,155 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import hypothesis
-import pytest
 import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
-from oslo_config import cfg
-from sqlalchemy import orm
 
-from cyborg import context, db, errors, glance, profiles, rpc, work
+from cyborg import db, errors, work
 from cyborg.arqs import binding, invariants, release, service
 from cyborg.db import models, program_models
-from cyborg.drivers import base
 from cyborg.inventory import programs
 from cyborg.inventory import report as inventory_report
-from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import operations, steps, wanted
+from cyborg.programming import operations, pools, reconciler, wanted
 from cyborg.tests import hosts
-from cyborg.tests.cloud import Cloud, Killed
-from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.cloud import Killed
+from cyborg.tests.programmed_host import IMAGES, PROFILES, Fpga, Fpgas, Guest
 
-#: Functions, each with its image.
-IMAGES = {"aes": models.new_uuid(), "zip": models.new_uuid()}
 FUNCTIONS = st.sampled_from(sorted(IMAGES))
-PROFILES = {"any": {}, **{name: {"accel:function_id": name} for name in IMAGES}}
 #: Mostly the usual thing.
 USUALLY = st.integers(0, 3).map(bool)
-
-
-@dataclass(slots=True)
-class Fpga:
-    """A card as it is, whoever knows."""
-
-    letter: str
-    mode: str
-    handles: int
-    #: What the hardware runs.
-    loaded: str = ""
-    #: What it ran when its program was lost.
-    before: str = ""
-    #: It was lost, and Placement has not been told: nobody has looked, or nobody has said so.
-    lost: bool = False
-    looked_at: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"host-1_{self.letter}"
-
-    @property
-    def provider(self) -> str:
-        return provider_uuid(self.name)
-
-    def device(self) -> base.Device:
-        """The card as its driver finds it."""
-        first = ord(self.letter) * 4
-        part = hosts.deployable(
-            self.name,
-            range(first, first + self.handles),
-            program_mode=self.mode,
-            function=self.loaded,
-            function_vendor="FAKE",
-        )
-        return hosts.device(self.letter, part)
-
-
-@dataclass(slots=True)
-class Guest:
-    """An instance as Nova sees it, and what it was promised."""
-
-    uuid: str
-    arq: str
-    card: Fpga
-    function: str | None
-
-
-class Fpgas(Cloud):
-    """A host with FPGAs. Its agent does what it is told, and looks at what it is told."""
-
-    def renew(self) -> None:
-        super().renew()
-        self.fpgas = {
-            "a": Fpga("a", "single-program", 2),
-            "b": Fpga("b", "dynamic", 1),
-            "c": Fpga("c", "dynamic", 2),
-        }
-        for name, keys in PROFILES.items():
-            groups = [{"resources:FPGA": "1"} | keys]
-            profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
-        #: How often hardware was written.
-        self.writes = 0
-
-    def run_program(
-        self, conf: cfg.ConfigOpts, host: str, step: rpc.ProgramStep, timeout: float
-    ) -> rpc.ProgramAnswer:
-        """The agent's side."""
-        (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
-        function = step.function_id or ""
-        if self.agent == "is away":
-            raise rpc.HostUnreachable("the agent does not answer")
-        if self.agent == "fails at the start":
-            raise rpc.ProgramFailed("it cannot be read", written=False)
-        self._assert_free(card, function)
-        card.loaded, card.lost = "", False
-        self.writes += 1
-        if self.agent == "fails":
-            raise rpc.ProgramFailed("it cannot be written", written=True)
-        if self.agent == "kills":
-            raise Killed
-        card.loaded, card.before = function, ""
-        if self.agent == "is not heard":
-            raise rpc.HostUnreachable("the agent's answer is lost")
-        return rpc.ProgramAnswer(function=function, verified_by="a look", report_counter=0)
-
-    def _assert_free(self, card: Fpga, function: str) -> None:
-        """Nobody has the card that is about to be written, or can be given it."""
-        handle, arq = models.AttachHandle, models.Arq
-        query = (
-            sa.select(arq)
-            .join(handle, handle.id == arq.attach_handle_id)
-            .join(models.Deployable, models.Deployable.id == handle.deployable_id)
-            .where(models.Deployable.name == card.name, arq.state == models.BOUND)
-        )
-        with db.reader() as session:
-            guests = session.scalars(query).all()
-        # What was lost may be put back under them.
-        if function != (card.loaded or card.before):
-            assert [guest.uuid for guest in guests] == []
-        assert self.free(card) == 0
-
-    def free(self, card: Fpga) -> int:
-        """How many of the card's handles Placement reserves for nobody."""
-        return self.placement.shows("FPGA").get(card.provider, (0, frozenset()))[0]
-
-    def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
-        """Glance's side."""
-        by_uuid = {uuid: function for function, uuid in IMAGES.items()}
-        function = what["function_id"] or by_uuid[what["uuid"] or ""]
-        return glance.Image(
-            uuid=IMAGES[function],
-            name=function,
-            size=1,
-            hash_algo="sha512",
-            hash_value="0",
-            checksum=None,
-            status="active",
-            properties={glance.FUNCTION_ID: function},
-        )
 
 
 class Machine(stateful.RuleBasedStateMachine):
@@ -261,6 +131,30 @@ class Machine(stateful.RuleBasedStateMachine):
             self.cloud.placement.release(consumer)
         self.leftovers.clear()
 
+    @stateful.rule(
+        function=FUNCTIONS, free=st.integers(0, 4), devices=st.integers(1, 3), works=USUALLY
+    )
+    def want_slots(self, function: str, free: int, devices: int, *, works: bool) -> None:
+        """The pool of the function is made, changed, or deleted where nothing is to be free."""
+        known = [pool.row for pool in pools.list_pools() if pool.row.name == function]
+        spec = pools.Spec(
+            name=function,
+            description=None,
+            function_id=function,
+            image_uuid=None,
+            hosts=None,
+            traits=(),
+            free=free,
+            max_devices=devices,
+        )
+        if not known:
+            pools.create_pool(spec)
+        elif free:
+            pools.replace_pool(known[0].uuid, spec)
+        else:
+            pools.delete_pool(known[0].uuid)
+        self._go_on(works=works)
+
     # What conductors do.
 
     def _go_on(self, *, works: bool) -> None:
@@ -288,6 +182,7 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def let_time_pass(self) -> None:
         self.cloud.let_time_pass()
+        reconciler.look(self.cloud.conf)
         self._go_on(works=True)
 
     @stateful.rule()
@@ -354,29 +249,6 @@ class Machine(stateful.RuleBasedStateMachine):
         # It was lost under the guest: it is in doubt until it is back, or could not be put back.
         assert guest.uuid in self.served
         assert self._row(guest.card).in_doubt or self._row(guest.card).function_id is None
-
-
-@pytest.fixture
-def fpgas(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    tmp_path: os.PathLike[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Fpgas]:
-    """The host; ``renew`` begins a history of it."""
-    conf.set_override("auth_type", "none", group="glance")
-    # Who would tell Placement meanwhile is the same thread.
-    monkeypatch.setattr(steps, "PLACEMENT_WAIT", 0.0)
-    found = Fpgas(conf, ctx, placement, tmp_path)  # type: ignore[arg-type]
-    monkeypatch.setattr(rpc, "run_program", found.run_program)
-    monkeypatch.setattr(glance, "find_image", found.find_image)
-    sa.event.listen(database, "commit", found.before_commit)
-    sa.event.listen(orm.Session, "after_commit", found.after_commit)
-    yield found
-    sa.event.remove(orm.Session, "after_commit", found.after_commit)
-    sa.event.remove(database, "commit", found.before_commit)
 
 
 def test_in_any_order(fpgas: Fpgas) -> None:
