@@ -20,6 +20,10 @@ _IDENTIFY = 0x06
 _SANITIZE = 0x84
 _EVERY_NAMESPACE = 0xFFFFFFFF
 _IDENTIFY_CONTROLLER = 1
+_IDENTIFY_ALLOCATED = 0x10
+_NAMESPACES_MAX = 1024
+_OACS = 256
+_NAMESPACE_MANAGEMENT = 1 << 3
 _SANITIZE_LOG = 0x81
 _SANITIZE_LOG_BYTES = 32
 _SANICAP = 328
@@ -59,6 +63,16 @@ def state_of(log: bytes) -> State:
 def identify(descriptor: int) -> bytes:
     """What a controller says of itself."""
     return _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_CONTROLLER)
+
+
+def count_allocated(descriptor: int) -> int | None:
+    """How many namespaces there are, attached to the controller or not; None where all must be."""
+    (commands,) = struct.unpack_from("<H", identify(descriptor), _OACS)
+    if not commands & _NAMESPACE_MANAGEMENT:
+        return None
+    told = _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_ALLOCATED)
+    numbers: tuple[int, ...] = struct.unpack(f"<{_NAMESPACES_MAX}I", told)
+    return len(numbers) - numbers.count(0)
 
 
 def sanitize_log(descriptor: int) -> bytes:

@@ -208,12 +208,18 @@ def nvme_sanitize(address: str, way: int) -> None:
 def nvme_zero(address: str) -> None:
     """Overwrite every namespace of a controller with zeroes; returns when that is done.
 
-    :raises OSError: EBUSY where the host uses one, ENXIO where none is shown, as just after the
-        controller came back to the host, else what the kernel says
+    :raises OSError: EBUSY where the host uses one, ENXIO where not all are shown, as just after
+        the controller came back to the host or when a guest has detached one, else what the
+        kernel says
     """
     namespaces = _namespaces(address)
     if not namespaces:
         raise OSError(errno.ENXIO, f"NVMe controller {address} shows no namespace")
+    with _opened(_controller(address)) as descriptor:
+        hidden = (nvme_admin.count_allocated(descriptor) or 0) - len(namespaces)
+    if hidden > 0:
+        sentence = f"it has {hidden} namespaces that are not attached to it"
+        raise OSError(errno.ENXIO, f"NVMe controller {address} is not erased: {sentence}")
     for namespace in namespaces:
         with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
             nvme_admin.zero(descriptor)

@@ -105,6 +105,23 @@ def test_a_controller_that_shows_no_namespace_is_not_erased_by_zeroes(simulate_l
     assert "shows no namespace" in host.call(erase, address, ', "clear_action": "zero"')
 
 
+@pytest.mark.parametrize(
+    ("detached", "wrong", "written"),
+    [
+        (0, "", [("/dev/nvme0n1", f"zero 0 {SECTORS * 512}")]),
+        (2, "has 2 namespaces that are not attached to it", []),
+    ],
+)
+def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live, detached, wrong, written):
+    """Who has the whole controller can detach namespaces from it, and attach them again."""
+    host = simulate_live({"cards": [{"card": "nvme-pm1733", "sanitize": {"detached": detached}}]})
+
+    told = host.call(erase, host.card("nvme-pm1733"), ', "clear_action": "zero"')
+
+    assert (wrong in told, bool(told)) == (True, bool(wrong))
+    assert host.writes() == written
+
+
 def begin(address: str) -> None:
     privileged.erasing.set_client_mode(False)
     privileged.nvme_sanitize(address, nvme_admin.Sanitize.BLOCK)

@@ -24,7 +24,8 @@ A card has these keys, and any of them may be given again where a host lists the
     further files below ``/sys`` and ``/proc``
 ``sanitize``
     how an NVMe controller erases itself: what it ``can`` (crypto, block), how often it ``asks``
-    for patience meanwhile, how that ``ends`` (done, failed)
+    for patience meanwhile, how that ``ends`` (done, failed); with ``detached``, a number, it can
+    detach namespaces from itself, and so many are
 ``functions``
     further functions of the card
 ``base``

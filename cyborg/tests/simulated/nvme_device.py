@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVMe controllers and their namespaces as device files: the few ioctls that erase them.
 
-By NVM Express Base Specification 2.0, sections 5.17 (Identify) and 5.24 (Sanitize).
+By NVM Express Base Specification 2.0, sections 5.17 (Identify), 5.24 (Sanitize) and 8.11
+(namespaces that are there without being attached).
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ class Devices:
         if opcode == _IDENTIFY and first == 1:
             answer = bytearray(4096)
             struct.pack_into("<I", answer, 328, sum(_WAYS[way][0] for way in can))
+            struct.pack_into("<H", answer, 256, 0x8 if "detached" in self._facts(name) else 0)
             _write(pid, place, bytes(answer[:length]))
+            return 0
+        if opcode == _IDENTIFY and first == 0x10 and "detached" in self._facts(name):
+            count = len(self._namespaces(name)) + self._facts(name)["detached"]
+            _write(pid, place, struct.pack("<1024I", *range(1, count + 1), *[0] * (1024 - count)))
             return 0
         if opcode == _GET_LOG_PAGE and first & 0xFF == _SANITIZE_LOG:
             log = struct.pack("<HHI24x", 0xFFFF, _STATES[self._state(name)], 0)
@@ -92,6 +98,10 @@ class Devices:
         address = self._tree.files.real(f"class/nvme/{name}").split("/")[-3]
         facts: dict[str, Any] = self._tree.function(address).facts.get("sanitize", {})
         return facts
+
+    def _namespaces(self, name: str) -> list[str]:
+        below = self._tree.files.names(self._tree.files.real(f"class/nvme/{name}"))
+        return [each for each in below if each.startswith("nvme")]
 
     def _size(self, name: str) -> int:
         return int(self._tree.files.read(f"class/block/{name}/size")) * 512
