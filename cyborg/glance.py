@@ -174,7 +174,11 @@ def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
     for place in ({"visibility": "public"}, {"owner": own} if own else {}):
         if place:
             query = {key: wanted, "status": "active", "sort": "created_at:desc", "limit": "2"}
-            listed = _get(conf, "/images", params=query | place).json()["images"]
+            try:
+                listed = _get(conf, "/images", params=query | place).json()["images"]
+            except ka_exc.BadRequest as exc:
+                # It would say so for good.
+                raise NoImage(f"Glance cannot look for {key} {value!r}: {exc}") from exc
             found |= {item["id"]: item for item in listed}
     return list(found.values())
 

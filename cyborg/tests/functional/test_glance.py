@@ -45,6 +45,13 @@ def test_an_image_is_found_by_its_name(conf, images, name):
     assert glance.find_image(conf, name=name).uuid == wanted
 
 
+def test_a_name_that_glance_cannot_look_for_means_none(conf, images):
+    images.upload('in:a"b')
+
+    with pytest.raises(glance.NoImage, match="Glance cannot look for name"):
+        glance.find_image(conf, name='in:a"b')
+
+
 def test_a_name_of_several_images_means_none_of_them(conf, images):
     found = sorted(images.upload("aes") for _ in range(3))
 
