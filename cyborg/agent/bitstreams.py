@@ -139,7 +139,7 @@ class Cache:
         try:
             if path.exists() and not _is_right(path, step):
                 LOG.warning("Bitstream %s has changed on disk; it is fetched again", path)
-                path.unlink()
+                path.unlink(missing_ok=True)
             if not path.exists():
                 self._make_room(path.parent, step.size)
                 self._fetch(step, path)

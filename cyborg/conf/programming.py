@@ -64,7 +64,8 @@ AGENT_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "cache_path",
         default="$state_path/bitstreams",
-        help="Directory in which an agent keeps the bitstreams that it has fetched from Glance.",
+        help="Directory in which an agent keeps the bitstreams that it has fetched from Glance. "
+        "Each agent needs one of its own.",
     ),
     cfg.IntOpt(
         "cache_size_mib",

@@ -100,6 +100,8 @@ def _apply(report: rpc.HostReport) -> bool:
         if _is_old(host, now_ms, report):
             LOG.info("Dropped an old report of host %s", report.host)
             return False
+        if _has_programs(report):
+            _lock_programs(session, host.id)
         known = _known_devices(session, host.id)
         # One that has found something may still have a sentence about what it left out.
         failed = report.errors.keys() - report.devices.keys()
@@ -156,6 +158,24 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
     query = sa.select(models.Host, db.now_ms()).where(models.Host.name == report.host)
     found = session.execute(query.with_for_update()).one()
     return found[0], found[1]
+
+
+def _has_programs(report: rpc.HostReport) -> bool:
+    devices = (device for found in report.devices.values() for device in found)
+    return any(dep.program_mode for device in devices for dep in device.deployables)
+
+
+def _lock_programs(session: orm.Session, host_id: int) -> None:
+    """Let nobody bind to what is programmable until it is known what the hardware has lost."""
+    deployable = models.Deployable
+    query = (
+        sa.select(deployable.id)
+        .join(models.Device, models.Device.id == deployable.device_id)
+        .where(models.Device.host_id == host_id, deployable.program_mode.is_not(None))
+        .order_by(deployable.id)
+        .with_for_update(of=deployable)
+    )
+    session.execute(query)
 
 
 def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:

@@ -19,7 +19,7 @@ from cyborg.agent import service
 from cyborg.tests import messages
 from cyborg.tests.unit import test_payloads
 
-PATIENCE = 60
+PATIENCE = 180
 
 
 class Conductor:
