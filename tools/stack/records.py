@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,8 +73,10 @@ class Records:
         record = {"pid": process.pid, "started": _start_time(process.pid)}
         (self._records / f"{name}.json").write_text(json.dumps(record))
 
-    def run(self, name: str, *command: str | Path, **variables: str) -> None:
-        """Run a command to its end, which has to be a good one."""
+    def run(
+        self, name: str, *command: str | Path, well: Collection[int] = (0,), **variables: str
+    ) -> None:
+        """Run a command to its end, which has to be one of the statuses ``well``."""
         with self.log(name).open("ab") as log:
             status = subprocess.run(
                 command,
@@ -85,7 +87,7 @@ class Records:
                 cwd=self._logs,
                 check=False,
             ).returncode
-        if status != 0:
+        if status not in well:
             raise self._ended(name)
 
     def alive(self, name: str) -> bool:

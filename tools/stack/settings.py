@@ -62,11 +62,11 @@ def known(state: Path) -> Known:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses, below those that outgoing connections are given."""
+    """Ports of the loopback that nobody uses, apart from those of tools/services.sh."""
     listening: list[socket.socket] = []
     while len(listening) < count:
         try:
-            listening.append(socket.create_server(("127.0.0.1", random.randint(20000, 32000))))
+            listening.append(socket.create_server(("127.0.0.1", random.randint(16000, 19999))))
         except OSError:
             continue
     ports = [held.getsockname()[1] for held in listening]

@@ -271,7 +271,9 @@ class Stack:
 
     def _run_each(self, name: str, steps: Sequence[Sequence[str | Path]]) -> None:
         for step in steps:
-            self.records.run(name, *step)
+            # Nova's word for a cell that is there already.
+            well = (0, 2) if "create_cell" in step else (0,)
+            self.records.run(name, *step, well=well)
 
     def _start_wsgi(self, name: str) -> None:
         self.start_wsgi(name, BIN / "uwsgi", name, self.state / "etc" / name)

@@ -50,6 +50,7 @@ class Scene:
         # Shelving and evacuation changed their manners over the years.
         self.compute.default_microversion = "2.90"
         self._image: str | None = None
+        self._contradictions = ""
 
     def prepare(self) -> None:
         """Make the image, the profiles and the flavors, as far as they are not there."""
@@ -171,11 +172,19 @@ class Scene:
 
     # --- looks ------------------------------------------------------------------------------
 
-    def until(self, what: str, find: Callable[[], T | None], *, pause: float = 0.2) -> T:
-        """Ask until there is an answer."""
+    def until(
+        self,
+        what: str,
+        find: Callable[[], T | None],
+        *,
+        pause: float = 0.2,
+        told: Callable[[], str] = str,
+    ) -> T:
+        """Ask until there is an answer; ``told`` says what was the matter where there is none."""
         deadline = time.monotonic() + PATIENCE
         while (found := find()) is None:
-            assert time.monotonic() < deadline, f"{what}: not in {PATIENCE:.0f} seconds"
+            if time.monotonic() >= deadline:
+                raise AssertionError(f"{what}: not in {PATIENCE:.0f} seconds. {told()}")
             time.sleep(pause)
         return found
 
@@ -188,9 +197,9 @@ class Scene:
         def settled() -> Any:
             try:
                 found = self.compute.get_server(server.id)
-            except (ka_exc.ConnectFailure, sdk_exc.HttpException) as exc:
+            except (ka_exc.ConnectionError, sdk_exc.HttpException) as exc:
                 # Nova's API is restarting.
-                if isinstance(exc, sdk_exc.HttpException) and exc.status_code < 500:
+                if isinstance(exc, sdk_exc.HttpException) and (exc.status_code or 500) < 500:
                     raise
                 return None
             if found.task_state is None and found.status in statuses:
@@ -232,6 +241,14 @@ class Scene:
         (deployable,) = answer.json()["deployables"]
         program: dict[str, Any] = deployable["program"]
         return program
+
+    def operations_of(self, image: str) -> list[dict[str, Any]]:
+        """The operations that an image was to be written by."""
+        answer = self.cloud.accelerator.get(
+            "/operations", headers={"OpenStack-API-Version": "accelerator 2.8"}
+        )
+        listed: list[dict[str, Any]] = answer.json()["operations"]
+        return [operation for operation in listed if operation["image_uuid"] == image]
 
     def providers(self) -> dict[str, str]:
         """Uuids of the accelerator providers and the host that each belongs to."""
@@ -275,8 +292,7 @@ class Scene:
         """No ARQ is left, every provider is free, and the database contradicts nobody."""
         self.until("the end of every ARQ", lambda: None if self.arqs() else True)
         self.until("free providers", lambda: None if self._in_use() else True)
-        checked = self.until("a sound state", self._checked)
-        assert checked == "", checked
+        self.until("a sound state", self._is_sound, told=lambda: self._contradictions)
 
     def _in_use(self) -> list[str]:
         return [
@@ -287,8 +303,9 @@ class Scene:
             )
         ]
 
-    def _checked(self) -> str | None:
+    def _is_sound(self) -> bool | None:
         config = self.stack.state / "etc" / "cyborg" / "cyborg.conf"
         command = [BIN / "cyborg-status", "--config-file", config, "check"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return "" if done.returncode == 0 else None
+        self._contradictions = done.stdout + done.stderr
+        return done.returncode == 0 or None

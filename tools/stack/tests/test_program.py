@@ -29,12 +29,16 @@ def test_a_server_boots_with_its_function(scene, key):
 
 
 def test_a_server_fails_with_its_programming(scene):
-    """On either host: Nova tries the second when the first has failed."""
+    """Nova gives the build up then, and tries no other host."""
     image = scene.upload_bitstream("what it says", "what-it-is")
     flavor = scene.offer(FPGA | {"accel:bitstream_id": image})
 
     server = scene.until_status(scene.create(flavor), "ERROR")
 
+    assert "accelerator requests" in server.fault["message"]
+    (operation,) = scene.operations_of(image)
+    assert operation["state"] == "failed"
+    assert "what-it-is" in operation["error"]
     scene.until("no allocations", lambda: None if scene.allocations(server) else True)
     for provider in scene.providers():
         runs = scene.program_of(provider)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
+from concurrent import futures
 
 import pytest
 import settings
@@ -13,8 +13,14 @@ from scene import ACCELERATORS
 
 
 def boot_all(scene, count, flavor="accel-one"):
-    """So many servers asked for at once, each settled."""
-    servers = [scene.create(flavor, name=f"guest-{number}") for number in range(count)]
+    """So many servers asked for by one request, each settled."""
+    scene.create(flavor, name=f"many-{count}", min_count=count, max_count=count)
+    servers = [
+        server
+        for server in scene.compute.servers(all_projects=True)
+        if server.name.startswith(f"many-{count}")
+    ]
+    assert len(servers) == count
     return [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
 
 
@@ -119,9 +125,10 @@ def test_a_compute_that_returns_deletes_without_a_token(scene):
 
 
 def test_a_conductor_is_killed_during_boots(scene):
+    """Again and again, so that one of them is in the middle of something."""
     servers = [scene.create("accel-two", name=f"guest-{number}") for number in range(4)]
-    time.sleep(0.5)
-    scene.stack.restart("cyborg-conductor-1", signal.SIGKILL)
+    for _ in range(4):
+        scene.stack.restart("cyborg-conductor-1", signal.SIGKILL)
 
     for server in servers:
         scene.until_status(server, "ACTIVE")
@@ -147,10 +154,10 @@ def test_an_api_is_restarted_during_boots(scene, name):
     it holds nothing, and expires.
     """
     servers = [scene.create(name=f"guest-{number}") for number in range(3)]
-    restarting = threading.Thread(target=scene.stack.restart, args=(name,))
-    restarting.start()
-    settled = [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
-    restarting.join()
+    with futures.ThreadPoolExecutor() as pool:
+        restarted = pool.submit(scene.stack.restart, name)
+        settled = [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
+        restarted.result()
 
     for server in settled:
         if server.status == "ACTIVE":
