@@ -64,8 +64,23 @@ def _key(handle: base.AttachHandle) -> _Key:
     return handle.attach_type, base.canonical_json(dict(handle.attach_info))
 
 
-def is_doubled(session: orm.Session, host_id: int, moved: Set[str]) -> bool:
-    """Whether one that moved is held where it was: it was taken since we looked."""
+def ids(known: Iterable[models.Device]) -> frozenset[int]:
+    """The attach handles that there are."""
+    return frozenset(
+        handle.id
+        for device in known
+        for row in device.deployables
+        for handle in row.attach_handles
+    )
+
+
+def is_doubled(
+    session: orm.Session, host_id: int, moved: Set[str], before: Set[int]
+) -> bool:
+    """Whether one that moved is held where it was: it was taken since we looked.
+
+    ``before`` are the handles that there were: of those that are the same a driver knows why.
+    """
     if not moved:
         return False
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
@@ -84,6 +99,7 @@ def is_doubled(session: orm.Session, host_id: int, moved: Set[str]) -> bool:
             handle.missing.is_(True),
             handle.attach_info.in_(moved),
             other.missing.is_(False),
+            other.id.not_in(before),
             handle.deployable_id.in_(of_host),
             other.deployable_id.in_(of_host),
         )

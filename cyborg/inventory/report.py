@@ -106,6 +106,7 @@ def _apply(report: rpc.HostReport) -> bool:
         # One that has found something may still have a sentence about what it left out.
         failed = report.errors.keys() - report.devices.keys()
         reported, moved = elsewhere.leave_out(known, report.devices)
+        before = elsewhere.ids(known)
         plan = changes.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
@@ -114,7 +115,7 @@ def _apply(report: rpc.HostReport) -> bool:
             new = changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
-            if elsewhere.is_doubled(session, host.id, moved):
+            if elsewhere.is_doubled(session, host.id, moved, before):
                 raise db.RestartTransaction
         except (
             db_exc.DBReferenceError,

@@ -71,7 +71,7 @@ def test_the_id_a_client_sends_reaches_nova_placement_and_every_log(
     assert sink.request_ids == [REQUEST]
     assert _lines_with(lines, REQUEST, "is BindStarted: instance")  # the API
     assert _lines_with(lines, REQUEST, "with attach handle")  # the conductor
-    assert _lines_with(lines, REQUEST, "Prepare handle")  # the agent
+    assert _lines_with(lines, REQUEST, "Prepare ")  # the agent
     assert _lines_with(lines, REQUEST, "Nova accepted 1 events")
 
     arq = site.call("GET", "/accelerator_requests")["arqs"][0]["uuid"]
