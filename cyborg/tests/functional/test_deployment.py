@@ -146,6 +146,8 @@ def test_a_life_on_quorum_queues_and_tls(
     for name in (*CONDUCTORS, HOST, "api"):
         cyborg.terminate(name)
     assert [cyborg.wait(name) for name in (*CONDUCTORS, HOST, "api")] == [0, 0, 0, 0]
+    # A report may have come in just before the end; what it wants is done by the next conductor.
+    cyborg.start("conductor-3", "cyborg-conductor")
 
 
 def _owner() -> str:
