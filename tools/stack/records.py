@@ -78,15 +78,19 @@ class Records:
     ) -> None:
         """Run a command to its end, which has to be one of the statuses ``well``."""
         with self.log(name).open("ab") as log:
-            status = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**variables),
-                cwd=self._logs,
-                check=False,
-            ).returncode
+            try:
+                status = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment(**variables),
+                    cwd=self._logs,
+                    check=False,
+                    timeout=START_SECONDS,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise Failed(f"{name} has not ended in {START_SECONDS:.0f} seconds") from None
         if status not in well:
             raise self._ended(name)
 

@@ -40,6 +40,7 @@ HERE = Path(__file__).resolve().parent
 SERVICES = HERE.parent / "services.sh"
 #: A line a request: milliseconds since 1970 when it came, and those that it took.
 LOG_FORMAT = "%(ltime) %(tmsecs) %(method) %(uri) => %(status) in %(msecs) msecs"
+SERVERS = ("rabbitmq", "mariadb")
 CONDUCTORS = ("cyborg-conductor-1", "cyborg-conductor-2")
 _BEGIN = time.monotonic()
 
@@ -68,7 +69,7 @@ class Stack:
 
     def up(self) -> None:
         """Start what does not run, in an order in which each part finds what it needs."""
-        self._servers("start", "rabbitmq", "mariadb")
+        self._start_servers()
         self._configure()
         self._migrate()
         self._start_wsgi("keystone")
@@ -96,7 +97,7 @@ class Stack:
         """Stop everything and remove what it kept, except for the logs where they are wanted."""
         with futures.ThreadPoolExecutor() as pool:
             list(pool.map(self.records.stop, self.records.names()))
-        self._servers("stop", "rabbitmq", "mariadb")
+        self._servers("stop", *SERVERS)
         if logs is not None:
             shutil.rmtree(logs, ignore_errors=True)
             shutil.move(self.state / "logs", logs)
@@ -142,7 +143,8 @@ class Stack:
 
         def ready() -> bool | None:
             with contextlib.suppress(sdk_exc.SDKException, ka_exc.ClientException):
-                hypervisors = {found.name for found in admin.compute.hypervisors()}
+                found = admin.compute.hypervisors(details=True)
+                hypervisors = {one.name for one in found if one.state == "up"}
                 providers = list(admin.placement.resource_providers())
                 roots = {found.name for found in providers}
                 devices = {f"{host}_FakeDevice" for host in settings.HOSTS}
@@ -170,10 +172,25 @@ class Stack:
 
     # --- parts ------------------------------------------------------------------------------
 
+    def _start_servers(self) -> None:
+        """Start the broker and the database; one that died goes on with its port and its data."""
+        for name in SERVERS:
+            if self._data(name).is_dir() and self._call_servers("status", name) != 0:
+                self._servers("restart", name)
+        self._servers("start", *SERVERS)
+
+    def _data(self, name: str) -> Path:
+        """Where a server's data are; nowhere where it never ran or the machine was restarted."""
+        record = self.state / "services" / name / "data"
+        return Path(record.read_text().strip()) if record.exists() else record
+
     def _servers(self, action: str, *names: str) -> None:
-        env = environment(CYBORG_SERVICES_DIR=str(self.state / "services"))
-        if subprocess.run([SERVICES, action, *names], env=env, check=False).returncode != 0:
+        if self._call_servers(action, *names) != 0:
             raise Failed(f"{SERVICES.name} cannot {action} {' and '.join(names)}")
+
+    def _call_servers(self, action: str, *names: str) -> int:
+        env = environment(CYBORG_SERVICES_DIR=str(self.state / "services"))
+        return subprocess.run([SERVICES, action, *names], env=env, check=False).returncode
 
     def _server_url(self, name: str) -> str:
         return (self.state / "services" / name / "url").read_text().strip()
