@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cyborg.agent.attempt import Attempt
+from cyborg.agent import attempt
 from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
+
+#: How exactly a driver means each PCI function that it means.
+Claims = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,30 +33,25 @@ class Owners:
 
 
 def ask(
-    drivers: Mapping[str, base.Driver], functions: pci.Snapshot, patience: float
-) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, Attempt[None]]]:
+    drivers: Mapping[str, base.Claiming], functions: pci.Snapshot, patience: float
+) -> tuple[Mapping[str, Claims], Mapping[str, attempt.Attempt[Claims]]]:
     """What each driver claims, and those that did not end to say so within ``patience`` seconds."""
-    names = [name for name, driver in drivers.items() if isinstance(driver, base.Claiming)]
-    told: dict[str, Mapping[str, int]] = {}
-    silent: dict[str, Attempt[None]] = {}
-    while names:
-        # One thread for all of them, and another for the rest where one hangs.
-        answers: dict[str, Mapping[str, int]] = {}
-        enough = threading.Event()
-        call = functools.partial(_ask_each, names, drivers, functions, answers, enough)
-        attempt = Attempt("claims", call)
-        attempt.done(patience)
-        enough.set()
-        heard = dict(answers)
-        told |= heard
-        names = names[len(heard) :]
-        if names:
-            LOG.error("Driver %s does not end to say which PCI functions it means", names[0])
-            silent[names.pop(0)] = attempt
+    calls = {
+        name: functools.partial(driver.claims, functions) for name, driver in drivers.items()
+    }
+    told: dict[str, Claims] = {}
+    silent: dict[str, attempt.Attempt[Claims]] = {}
+    for name, call in attempt.each("claims", calls, patience).items():
+        if call.done(0):
+            # Of one that failed, its discovery will say so too.
+            told[name] = call.value or {}
+        else:
+            LOG.error("Driver %s does not end to say which PCI functions it means", name)
+            silent[name] = call
     return told, silent
 
 
-def settle(told: Mapping[str, Mapping[str, int]]) -> Owners:
+def settle(told: Mapping[str, Claims]) -> Owners:
     """Give each function to the driver that claims it most exactly, among equals to the first."""
     best: dict[str, tuple[int, str]] = {}
     tied: dict[tuple[str, str], list[str]] = {}
@@ -91,27 +88,6 @@ def of_devices(
             for handle in deployable.attach_handles:
                 claims.update(_functions_of(handle, functions))
         yield device, claims
-
-
-def _ask_each(
-    names: Iterable[str],
-    drivers: Mapping[str, base.Driver],
-    functions: pci.Snapshot,
-    answers: dict[str, Mapping[str, int]],
-    enough: threading.Event,
-) -> None:
-    for name in names:
-        driver = drivers[name]
-        claimed: Mapping[str, int] = {}
-        try:
-            if isinstance(driver, base.Claiming):
-                claimed = driver.claims(functions)
-        except Exception:
-            # Its discovery will say so too.
-            LOG.exception("Driver %s cannot say which PCI functions it means", name)
-        if enough.is_set():
-            return
-        answers[name] = claimed
 
 
 def _sentence(winner: str, addresses: list[str]) -> str:

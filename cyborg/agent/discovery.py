@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One discovery pass: every driver in a thread of its own, then who may report what."""
+"""One discovery pass: what every driver finds, then who may report what."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import functools
 import itertools
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from cyborg import metrics
-from cyborg.agent import claims
-from cyborg.agent.attempt import Attempt
+from cyborg.agent import attempt, claims
 from cyborg.drivers import base, pci
 
 LOG = logging.getLogger(__name__)
@@ -24,8 +22,11 @@ _DEVICES_MAX = 10_000
 
 _SENTENCE_MAX = 1000
 
-#: The part of the time-out that a driver has to say which functions it means.
+#: The part of the time-out that drivers have to say which functions they mean.
 _CLAIM_PART = 4
+
+#: Devices, each with what may exist only once on a host.
+_Claimed = Sequence[tuple[base.Device, Set[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +45,39 @@ class _Answer:
     errors: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Able:
+    """A driver with those of its abilities that a pass uses: to find out takes a while."""
+
+    driver: base.Driver
+    claiming: base.Claiming | None
+    judging: base.HealthReporting | None
+    complaining: base.Complaining | None
+
+    @classmethod
+    def of(cls, driver: base.Driver) -> _Able:
+        """The driver as it is."""
+        return cls(
+            driver=driver,
+            claiming=driver if isinstance(driver, base.Claiming) else None,
+            judging=driver if isinstance(driver, base.HealthReporting) else None,
+            complaining=driver if isinstance(driver, base.Complaining) else None,
+        )
+
+
 class HostView:
-    """The host as one pass sees it. The first driver to ask for PCI functions makes the walk."""
+    """The host as one pass sees it. The first driver to ask for PCI functions makes the walk.
+
+    ``claiming`` are the drivers that can say which functions they mean.
+    """
 
     def __init__(
-        self, name: str, drivers: Mapping[str, base.Driver], *, patience: float
+        self, name: str, claiming: Mapping[str, base.Claiming], *, patience: float
     ) -> None:
         self.name = name
         #: Drivers that do not end to say what they claim.
-        self.silent: Mapping[str, Attempt[None]] = {}
-        self._drivers = drivers
+        self.silent: Mapping[str, attempt.Attempt[claims.Claims]] = {}
+        self._claiming = claiming
         self._patience = patience
         self._walking = threading.Lock()
         self._settling = threading.Lock()
@@ -79,7 +103,7 @@ class HostView:
         functions = self.pci
         with self._settling:
             if self._owners is None:
-                told, self.silent = claims.ask(self._drivers, functions, self._patience)
+                told, self.silent = claims.ask(self._claiming, functions, self._patience)
                 self._owners = claims.settle(told)
             return self._owners
 
@@ -114,96 +138,114 @@ class Discovery:
 
     def __init__(self, host: str, drivers: Mapping[str, base.Driver], *, timeout: float) -> None:
         self._host = host
-        self._drivers = drivers
+        self._drivers = {name: _Able.of(driver) for name, driver in drivers.items()}
         #: May be changed between two passes.
         self.timeout = timeout
-        self._hanging: dict[str, Attempt[_Answer] | Attempt[None]] = {}
+        self._hanging: dict[
+            str, attempt.Attempt[_Answer] | attempt.Attempt[claims.Claims]
+        ] = {}
         self._known: dict[str, tuple[base.Device, ...]] = {}
 
     def run(self) -> Findings:
-        """Make one pass. Takes as long as the slowest driver, at most the time-out."""
-        self._hanging = {
-            name: attempt for name, attempt in self._hanging.items() if not attempt.done(0)
+        """Make one pass. Takes as long as the drivers do, hardly more than the time-out."""
+        self._hanging = {name: call for name, call in self._hanging.items() if not call.done(0)}
+        asked = {name: able for name, able in self._drivers.items() if name not in self._hanging}
+        host = HostView(
+            self._host,
+            {name: able.claiming for name, able in asked.items() if able.claiming is not None},
+            patience=self.timeout / _CLAIM_PART,
+        )
+        calls = {
+            name: functools.partial(_discover, able, _DriversView(host=host, driver=name))
+            for name, able in asked.items()
         }
-        asked = {
-            name: driver for name, driver in self._drivers.items() if name not in self._hanging
-        }
-        host = HostView(self._host, asked, patience=self.timeout / _CLAIM_PART)
-        attempts = {name: _attempt(name, driver, host) for name, driver in asked.items()}
-        deadline = time.monotonic() + self.timeout
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
         devices = {}
-        for name, attempt in attempts.items():
-            if not attempt.done(max(0.0, deadline - time.monotonic())):
+        for name, call in attempt.each("discover", calls, self.timeout).items():
+            if not call.done(0):
                 LOG.error("Driver %s hangs; it is left alone until it returns", name)
-                self._hanging[name] = attempt
+                self._hanging[name] = call
                 errors[name] = self._hangs()
-            elif attempt.value is None:
-                errors[name] = attempt.error or ""
+            elif call.value is None:
+                errors[name] = call.error or ""
             else:
-                devices[name] = attempt.value.devices
-                if attempt.value.errors:
-                    errors[name] = "; ".join(attempt.value.errors)[:_SENTENCE_MAX]
+                devices[name] = call.value.devices
+                if call.value.errors:
+                    errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
         for name, question in host.silent.items():
             # What it found meanwhile, it found without knowing what is its own.
             devices.pop(name, None)
             errors[name] = self._hangs()
             self._hanging.setdefault(name, question)
-        return self._settle(devices, errors, host)
+        accepted = self._settle(devices, errors, host.walked)
+        for name, sentence in host.ties.items():
+            errors.setdefault(name, sentence)
+        return Findings(devices=accepted, errors=errors)
 
     def _hangs(self) -> str:
         return f"Discovery does not end within {self.timeout:g} seconds"
 
     def _settle(
         self,
-        devices: dict[str, tuple[base.Device, ...]],
+        devices: Mapping[str, tuple[base.Device, ...]],
         errors: dict[str, str],
-        host: HostView,
-    ) -> Findings:
-        """Refuse a driver that reports what another owns.
+        functions: Mapping[str, pci.Function],
+    ) -> dict[str, tuple[base.Device, ...]]:
+        """What may be reported of what was found: nothing twice, and nothing that another owns."""
+        found = {
+            name: tuple(claims.of_devices(each, functions)) for name, each in devices.items()
+        }
+        accepted = dict(devices)
+        untold = {name: each for name, each in self._known.items() if name not in devices}
+        kept = [tuple(claims.of_devices(each, functions)) for each in untold.values()]
+        if _repeated(itertools.chain(*found.values(), *kept)) is not None:
+            accepted = self._arbitrate(found, errors, functions)
+        self._known |= accepted
+        return accepted
+
+    def _arbitrate(
+        self,
+        found: Mapping[str, _Claimed],
+        errors: dict[str, str],
+        functions: Mapping[str, pci.Function],
+    ) -> dict[str, tuple[base.Device, ...]]:
+        """Leave out devices that are another driver's, wholly or in part.
 
         What a driver has reported before is its own as long as it reports it or cannot tell;
-        among newcomers the order of ``enabled_drivers`` counts.
+        among newcomers the order of ``enabled_drivers`` counts. A device that a driver has
+        reported before stays as it was, where only what is new of it is another's.
         """
+        before = {
+            name: tuple(claims.of_devices(self._known.get(name, ()), functions))
+            for name in self._drivers
+        }
         owners: dict[str, str] = {}
-        for name in self._drivers:
-            known = set(_claims(self._known.get(name, ()), host))
-            if name in devices:
-                known &= set(_claims(devices[name], host))
-            owners |= dict.fromkeys(known, name)
+        for name, reported in before.items():
+            known = _all(reported)
+            owners |= dict.fromkeys(known & _all(found[name]) if name in found else known, name)
         accepted = {}
-        for name, found in devices.items():
-            wanted = _claims(found, host)
-            twice = next((claim for claim, times in Counter(wanted).items() if times > 1), None)
-            taken = next((claim for claim in wanted if owners.get(claim, name) != name), None)
-            if twice is not None:
-                errors[name] = f"The driver reports {twice} twice, once as a part of another device"
-                LOG.error("Driver %s: %s", name, errors[name])
-                continue
+        for name, devices in found.items():
+            mine, taken = _undisputed(name, devices, before[name], owners)
             if taken is not None:
                 errors[name] = f"The driver reports {taken}, which is driver {owners[taken]}'s"
+            twice = _repeated(mine)
+            if twice is not None:
+                errors[name] = f"The driver reports {twice} twice"
+            else:
+                owners |= dict.fromkeys(_all(mine), name)
+                accepted[name] = tuple(device for device, _claims in mine)
+            if taken is not None or twice is not None:
                 LOG.error("Driver %s: %s", name, errors[name])
-                continue
-            owners |= dict.fromkeys(wanted, name)
-            accepted[name] = found
-        self._known |= accepted
-        for name, sentence in host.ties.items():
-            errors.setdefault(name, sentence)
-        return Findings(devices=accepted, errors=errors)
+        return accepted
 
 
-def _attempt(name: str, driver: base.Driver, host: HostView) -> Attempt[_Answer]:
-    view = _DriversView(host=host, driver=name)
-    return Attempt(f"discover-{name}", functools.partial(_discover, name, driver, view))
-
-
-def _discover(name: str, driver: base.Driver, host: base.Host) -> _Answer:
-    labels = {"driver": name, "outcome": "failed"}
+def _discover(able: _Able, host: _DriversView) -> _Answer:
+    labels = {"driver": host.driver, "outcome": "failed"}
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
-        found = _judged(_checked(driver.discover(host)), driver, host)
-        if isinstance(driver, base.Complaining):
-            found = replace(found, errors=(*found.errors, *driver.complaints()))
+        found = _judged(_checked(able.driver.discover(host)), able.judging, host)
+        if able.complaining is not None:
+            found = replace(found, errors=(*found.errors, *able.complaining.complaints()))
         seen["outcome"] = "found"
         return found
 
@@ -215,25 +257,19 @@ def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
     for device in devices:
         if not isinstance(device, base.Device):
             raise TypeError(f"discover() returned a {type(device).__name__}, not a Device")
-    counted = Counter(
-        claim for _device, wanted in claims.of_devices(devices, {}) for claim in wanted
-    )
-    (claim, times), *_ = counted.most_common(1) or [("", 0)]
-    if times > 1:
-        raise ValueError(f"discover() returned {claim} twice")
     return devices
 
 
 def _judged(
-    devices: tuple[base.Device, ...], driver: base.Driver, host: base.Host
+    devices: tuple[base.Device, ...], judge: base.HealthReporting | None, host: base.Host
 ) -> _Answer:
     """The devices with what is wrong with them, where the driver can tell."""
-    if not isinstance(driver, base.HealthReporting):
+    if judge is None:
         return _Answer(devices)
     judged, errors = [], []
     for device in devices:
         try:
-            sentence = device.unhealthy or driver.health(device, host)
+            sentence = device.unhealthy or judge.health(device, host)
         except Exception as exc:
             path = device.control_path
             place = f"{path.cpid_type} {base.canonical_json(dict(path.cpid_info))}"
@@ -241,12 +277,42 @@ def _judged(
             errors.append(f"The health of {place} cannot be told, {type(exc).__name__}: {exc}")
             judged.append(replace(device, health_unknown=True))
         else:
-            judged.append(replace(device, unhealthy=sentence))
+            judged.append(device if sentence is None else replace(device, unhealthy=sentence))
     return _Answer(tuple(judged), tuple(errors))
 
 
-def _claims(devices: Iterable[base.Device], host: HostView) -> list[str]:
-    """What may exist only once on a host and these devices have."""
-    return sorted(
-        claim for _device, wanted in claims.of_devices(devices, host.walked) for claim in wanted
-    )
+def _undisputed(
+    name: str, found: _Claimed, before: _Claimed, owners: Mapping[str, str]
+) -> tuple[_Claimed, str | None]:
+    """What a driver may report, and the first thing that is another's."""
+    mine, first = [], None
+    known = {_place(device): (device, wanted) for device, wanted in before}
+    for device, wanted in found:
+        taken = _foreign(name, wanted, owners)
+        if taken is None:
+            mine.append((device, wanted))
+            continue
+        first = first or taken
+        old = known.get(_place(device))
+        if old is not None and _foreign(name, old[1], owners) is None:
+            mine.append(old)
+    return mine, first
+
+
+def _foreign(name: str, wanted: Set[str], owners: Mapping[str, str]) -> str | None:
+    return next((claim for claim in sorted(wanted) if owners.get(claim, name) != name), None)
+
+
+def _place(device: base.Device) -> tuple[str, str]:
+    path = device.control_path
+    return path.cpid_type, base.canonical_json(dict(path.cpid_info))
+
+
+def _all(devices: _Claimed) -> set[str]:
+    return set().union(*(wanted for _device, wanted in devices))
+
+
+def _repeated(devices: Iterable[tuple[base.Device, Set[str]]]) -> str | None:
+    """What more than one device has, if anything."""
+    counted = Counter(itertools.chain.from_iterable(wanted for _device, wanted in devices))
+    return min((claim for claim, times in counted.items() if times > 1), default=None)

@@ -193,7 +193,7 @@ class Keeper:
         if not self._rules:
             return {}
         if self._attempt is None:
-            self._attempt = Attempt("sriov", self._settle)
+            self._attempt = Attempt("sriov", self._settle).start()
             finished = self._attempt.done(self._timeout)
         else:
             finished = self._attempt.done(0)

@@ -74,7 +74,7 @@ def until(
     return found
 
 
-GPU, NIC = device("01", "gpu"), device("02", "nic")
+GPU, NIC, NIC2 = device("01", "gpu"), device("02", "nic"), device("03", "nic2")
 
 
 def test_each_driver_reports_its_devices():
@@ -108,8 +108,8 @@ def test_a_driver_that_ends_its_thread_is_named():
     ("devices", "fault"),
     [
         (["gpu"], "discover() returned a str, not a Device"),
-        ([GPU, device("01", "other")], 'discover() returned PCI {"bus": "01"} twice'),
-        ([GPU, device("03", "gpu")], "discover() returned deployable gpu twice"),
+        ([GPU, device("01", "other")], 'The driver reports PCI {"bus": "01"} twice'),
+        ([GPU, device("03", "gpu")], "The driver reports deployable gpu twice"),
     ],
 )
 def test_a_driver_that_returns_nonsense_is_named(devices, fault):
@@ -198,7 +198,7 @@ def test_a_driver_that_finds_without_end_is_named_and_does_not_fill_the_memory()
 def test_a_device_of_two_drivers_is_the_first_ones():
     found = passes(first=Driver(GPU), second=Driver(NIC, GPU)).run()
 
-    assert found.devices == {"first": (GPU,)}
+    assert found.devices == {"first": (GPU,), "second": (NIC,)}
     assert found.errors == {
         "second": 'The driver reports PCI {"bus": "01"}, which is driver first\'s'
     }
@@ -207,7 +207,7 @@ def test_a_device_of_two_drivers_is_the_first_ones():
 def test_a_name_of_two_drivers_is_the_first_ones():
     found = passes(first=Driver(GPU), second=Driver(device("02", "gpu"))).run()
 
-    assert found.devices == {"first": (GPU,)}
+    assert found.devices == {"first": (GPU,), "second": ()}
     assert "deployable gpu" in found.errors["second"]
 
 
@@ -218,7 +218,7 @@ def test_a_device_stays_with_the_driver_that_reported_it_before():
 
     newcomer.devices = (GPU,)
 
-    assert agent.run().devices == {"owner": (GPU,)}
+    assert agent.run().devices == {"newcomer": (), "owner": (GPU,)}
 
 
 def test_a_device_stays_with_its_driver_while_that_fails():
@@ -227,11 +227,27 @@ def test_a_device_stays_with_its_driver_while_that_fails():
     agent.run()
 
     owner.fault = OSError()
-    other.devices = (GPU,)
+    other.devices = (GPU, NIC)
 
     found = agent.run()
-    assert found.devices == {}
+    assert found.devices == {"other": (NIC,)}
     assert "owner" in found.errors["other"]
+
+
+def test_a_device_stays_as_it_was_where_what_is_new_of_it_is_anothers():
+    owner, other = Driver(device("01", "region")), Driver(device("02", "card"))
+    agent = passes(owner=owner, other=other)
+    before = agent.run()
+    assert before.errors == {}
+
+    owner.fault = OSError()
+    other.devices = (device("02", "card", "region"), NIC2)
+
+    found = agent.run()
+    assert found.devices == {"other": (device("02", "card"), NIC2)}
+    assert found.errors["other"] == (
+        "The driver reports deployable region, which is driver owner's"
+    )
 
 
 def test_a_device_that_its_driver_no_longer_reports_is_free_for_another():
