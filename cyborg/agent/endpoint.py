@@ -129,7 +129,7 @@ class Endpoint:
                 return self._write(driver, step, target, bitstream)
         except (bitstreams.Refused, base.NothingWritten) as exc:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
-        except bitstreams.NotNow as exc:
+        except (bitstreams.NotNow, base.BeingWritten) as exc:
             # To the conductor it goes on: it asks again.
             raise rpc.HostStepRunning(str(exc)) from exc
 
@@ -142,7 +142,7 @@ class Endpoint:
     ) -> rpc.ProgramAnswer:
         try:
             done = driver.program(target, bitstream)
-        except base.NothingWritten:
+        except (base.NothingWritten, base.BeingWritten):
             raise
         except Exception as exc:
             LOG.exception("Cannot program deployable %s", target.deployable)

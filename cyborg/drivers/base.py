@@ -348,6 +348,10 @@ class NothingWritten(Exception):
     """A driver refused a bitstream before it touched the hardware: what ran before still runs."""
 
 
+class BeingWritten(Exception):
+    """Something that was started before still writes the device, which was left alone."""
+
+
 @runtime_checkable
 class Programmable(Protocol):
     """Deployables with a ``program_mode`` can be given another function.
@@ -362,5 +366,6 @@ class Programmable(Protocol):
         The file is complete and its hash is verified. Nobody else changes it meanwhile.
 
         :raises NothingWritten: it was refused and what ran before still runs; after any other
-            exception the deployable counts as unprogrammed
+            exception but the next the deployable counts as unprogrammed
+        :raises BeingWritten: it is to be asked for again, since what is written is not known yet
         """

@@ -8,7 +8,6 @@ a deployable of its own, below the card's. A card with one region can be program
 
 from __future__ import annotations
 
-import errno
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged
+from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged, vendor_tools
 
 #: Cards by the ids of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -110,7 +109,8 @@ class IntelFpgaDriver(declarative.PciDriver):
     ) -> base.Device:
         """The device with how it is programmed, and what it shows as loaded."""
         region = _single_region(function, functions)
-        if region is not None:
+        written = vendor_tools.is_running(self.conf, function.address)
+        if written or region is not None:
             self._single.add(function.address)
         elif _regions(function, functions) or not declarative.is_with_guests(function):
             self._single.discard(function.address)
@@ -122,7 +122,7 @@ class IntelFpgaDriver(declarative.PciDriver):
         programmable = replace(
             deployable,
             program_mode=base.DYNAMIC if alone else base.SINGLE_PROGRAM,
-            function=region.function if region is not None else None,
+            function=region.function if region is not None and not written else None,
             function_vendor="INTEL",
         )
         return replace(device, deployables=(programmable,))
@@ -131,6 +131,7 @@ class IntelFpgaDriver(declarative.PciDriver):
         """Load a bitstream by ``fpgaconf``; sysfs shows what is loaded then."""
         wanted = bitstream_headers.gbs(bitstream)
         address = pci.join(target.control_path.cpid_info)
+        vendor_tools.refuse_running(self.conf, address)
         region = _region_now(address)
         if region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
@@ -138,12 +139,7 @@ class IntelFpgaDriver(declarative.PciDriver):
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
             )
-        try:
-            privileged.fpgaconf(address, str(bitstream), self.conf.programming.tool_timeout)
-        except OSError as exc:
-            if exc.errno == errno.ENOENT:
-                raise base.NothingWritten(str(exc)) from exc
-            raise
+        vendor_tools.write(self.conf, privileged.fpgaconf, address, bitstream)
         shown = _region_now(address)
         if shown is None or shown.function != wanted.afu_id:
             loaded = shown.function if shown is not None else None
@@ -151,7 +147,9 @@ class IntelFpgaDriver(declarative.PciDriver):
         return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
 
     def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """A card whose static part reads as all ones does not work."""
+        """A card whose static part reads as all ones does not work, unless it is being written."""
+        if vendor_tools.is_running(self.conf, function.address):
+            return None
         for region in _regions(function, functions):
             if region.interface_id and re.fullmatch(r"f+", region.interface_id):
                 return f"A region of FPGA {function.address} cannot be read"

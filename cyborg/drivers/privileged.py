@@ -22,7 +22,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from oslo_privsep import capabilities, priv_context
 
-from cyborg.drivers import nvme_admin
+from cyborg.drivers import card_locks, nvme_admin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,10 +226,13 @@ def nvme_zero(address: str) -> None:
 
 
 @programming.entrypoint
-def fpgaconf(address: str, bitstream: str, timeout: float) -> None:
+def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
     """Load a bitstream into the one region of an Intel card, by OPAE's tool.
 
-    :raises OSError: ENOENT without the tool, ETIMEDOUT where it was ended, else it has failed
+    The tool holds the card's lock, the file ``lock``, for as long as it runs.
+
+    :raises OSError: ENOENT without the tool, EAGAIN where the lock is held, ETIMEDOUT where the
+        tool was ended, else it has failed
     """
     domain, bus, place = _checked(_ADDRESS, address).split(":")
     device, number = place.split(".")
@@ -243,32 +246,34 @@ def fpgaconf(address: str, bitstream: str, timeout: float) -> None:
             _file(bitstream),
         ],
         timeout,
+        _file(lock),
     )
 
 
 @programming.entrypoint
-def xbmgmt(address: str, bitstream: str, timeout: float) -> None:
+def xbmgmt(address: str, bitstream: str, timeout: float, lock: str) -> None:
     """Load a bitstream into a Xilinx card, whose managing function is given, by XRT's tool.
 
     :raises OSError: as of :func:`fpgaconf`
     """
     place = _checked(_ADDRESS, address)
-    _run_tool(
-        [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)], timeout
-    )
+    command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
+    _run_tool(command, timeout, _file(lock))
 
 
-def _run_tool(command: list[str], timeout: float) -> None:
+def _run_tool(command: list[str], timeout: float, lock: str) -> None:
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed list; the rest of it was checked
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            cwd="/",
-            check=False,
-        )
+        with card_locks.taken(pathlib.Path(lock)) as held:
+            done = subprocess.run(  # noqa: S603 - a fixed list; the rest of it was checked
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+                cwd="/",
+                check=False,
+                pass_fds=[held],
+            )
     except FileNotFoundError as exc:
         raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
     except subprocess.TimeoutExpired as exc:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import errno
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged
+from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged, vendor_tools
 
 #: The function of a card that its user works with.
 _USER_FUNCTION = "1"
@@ -51,10 +50,11 @@ class XilinxFpgaDriver(declarative.PciDriver):
         """The device with how it is programmed, and what its user's driver shows as loaded."""
         (deployable,) = device.deployables
         place = pci.join(device.control_path.cpid_info)
+        written = vendor_tools.is_running(self.conf, place)
         programmable = replace(
             deployable,
             program_mode=base.DYNAMIC,
-            function=_loaded(place, functions),
+            function=None if written else _loaded(place, functions),
             function_vendor="XILINX",
         )
         return replace(device, deployables=(programmable,))
@@ -63,12 +63,8 @@ class XilinxFpgaDriver(declarative.PciDriver):
         """Load a bitstream by ``xbmgmt``, whose word counts where sysfs shows nothing."""
         wanted = bitstream_headers.xclbin(bitstream)
         address = pci.join(target.control_path.cpid_info)
-        try:
-            privileged.xbmgmt(address, str(bitstream), self.conf.programming.tool_timeout)
-        except OSError as exc:
-            if exc.errno == errno.ENOENT:
-                raise base.NothingWritten(str(exc)) from exc
-            raise
+        vendor_tools.refuse_running(self.conf, address)
+        vendor_tools.write(self.conf, privileged.xbmgmt, address, bitstream)
         shown = _loaded(address, pci.scan())
         if shown is None:
             return base.Programmed(function=None, verified_by="exit status of xbmgmt")

@@ -46,12 +46,17 @@ def xclbin(identity: str = XCLBIN) -> bytes:
     return b"xclbin2\0".ljust(416, b"\0") + uuid.UUID(identity).bytes + b"\xff" * 4096
 
 
+def settings(state: str, timeout: int = 60) -> str:
+    """What stands in the file of an agent that keeps its files in a directory."""
+    return f"[DEFAULT]\nstate_path = {state}\n[programming]\ntool_timeout = {timeout}\n"
+
+
 def attempt(name: str, tool: str, bitstream: str, address: str, timeout: int = 60) -> str:
     """Program a card on the host that this process sees; what came of it, in words."""
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
-    text = f"[programming]\ntool_timeout = {timeout}\n"
-    conf = passes.configured(text, [], "host-1")
+    state = pathlib.Path(bitstream).parent / "state"
+    conf = passes.configured(settings(str(state), timeout), [], "host-1")
     drivers: dict[str, Callable[..., base.Programmable]] = {
         "intel": intel_fpga.IntelFpgaDriver,
         "xilinx": xilinx_fpga.XilinxFpgaDriver,
@@ -256,9 +261,11 @@ def test_no_path_is_taken_for_an_option(place):
 
     for tool in (privileged.fpgaconf, privileged.xbmgmt):
         with pytest.raises(OSError, match="is no file by its full path"):
-            tool("0000:3b:00.0", place, 1)
+            tool("0000:3b:00.0", place, 1, __file__)
+        with pytest.raises(OSError, match="is no file by its full path"):
+            tool("0000:3b:00.0", __file__, 1, place)
         with pytest.raises(ValueError, match="cannot be part of a path"):
-            tool("0000:3b:00.0; reboot", place, 1)
+            tool("0000:3b:00.0; reboot", place, 1, __file__)
 
 
 HELPER = (
@@ -274,7 +281,7 @@ privileged.act_alone()
 assert privileged.programming.client_mode
 for timeout in (60, 1):
     try:
-        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout)
+        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout, sys.argv[1])
     except OSError as exc:
         print(type(exc).__name__, exc)
     else:
