@@ -18,6 +18,7 @@ from oslo_config import cfg
 from cyborg import rpc
 from cyborg.rpc import link
 from cyborg.tests import servers
+from cyborg.tests.ports import free_port
 
 #: For ``parametrize`` and ``params``: every transport there is.
 TRANSPORTS = ["memory", pytest.param("rabbitmq", marks=pytest.mark.services)]
@@ -46,8 +47,8 @@ class Wire:
     def __init__(self, server_url: str) -> None:
         server = sa.make_url(server_url)
         self._server = (server.host, server.port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._port = self._listening.getsockname()[1]
+        self._port = free_port()
+        self._listening = socket.create_server(("127.0.0.1", self._port))
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.delay = 0.0

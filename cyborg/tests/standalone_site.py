@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pathlib
-import socket
 import sqlite3
 import time
 import uuid
@@ -19,6 +18,7 @@ import requests
 from cyborg.cmd import standalone
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import cuts
+from cyborg.tests.ports import free_port
 
 HOST = "host-1"
 RP = provider_uuid(f"{HOST}_FakeDevice")
@@ -53,9 +53,7 @@ class Site:
         state.mkdir(exist_ok=True)
         self._config = state / "cyborg.conf"
         self._config.write_text(config)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._processes: list[ForkServerProcess] = []
         self.url = f"http://127.0.0.1:{self._port}"
         self.database_url = f"sqlite:///{state / standalone.DATABASE}"

@@ -19,17 +19,14 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+from cyborg.tests.ports import free_port
+
 pytestmark = pytest.mark.usefixtures("database")
 
 #: Seconds within which a process starts or stops, even on a busy machine.
 PATIENCE = 60
 PROC_TCP = pathlib.Path("/proc/net/tcp")
 PROFILE = json.dumps([{"name": "p", "groups": [{}]}])
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return int(listener.getsockname()[1])
 
 
 def write_config(folder: pathlib.Path, database_url: str, **api: object) -> pathlib.Path:

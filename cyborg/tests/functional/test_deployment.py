@@ -18,9 +18,9 @@ from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import deployment, servers, tls
 from cyborg.tests.deployment import Deployment
-from cyborg.tests.functional.test_api_process import free_port
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import wait_for
 
 pytestmark = [

@@ -32,8 +32,8 @@ from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
-from cyborg.tests.functional.test_api_process import free_port
 from cyborg.tests.novasink import NovaSink
+from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
 
 HANDLE_STATES = ("free", "in_use", "cleaning", "unavailable")

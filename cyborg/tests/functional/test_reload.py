@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.tests.functional.test_api_process import free_port, get
+from cyborg.tests.functional.test_api_process import get
+from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
 pytestmark = pytest.mark.usefixtures("database")

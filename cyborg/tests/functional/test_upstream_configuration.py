@@ -15,8 +15,8 @@ from oslo_privsep import priv_context
 
 from cyborg import conf as cyborg_conf
 from cyborg.conf import drivers, obsolete
-from cyborg.tests.functional.test_api_process import free_port
 from cyborg.tests.functional.test_reload import Service
+from cyborg.tests.ports import free_port
 
 FILE = pathlib.Path(__file__).parents[1] / "data" / "upstream-cyborg.conf"
 

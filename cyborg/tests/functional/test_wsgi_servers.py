@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import requests
 
-from cyborg.tests.functional.test_api_process import free_port
+from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
