@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -16,7 +17,10 @@ _numbers = itertools.count(1)
 
 
 def drain(conf: cfg.ConfigOpts) -> list[str]:
-    """Do all work that is due but Placement's, and return what was done or tried, in order."""
+    """Do all work that is due but Placement's, and return what was done or tried, in order.
+
+    What fails is not tried again before :func:`make_due`, however slow this machine is.
+    """
     handlers = {
         work.BIND: binding.bind_instance,
         work.NOVA_EVENT: lambda claim: events.tell_nova(conf, claim),
@@ -28,14 +32,17 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
         try:
             handlers[claim.kind](claim)
         except errors.CyborgError as exc:
-            work.back_off(claim, str(exc))
+            with pytest.MonkeyPatch.context() as patient:
+                patient.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
+                work.back_off(claim, str(exc))
         else:
             work.finish(claim)
     return done
 
 
+@db.retry
 def make_due() -> None:
-    """Let all work that backs off be due now."""
+    """Let all work that backs off be due now, also while conductors lock some of it."""
     with db.writer() as session:
         db.update(session, models.Work, due_ms=0)
 

@@ -60,7 +60,8 @@ class Ear:
         self._listener = messaging.get_notification_listener(
             transport, [self._target], [self], executor="threading"
         )
-        self._listener.start()
+        # One thread: several would append what arrives at once in any order.
+        self._listener.start(override_pool_size=1)
 
     def stop(self) -> None:
         """Hear no more."""

@@ -38,8 +38,9 @@ class NovaSink:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                sink.requests.append(body["events"])
+                # Last what tests wait for.
                 sink.request_ids.append(self.headers["X-OpenStack-Request-ID"])
+                sink.requests.append(body["events"])
                 self._reply(*sink.reply(self.path, body["events"]))
 
             def do_GET(self) -> None:

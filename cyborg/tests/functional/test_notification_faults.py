@@ -85,7 +85,7 @@ def test_what_happens_while_the_broker_is_away_is_heard_when_it_is_back(
         try:
             wire.join()
             first = boots.arqs(ctx)
-            until(lambda: ear.events == ["accelerator_request.create.end"])
+            until(lambda: ear.events)
             wire.cut()
             release.delete_arqs(ctx, first)
             boots.arqs(ctx, 3)
@@ -96,8 +96,8 @@ def test_what_happens_while_the_broker_is_away_is_heard_when_it_is_back(
         finally:
             conductor.stop()
             wire.cut()
-        heard = {one.data["notification_id"]: one.event for one in ear.heard}
-        until(lambda: len(ear.heard) >= 5)
+        # Its first message may be sent again: that the broker took it may have been cut off.
+        until(lambda: len(set(heard_ids(ear))) == 5)
         heard = {one.data["notification_id"]: one.event for one in ear.heard}
         assert list(heard.values()) == [
             "accelerator_request.create.end",
@@ -115,9 +115,7 @@ def test_a_conductor_that_is_killed_loses_nothing(
 ) -> None:
     with listening.ear(conf, "rabbitmq") as ear:
         boots.arqs(ctx, 400)
-        with db.reader() as session:
-            row = models.Notification
-            written = list(session.scalars(sa.select(row.uuid).order_by(row.id)))
+        written = recorded_ids()
         path = tmp_path / "cyborg.conf"
         group = conf[notifications.GROUP]
         path.write_text(
@@ -130,6 +128,9 @@ def test_a_conductor_that_is_killed_loses_nothing(
             with start_conductor(path) as conductor:
                 until(functools.partial(has_heard, ear, share))
                 conductor.kill()
+        # Whatever those have sent, there is something for which the last one has to be up.
+        boots.arqs(ctx)
+        written += recorded_ids()[-1:]
         with start_conductor(path) as conductor:
             until(lambda: not listening.recorded())
             conductor.terminate()
@@ -145,6 +146,12 @@ def start_conductor(config: pathlib.Path) -> subprocess.Popen[bytes]:
 
 def has_heard(ear: Ear, share: int) -> bool:
     return len(ear.heard) >= share or not listening.recorded()
+
+
+def recorded_ids() -> list[str]:
+    row = models.Notification
+    with db.reader() as session:
+        return list(session.scalars(sa.select(row.uuid).order_by(row.id)))
 
 
 def heard_ids(ear: Ear) -> list[str]:

@@ -37,6 +37,7 @@ def wanted() -> set[str]:
     return found
 
 
+@db.retry
 def let_seconds_pass(seconds: int) -> None:
     """Make the last audit of every host so much older."""
     with db.writer() as session:

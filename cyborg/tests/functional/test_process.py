@@ -63,7 +63,7 @@ def test_a_signal_stops_the_services_the_last_one_first(number):
 
 
 def test_a_service_that_does_not_stop_does_not_keep_the_process():
-    child = start(stuck=True, grace=0.5)
+    child = start(stuck=True, grace=3)
 
     child.send_signal(signal.SIGTERM)
 
