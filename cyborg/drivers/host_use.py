@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PTH110, PTH120
+# pathlib takes several times as long, and a host has hundreds of mounts.
 """What the host itself uses: below which PCI functions its file systems and its networks are.
 
 A mounted file system is followed through volumes and RAID down to the devices it lies on, a
@@ -7,18 +9,26 @@ network interface with an address through bridges and bonds down to its ports.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
-import pathlib
+import os
 import re
+import socket
+import struct
 from collections.abc import Iterator, Mapping
 
-_SYS = pathlib.Path("/sys")
-_PROC = pathlib.Path("/proc")
+from cyborg.drivers import sysfs
+
+_NETS = "/sys/class/net"
+_BLOCKS = "/sys/class/block"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: The root of a bus: of the host's, or of one that a controller has behind it.
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 #: A controller: one of several ways to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
+#: Asks the kernel for the IPv4 address of a network interface; SIOCGIFADDR of <linux/sockios.h>.
+_GET_ADDRESS = 0x8915
+_REQUEST = struct.Struct("16s24x")
 
 
 def read() -> Mapping[str, str]:
@@ -27,20 +37,36 @@ def read() -> Mapping[str, str]:
     :raises OSError: it cannot be told what is mounted
     """
     uses: dict[str, str] = {}
-    for name in sorted(set(_routed())):
+    interfaces = sysfs.names(_NETS)
+    for name in sorted({*_routed(), *_addressed(interfaces)}):
         for address in _of_interface(name, set()):
             uses.setdefault(address, f"the host's network interface {name} is on it")
-    for name in _ports():
-        for address in _addresses(_SYS / "class/net" / name):
-            uses.setdefault(address, f"its network interface {name} is a port of the host's")
+    for name in interfaces:
+        # It belongs to a bridge, a bond or a switch of the host.
+        if os.path.exists(f"{_NETS}/{name}/master"):
+            for address in _addresses(f"{_NETS}/{name}"):
+                uses.setdefault(address, f"its network interface {name} is a port of the host's")
     for name, where in sorted(set(_mounted())):
         for address in _of_block_device(name, set()):
             uses.setdefault(address, f"the host uses it for {where}")
     return uses
 
 
+def volumes() -> Mapping[str, str]:
+    """The addresses of functions with a disk on which a volume or a RAID is, each with the disk.
+
+    What is on the volume need not be mounted: virtual machines and storage daemons use it as it is.
+    """
+    found: dict[str, str] = {}
+    for name in sysfs.names(_BLOCKS):
+        if sysfs.names(f"{_BLOCKS}/{name}/holders"):
+            for address in _of_block_device(name, set()):
+                found.setdefault(address, name)
+    return found
+
+
 def _routed() -> Iterator[str]:
-    """Network interfaces with a route or with an address beyond their link."""
+    """Network interfaces with a route, or with an IPv6 address beyond their link."""
     for line in _lines("net/route")[1:]:
         yield line.split()[0]
     for line in _lines("net/if_inet6"):
@@ -49,70 +75,73 @@ def _routed() -> Iterator[str]:
             yield name
 
 
-def _ports() -> Iterator[str]:
-    """Network interfaces that belong to a bridge, a bond or a switch of the host."""
-    try:
-        names = sorted(path.name for path in (_SYS / "class/net").iterdir())
-    except FileNotFoundError:
-        return
-    for name in names:
-        if (_SYS / "class/net" / name / "master").exists():
+def _addressed(interfaces: list[str]) -> Iterator[str]:
+    """Those that have an IPv4 address, whether or not there is a route to it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for name in interfaces:
+            try:
+                fcntl.ioctl(asked, _GET_ADDRESS, _REQUEST.pack(os.fsencode(name)))
+            except OSError:
+                continue  # it has none, or is gone
             yield name
 
 
 def _of_interface(name: str, seen: set[str]) -> Iterator[str]:
-    path = _SYS / "class/net" / name
-    if name in seen or not path.exists():
+    path = f"{_NETS}/{name}"
+    if name in seen or not os.path.exists(path):
         return
     seen.add(name)
     yield from _addresses(path)
-    for lower in sorted(path.glob("lower_*")):
-        yield from _of_interface(lower.name.removeprefix("lower_"), seen)
+    for lower in sysfs.names(path):
+        if lower.startswith("lower_"):
+            yield from _of_interface(lower.removeprefix("lower_"), seen)
 
 
 def _mounted() -> Iterator[tuple[str, str]]:
     """Block devices with what they are used for."""
-    for line in (_PROC / "self/mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in sysfs.text("/proc/self/mountinfo").splitlines():
         before, _dash, after = line.partition(" - ")
         number, _root, where = before.split()[2:5]
+        device = sysfs.link(f"/sys/dev/block/{number}")
+        if device is not None:
+            yield device, where
+            continue
         source = after.split()[1]
-        by_number = _SYS / "dev/block" / number
-        if by_number.exists():
-            yield by_number.resolve().name, where
-        elif number.startswith("0:") and source.startswith("/dev/"):
+        if number.startswith("0:") and source.startswith("/dev/"):
             # A file system with several devices has a number of its own; it tells one of them.
             yield source.removeprefix("/dev/"), where
     # Which devices a btrfs has, its mounts do not tell.
-    for device in (_SYS / "fs/btrfs").glob("*/devices/*"):
-        yield device.name, f"btrfs {device.parts[-3]}"
+    for fsid in sysfs.names("/sys/fs/btrfs"):
+        for name in sysfs.names(f"/sys/fs/btrfs/{fsid}/devices"):
+            yield name, f"btrfs {fsid}"
     for line in _lines("swaps")[1:]:
         yield line.split()[0].removeprefix("/dev/"), "swap"
 
 
 def _of_block_device(name: str, seen: set[str]) -> Iterator[str]:
-    path = _SYS / "class/block" / name
-    if name in seen or not path.exists():
+    path = f"{_BLOCKS}/{name}"
+    if name in seen or not os.path.exists(path):
         return
     seen.add(name)
-    real = path.resolve()
+    real = os.path.realpath(path)
     yield from _addresses(real)
-    for parent in (real, real.parent):  # a partition and its disk
-        if (parent / "slaves").is_dir():
-            for slave in sorted((parent / "slaves").iterdir()):
-                yield from _of_block_device(slave.name, seen)
-    if "nvme-subsystem" in real.parts:
-        subsystem = real.parents[len(real.parts) - real.parts.index("nvme-subsystem") - 3]
-        for way in sorted(subsystem.iterdir()):
-            if _CONTROLLER.fullmatch(way.name):
-                yield from _addresses(way)
+    for place in (real, os.path.dirname(real)):  # a partition and its disk
+        for slave in sysfs.names(f"{place}/slaves"):
+            yield from _of_block_device(slave, seen)
+    before, subsystem, below = real.partition("/nvme-subsystem/")
+    if subsystem:
+        shared = f"{before}{subsystem}{below.partition('/')[0]}"
+        for way in sysfs.names(shared):
+            if _CONTROLLER.fullmatch(way):
+                yield from _addresses(f"{shared}/{way}")
 
 
-def _addresses(path: pathlib.Path) -> Iterator[str]:
+def _addresses(path: str) -> Iterator[str]:
     """The PCI functions without which the path is gone, but for ports: they are the bus's.
 
     One is its parent. Another may have the parent's whole bus behind it, as Intel's VMD has.
     """
-    parts = path.resolve().parts
+    parts = os.path.realpath(path).split("/")
     yield from [part for part in parts if _ADDRESS.fullmatch(part)][-1:]
     for part, below in itertools.pairwise(parts):
         if _ADDRESS.fullmatch(part) and _BUS.fullmatch(below):
@@ -121,6 +150,6 @@ def _addresses(path: pathlib.Path) -> Iterator[str]:
 
 def _lines(path: str) -> list[str]:
     try:
-        return (_PROC / path).read_text(encoding="utf-8").splitlines()
+        return sysfs.text(f"/proc/{path}").splitlines()
     except FileNotFoundError:
         return []

@@ -180,7 +180,8 @@ def _is_one_each(card: pci.Function, regions: Sequence[_Region]) -> bool:
     return len(regions) > 1 and len(card.vfs) == len(regions)
 
 
-def _regions(card: pci.Function, functions: pci.Snapshot) -> list[_Region]:
+@pci.once
+def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
     """A card's regions, each with the port through which it is used."""
     address = card.address
     interfaces = list(_interfaces(address, functions))

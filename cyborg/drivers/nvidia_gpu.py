@@ -65,6 +65,8 @@ class NvidiaGpuDriver(declarative.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts, each on the function that offers it."""
+        if not self._wishes:
+            return None
         lack = nvidia_vgpu.lacking(function, functions, self._wishes)
         if lack is not None:
             self._complaints.append(lack)

@@ -98,6 +98,10 @@ class Wishes:
                         kept.type,
                     )
 
+    def __bool__(self) -> bool:
+        """Whether any function is to be divided."""
+        return self._everywhere is not None or bool(self._of)
+
     def of_address(self, address: str) -> Wish | None:
         """What is wanted of that function by its own address."""
         return self._of.get(address)
@@ -278,6 +282,7 @@ def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
     return None
 
 
+@pci.once
 def information(card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
     """What the vendor's driver tells of a card that it has."""
     path = f"/proc/driver/nvidia/gpus/{card.address}/information"

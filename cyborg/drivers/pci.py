@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH110, PTH115, PTH119, PTH208
+# ruff: noqa: PTH110, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
 """What PCI functions a host has: one walk by pyudev, read into values that never change.
 
@@ -12,18 +12,20 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyudev
 
-from cyborg.drivers import host_use, pci_ids
+from cyborg.drivers import host_use, pci_ids, sysfs
 
 _DEVICES = "/sys/bus/pci/devices"
 #: Classes of what disks or networks can be below: their controllers, SD hosts, and USB.
 _CARRIERS = ("01", "02", "0805", "0c03")
-_PAGE = 65536
+_BRIDGES = "06"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class Snapshot(Mapping[str, Function]):
         self._used = used
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._told: dict[tuple[object, str], Any] = {}
+        self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
         self._by_vendor: Mapping[str, Sequence[Function]] | None = None
 
@@ -119,8 +123,8 @@ class Snapshot(Mapping[str, Function]):
 
     def text(self, address: str, path: str) -> str | None:
         """What a file below the function says, or None where the kernel does not show it."""
-        read = self._text(address, path)
-        return None if isinstance(read, OSError) else read
+        read = self._texts.get((address, path)) or self._text(address, path)
+        return read if isinstance(read, str) else None
 
     def required(self, address: str, path: str) -> str:
         """What a file says without which nothing can be told.
@@ -142,19 +146,31 @@ class Snapshot(Mapping[str, Function]):
     def names(self, address: str, path: str) -> tuple[str, ...]:
         """What a directory below the function holds, sorted; nothing where there is none."""
         key = (address, path)
-        if key not in self._names:
+        known = self._names.get(key)
+        if known is None:
             self._must_not_have_vanished(address)
             try:
                 names = tuple(sorted(self._details.names(address, path)))
             except (FileNotFoundError, NotADirectoryError):
                 names = ()
                 self._must_exist(address)
-            self._names.setdefault(key, names)
-        return self._names[key]
+            known = self._names.setdefault(key, names)
+        return known
 
     def product(self, function: Function) -> str | None:
         """The name under which the card is sold, where the system's ``pci.ids`` has it."""
-        return self._details.product(function.vendor, function.device)
+        key = (function.vendor, function.device)
+        if key not in self._products:
+            self._products[key] = self._details.product(*key)
+        return self._products[key]
+
+    def told(self, tell: Callable[[Function, Snapshot], T], function: Function) -> T:
+        """What ``tell`` tells of a function, asked once a pass."""
+        key = (tell, function.address)
+        if key not in self._told:
+            self._told[key] = tell(function, self)
+        answer: T = self._told[key]
+        return answer
 
     def use(self, function: Function) -> str | None:
         """What the host itself uses the function for, or None."""
@@ -185,6 +201,18 @@ class Snapshot(Mapping[str, Function]):
         self._must_not_have_vanished(address)
 
 
+def once(
+    tell: Callable[[Function, Snapshot], T],
+) -> Callable[[Function, Snapshot], T]:
+    """Let what is told of a function be found out once a pass; nobody may change it."""
+
+    @functools.wraps(tell)
+    def told(function: Function, functions: Snapshot) -> T:
+        return functions.told(tell, function)
+
+    return told
+
+
 def split(address: str) -> dict[str, str]:
     """The parts of an address as Nova wants them in an attach handle."""
     domain, bus, rest = address.split(":")
@@ -199,7 +227,7 @@ def join(place: Mapping[str, str]) -> str:
 
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     """Why a function must stay with the host whatever the operator lists, or None."""
-    if function.class_code.startswith("06"):
+    if function.class_code.startswith(_BRIDGES):
         return "it is a bridge"
     if function.boot_vga:
         return "it is the graphics card that the host was booted with"
@@ -239,7 +267,7 @@ class _Tree:
     """This host's sysfs."""
 
     def read(self, address: str, path: str) -> str:
-        return _text(_below(address, path))
+        return sysfs.text(_below(address, path))
 
     def names(self, address: str, path: str) -> Iterable[str]:
         return os.listdir(_below(address, path))
@@ -272,17 +300,17 @@ def _read(address: str) -> dict[str, object] | None:
     path = f"{_DEVICES}/{address}"
     try:
         properties = dict(
-            line.split("=", 1) for line in _text(f"{path}/uevent").splitlines() if "=" in line
+            line.split("=", 1) for line in sysfs.text(f"{path}/uevent").splitlines() if "=" in line
         )
         vendor, product = properties["PCI_ID"].lower().split(":")
         class_code = properties["PCI_CLASS"].lower().zfill(6)
-        numa_node = int(_optional(f"{path}/numa_node") or -1)
+        numa_node = int(sysfs.optional(f"{path}/numa_node") or -1)
     except (OSError, KeyError, ValueError) as exc:
         if os.path.exists(path):
             raise OSError(f"{path} cannot be read: {exc!r}") from exc
         return None
     subsystem_vendor, subsystem_device = properties.get("PCI_SUBSYS_ID", "0:0").lower().split(":")
-    pf = _link(f"{path}/physfn")
+    pf = sysfs.link(f"{path}/physfn")
     return {
         "address": address,
         "vendor": vendor.zfill(4),
@@ -293,10 +321,10 @@ def _read(address: str) -> dict[str, object] | None:
         "driver": properties.get("DRIVER"),
         "numa_node": numa_node if numa_node >= 0 else None,
         "pf": pf,
-        "sriov_totalvfs": 0 if pf else int(_optional(f"{path}/sriov_totalvfs") or 0),
-        "iommu_group": _link(f"{path}/iommu_group"),
-        "boot_vga": class_code.startswith("03") and _optional(f"{path}/boot_vga") == "1",
-        "netdevs": tuple(_children(f"{path}/net")) if class_code.startswith("02") else (),
+        "sriov_totalvfs": 0 if pf else int(sysfs.optional(f"{path}/sriov_totalvfs") or 0),
+        "iommu_group": sysfs.link(f"{path}/iommu_group"),
+        "boot_vga": class_code.startswith("03") and sysfs.optional(f"{path}/boot_vga") == "1",
+        "netdevs": tuple(sysfs.names(f"{path}/net")) if class_code.startswith("02") else (),
     }
 
 
@@ -308,7 +336,8 @@ def _link_late_ones(functions: dict[str, dict[str, object]]) -> None:
     """
     pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
     for facts in functions.values():
-        if facts["pf"] or facts["sriov_totalvfs"]:
+        is_bridge = str(facts["class_code"]).startswith(_BRIDGES)
+        if facts["pf"] or facts["sriov_totalvfs"] or is_bridge:
             continue
         for pf in pfs:
             if facts["vendor"] == pf["vendor"] and _is_place_of_vf(facts, pf):
@@ -321,11 +350,11 @@ def _is_place_of_vf(facts: dict[str, object], pf: dict[str, object]) -> bool:
     if domain != pf_domain or number <= pf_number:
         return False
     path = f"{_DEVICES}/{pf['address']}"
-    offset = int(_optional(f"{path}/sriov_offset") or 0)
-    stride = int(_optional(f"{path}/sriov_stride") or 0) or 1
+    offset = int(sysfs.optional(f"{path}/sriov_offset") or 0)
+    stride = int(sysfs.optional(f"{path}/sriov_stride") or 0) or 1
     index, rest = divmod(number - pf_number - offset, stride)
     return (
-        _optional(f"{path}/sriov_vf_device") == facts["device"]
+        sysfs.optional(f"{path}/sriov_vf_device") == facts["device"]
         and offset > 0
         and rest == 0
         and 0 <= index < int(str(pf["sriov_totalvfs"]))
@@ -347,35 +376,3 @@ def _plain(text: str) -> str:
 
 def _below(address: str, path: str) -> str:
     return path if path.startswith("/") else f"{_DEVICES}/{address}/{path}"
-
-
-def _text(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _PAGE):
-            parts.append(part)
-    finally:
-        os.close(descriptor)
-    return b"".join(parts).decode("utf-8", "replace")
-
-
-def _optional(path: str) -> str | None:
-    try:
-        return _text(path).strip()
-    except OSError:
-        return None
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
-
-
-def _children(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []

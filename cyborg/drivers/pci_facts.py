@@ -64,6 +64,7 @@ class MdevType:
         return self.available + len(self.created)
 
 
+@pci.once
 def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
     """The link of a physical function, or None where the kernel shows none."""
     address = function.address
@@ -94,6 +95,7 @@ def errors(function: pci.Function, functions: pci.Snapshot, kind: str) -> int:
     return int(found.group(1)) if found else 0
 
 
+@pci.once
 def mdev_types(function: pci.Function, functions: pci.Snapshot) -> tuple[MdevType, ...]:
     """The kinds of mediated devices that a function offers.
 
