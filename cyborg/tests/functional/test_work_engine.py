@@ -22,7 +22,8 @@ from cyborg.tests.functional.work_conductor import JOURNAL
 
 KEYS = [f"key-{number}" for number in range(1000)]
 SLOW = [f"slow-{number}" for number in range(4)]
-TIMEOUT = 120
+#: Seconds that take ten on an idle machine.
+TIMEOUT = 300
 
 
 @pytest.fixture

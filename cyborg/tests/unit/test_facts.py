@@ -72,6 +72,7 @@ _WORDS = st.text(max_size=400)
 _NUMBERS = st.integers(0, 2**31 - 1)
 
 
+@hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(
     st.fixed_dictionaries(
         {},

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cyborg.placement import tree
@@ -188,6 +188,8 @@ def trees(draw: st.DrawFn) -> dict[str, Provider]:
     return found
 
 
+#: For as long as it takes on a busy machine.
+PATIENTLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OURS = st.dictionaries(
     UUIDS,
     st.builds(Ours, st.frozensets(st.sampled_from(["C1", "C2", "C3"])), TRAITS),
@@ -226,6 +228,7 @@ def _of_others(found: Provider, ours: Ours) -> tuple[dict[str, Inventory], froze
     return {k: v for k, v in inventories if k not in ours.classes}, found.traits - ours.traits
 
 
+@PATIENTLY
 @given(trees(), trees(), OURS)
 def test_the_plan_leads_there_and_spares_what_is_not_ours(
     desired: dict[str, Provider], actual: dict[str, Provider], ours: dict[str, Ours]
@@ -246,6 +249,7 @@ def test_the_plan_leads_there_and_spares_what_is_not_ours(
     assert tree.plan(desired, after, owned) == []
 
 
+@PATIENTLY
 @given(trees(), trees())
 def test_providers_of_others_are_never_touched(
     desired: dict[str, Provider], actual: dict[str, Provider]
