@@ -148,7 +148,11 @@ class Cloud:
                 raise Failed(f"{part.name} has ended:\n{tail(part.log)}")
         if not self.answers():
             return False
-        offered = self.placement("GET", "/resource_providers?resources=FPGA:1")
+        try:
+            offered = self.placement("GET", "/resource_providers?resources=FPGA:1")
+        except requests.RequestException:
+            # A busy machine.
+            return False
         return len(offered.json()["resource_providers"]) == len(HOSTS) * DEVICES
 
     def answers(self) -> bool:

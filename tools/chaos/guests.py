@@ -37,10 +37,17 @@ class Stopped(Exception):
 class Caller:
     """The APIs, asked again and again until they answer."""
 
-    def __init__(self, cloud: Cloud, ledger: Ledger, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        ledger: Ledger,
+        stop: threading.Event,
+        patience: float = _PATIENCE,
+    ) -> None:
         self.cloud = cloud
         self.ledger = ledger
         self._stop = stop
+        self._patience = patience
         self._session = requests.Session()
 
     def ask(
@@ -70,7 +77,7 @@ class Caller:
 
     def _once(self, method: str, url: str, body: object) -> requests.Response | None:
         try:
-            return self._session.request(method, url, json=body, timeout=_PATIENCE)
+            return self._session.request(method, url, json=body, timeout=self._patience)
         except requests.RequestException:
             return None
 
