@@ -113,24 +113,21 @@ class HostView:
         return self._owners.ties if self._owners is not None else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _DriversView:
     """The host as one driver sees it."""
 
-    host: HostView
-    driver: str
-
-    @property
-    def name(self) -> str:
-        return self.host.name
+    def __init__(self, host: HostView, driver: str) -> None:
+        self.driver = driver
+        self.name = host.name
+        self._host = host
 
     @property
     def pci(self) -> pci.Snapshot:
-        return self.host.pci
+        return self._host.pci
 
-    @property
+    @functools.cached_property
     def foreign(self) -> frozenset[str]:
-        return self.host.owners.foreign_to(self.driver)
+        return self._host.owners.foreign_to(self.driver)
 
 
 class Discovery:
@@ -156,7 +153,7 @@ class Discovery:
             patience=self.timeout / _CLAIM_PART,
         )
         calls = {
-            name: functools.partial(_discover, able, _DriversView(host=host, driver=name))
+            name: functools.partial(_discover, able, _DriversView(host, name))
             for name, able in asked.items()
         }
         # The same words at every pass, so that an unchanged report stays unchanged.

@@ -129,8 +129,8 @@ class Deployable:
             checks.fact(key, value)
             if key == "rc" or key.startswith("trait"):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
-        infos = [canonical_json(dict(handle.attach_info)) for handle in self.attach_handles]
-        if len(set(infos)) != len(infos):
+        infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
+        if len(infos) != len(self.attach_handles):
             raise ValueError(f"deployable {self.name!r} has an attach handle twice")
 
 
@@ -258,7 +258,7 @@ class Driver(Protocol):
     def discover(self, host: Host) -> Iterable[Device]:
         """Every device of this kind on the host.
 
-        Called in a thread of its own, once a pass. An exception means "cannot tell", never
+        Called once a pass, never twice at a time. An exception means "cannot tell", never
         "no devices": the devices known so far are kept.
         """
 

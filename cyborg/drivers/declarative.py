@@ -182,10 +182,9 @@ class PciDriver:
         functions = host.pci
         mine = self.claims(functions).keys() - host.foreign
         done: set[str] = set()
-        for address, function in functions.items():
-            if address not in mine or address in done:
-                continue
-            if function.pf is not None and self.expose != "each":
+        for address in sorted(mine):
+            function = functions[address]
+            if address in done or (function.pf is not None and self.expose != "each"):
                 continue
             try:
                 yield from self._found(function, functions, mine, host, done)

@@ -323,7 +323,11 @@ def _read(address: str) -> dict[str, object] | None:
         "pf": pf,
         "sriov_totalvfs": 0 if pf else int(sysfs.optional(f"{path}/sriov_totalvfs") or 0),
         "iommu_group": sysfs.link(f"{path}/iommu_group"),
-        "boot_vga": class_code.startswith("03") and sysfs.optional(f"{path}/boot_vga") == "1",
+        "boot_vga": (
+            pf is None
+            and class_code.startswith("03")
+            and sysfs.optional(f"{path}/boot_vga") == "1"
+        ),
         "netdevs": tuple(sysfs.names(f"{path}/net")) if class_code.startswith("02") else (),
     }
 

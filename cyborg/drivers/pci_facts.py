@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -187,6 +188,7 @@ def attributes(function: pci.Function, functions: pci.Snapshot) -> dict[str, str
     return {key: value for key, value in facts.items() if value is not None and value != ""}
 
 
+@functools.lru_cache(maxsize=64)
 def _gigatransfers(speed: str) -> float:
     found = re.match(r"\d+(\.\d+)?", speed)
     return float(found.group()) if found else 0.0
