@@ -212,7 +212,8 @@ def _now_ms_mysql(element: Any, compiler: Any, **kwargs: Any) -> str:
 
 @sa_compiler.compiles(now_ms, "postgresql")
 def _now_ms_postgresql(element: Any, compiler: Any, **kwargs: Any) -> str:
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+    # clock_timestamp() may change within a statement, so no index could be searched for it.
+    return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)"
 
 
 class exactly(sa.sql.functions.FunctionElement[str]):  # noqa: N801 - reads as an SQL function

@@ -112,8 +112,9 @@ def get_deployable(uuid: str) -> models.Deployable:
 
 
 def _devices() -> sa.Select[models.Device]:
-    return sa.select(models.Device).join(models.Device.host)
+    # MariaDB would begin an inner join at the smaller table, and sort all before it cuts a page.
+    return sa.select(models.Device).outerjoin(models.Device.host)
 
 
 def _deployables() -> sa.Select[models.Deployable]:
-    return sa.select(models.Deployable).join(models.Deployable.device)
+    return sa.select(models.Deployable).outerjoin(models.Deployable.device)

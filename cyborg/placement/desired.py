@@ -186,11 +186,22 @@ def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
     Likewise one of its own rows is another host's affair where that has the deployable now: what
     guests have of the provider moves there with it.
     """
-    row, deployable = models.ResourceProvider, models.Deployable
-    wanted = sa.select(deployable.rp_uuid).where(_on(host_id))
-    elsewhere = sa.exists().where(deployable.rp_uuid == row.uuid, ~_on(host_id))
-    ours = sa.and_(row.host_id == host_id, ~elsewhere)
-    query = sa.select(row).where(sa.or_(ours, row.uuid.in_(wanted)))
+    row, deployable, device = models.ResourceProvider, models.Deployable, models.Device
+    ours = (
+        sa.select(row.id)
+        .outerjoin(deployable, deployable.rp_uuid == row.uuid)
+        .outerjoin(device, device.id == deployable.device_id)
+        .where(row.host_id == host_id, sa.or_(device.id.is_(None), device.host_id == host_id))
+    )
+    reported = (
+        sa.select(row.id)
+        .join(deployable, deployable.rp_uuid == row.uuid)
+        .join(device, device.id == deployable.device_id)
+        .where(device.host_id == host_id)
+    )
+    # An OR instead of the UNION would read both tables from end to end.
+    ids = sa.union(ours, reported).subquery()
+    query = sa.select(row).join(ids, ids.c.id == row.id)
     return {found.uuid: _record(found) for found in session.scalars(query)}
 
 
