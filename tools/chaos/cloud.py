@@ -172,18 +172,30 @@ class Cloud:
             self._cyborg(name, "conductor", self._controller(name, options))
 
     def check(self) -> list[str]:
-        """What ``cyborg-status check`` finds wrong."""
+        """What ``cyborg-status check`` finds wrong.
+
+        It is asked again where a host's report has come in between, and Placement is just told.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            part, said = self._ask_status()
+            if said is None:
+                return [f"cyborg-status check ends with {part.status}:\n{tail(part.log)}"]
+            if said["findings"]:
+                return [f"{found['check']}: {found['finding']}" for found in said["findings"]]
+            if said["hosts"] == {"compared": len(HOSTS), "in_progress": 0}:
+                return []
+            if time.monotonic() > deadline:
+                return [f"cyborg-status check did not compare all hosts: {said}"]
+
+    def _ask_status(self) -> tuple[Part, dict[str, Any] | None]:
+        """What ``cyborg-status check`` says, and the process that was it."""
         answer = self.folder / "check.json"
         argv = ["--config-file", str(self.folder / "api.conf")]
         part = Part("check", "check", self.folder, parts.check, answer, argv)
         part.start()
         part.wait(START_SECONDS)
-        if part.status not in {0, 1}:
-            return [f"cyborg-status check ends with {part.status}:\n{tail(part.log)}"]
-        said = json.loads(answer.read_text())
-        if said["hosts"] != {"compared": len(HOSTS), "in_progress": 0}:
-            return [f"cyborg-status check did not compare all hosts: {said}"]
-        return [f"{found['check']}: {found['finding']}" for found in said["findings"]]
+        return part, json.loads(answer.read_text()) if part.status in {0, 1} else None
 
     def _folder(self, name: str) -> Path:
         folder = self.folder / name
