@@ -23,8 +23,8 @@ from cyborg.tests.ports import free_port
 HOST = "host-1"
 RP = provider_uuid(f"{HOST}_FakeDevice")
 PROFILE = "dp"
-#: Seconds for anything to happen; it takes fractions of one.
-TIMEOUT = 60.0
+#: Seconds for anything to happen; it takes fractions of one, and 30 where much else runs.
+TIMEOUT = 180.0
 
 T = TypeVar("T")
 

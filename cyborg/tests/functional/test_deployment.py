@@ -90,6 +90,7 @@ def _left() -> list[models.Work]:
         return list(session.scalars(sa.select(models.Work)))
 
 
+@db.retry
 def _hurry() -> bool:
     """Whether nothing is left to be done; what backs off is due now."""
     with db.writer() as session:
@@ -164,6 +165,8 @@ def test_a_conductor_that_is_stopped_hands_its_work_back(
 ) -> None:
     control.write_text(json.dumps({"prepare": {"hang": True}}))
     instance, _arqs = _bind(cyborg)
+    # Before the agent can be reached, conductors try in vain and give the step back.
+    wait_for("the step", lambda: "Fake prepare" in cyborg.log(HOST))
     first = wait_for("a conductor with a host step", _owner)
     (other,) = set(CONDUCTORS) - {first}
     cyborg.terminate(first)

@@ -58,6 +58,17 @@ def reasons(answer: webob.Response) -> list[str]:
     return [item if isinstance(item, str) else item["reason"] for item in answer.json["reasons"]]
 
 
+def failing(ask: Ask, *because: str) -> webob.Response:
+    """The answer when that is wrong, before which a busy machine may say that it waits."""
+
+    def answer() -> webob.Response | None:
+        found = ask()
+        settled = reasons(found) == list(because) and "no answer in" not in found.text
+        return found if settled else None
+
+    return until(answer)
+
+
 ALL_WELL = ["database answers", "message broker answers"]
 
 
@@ -73,6 +84,7 @@ def test_asking_all_the_time_costs_nearly_nothing(
     ask: Ask, count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 ) -> None:
     with count_sql() as counter:
+        healthy(ask)
         answers = [ask().status_int for _ in range(50)]
     assert 200 in answers
     assert len(counter.statements) < len(answers) / 2
@@ -83,9 +95,8 @@ def test_a_database_that_is_down(ask: Ask, conf: cfg.ConfigOpts, database_url: s
     conf.set_override("connection", "mysql+pymysql://u:secret@127.0.0.1:1/none", group="database")
     db.configure(conf)
     conf.set_override("detailed", True, group="healthcheck")
-    answer = ask()
+    answer = failing(ask, "database does not answer", "message broker answers")
     assert answer.status_int == 503
-    assert reasons(answer) == ["database does not answer", "message broker answers"]
     detail = answer.json["reasons"][0]["details"]
     assert detail == "The database cannot be reached at present; try again later."
     assert "secret" not in answer.text
@@ -97,9 +108,8 @@ def test_a_database_that_is_down(ask: Ask, conf: cfg.ConfigOpts, database_url: s
 
 def test_a_broker_that_is_down(ask: Ask, conf: cfg.ConfigOpts) -> None:
     conf.set_override("transport_url", "rabbit://u:secret@127.0.0.1:1/")
-    answer = ask()
+    answer = failing(ask, "database answers", "message broker does not answer")
     assert answer.status_int == 503
-    assert reasons(answer) == ["database answers", "message broker does not answer"]
     assert "127.0.0.1" not in answer.text
     assert "secret" not in answer.text
 

@@ -45,4 +45,4 @@ def test_what_was_written_is_there_after_a_restart(
 
 
 def test_who_has_no_token_is_nobody(placement: PlacementServer) -> None:
-    assert requests.get(f"{placement.url}/resource_providers", timeout=30).status_code == 401
+    assert requests.get(f"{placement.url}/resource_providers", timeout=60).status_code == 401
