@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -22,6 +23,8 @@ LOG = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD_SIGNAL = signal.SIGHUP
+#: Seconds after which a thread that waits for signals looks whether there is one.
+_LONGEST_SLEEP = 1.0
 
 
 def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
@@ -81,7 +84,7 @@ def run(
         for service in services:
             service.start()
             started.append(service)
-        while (received := signals.get()) == RELOAD_SIGNAL:
+        while (received := _next(signals)) == RELOAD_SIGNAL:
             if conf is not None:
                 _read_again(conf)
         LOG.info("Stopping on %s", signal.Signals(received).name)
@@ -91,6 +94,16 @@ def run(
         _leave_after(grace)
         for service in reversed(started):
             service.stop()
+
+
+def _next(signals: queue.SimpleQueue[int]) -> int:
+    """Wait for a signal.
+
+    One that comes just before this thread falls asleep, or in another thread, does not wake it.
+    """
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return signals.get(timeout=_LONGEST_SLEEP)
 
 
 def _read_again(conf: cfg.ConfigOpts) -> None:
