@@ -43,7 +43,9 @@ class Agent:
         self._last_pass = -math.inf
         self._looking_due = threading.Event()
         conf.register_mutate_hook(self._read_again)
+        self._delivered: rpc.HostReport | None = None
         self._undelivered: rpc.HostReport | None = None
+        self._last_report = self._next_attempt = -math.inf
         self._pause = _FIRST_PAUSE
 
     def start(self) -> None:
@@ -72,17 +74,32 @@ class Agent:
 
     def _step(self) -> float:
         """Make a pass if it is due, deliver what is not delivered; return how long to wait."""
-        interval: float = self._conf.agent.report_interval
-        if self._looking_due.is_set() or time.monotonic() >= self._last_pass + interval:
+        options = self._conf.agent
+        interval: float = min(options.discovery_interval, options.report_interval)
+        asked = self._looking_due.is_set()
+        if asked or time.monotonic() >= self._last_pass + interval:
             self._looking_due.clear()
-            # A fresh report replaces one that could not be delivered: it says all of it anew.
-            self._undelivered = self._report()
+            report = self._report()
             self._last_pass = time.monotonic()
-        pause = None
-        if self._undelivered is not None and not self._deliver(self._undelivered):
-            pause, self._pause = self._pause, min(self._pause * 2, interval)
-        until_pass = max(0.0, self._last_pass + interval - time.monotonic())
-        return until_pass if pause is None else min(pause, until_pass)
+            self._take_up(report, asked=asked)
+        if self._undelivered is not None and time.monotonic() >= self._next_attempt:
+            self._deliver(self._undelivered)
+        due = self._last_pass + interval
+        if self._undelivered is not None:
+            due = min(due, self._next_attempt)
+        return max(0.0, due - time.monotonic())
+
+    def _take_up(self, report: rpc.HostReport, *, asked: bool) -> None:
+        """Have a report delivered that was asked for, says something new, or is a sign of life."""
+        waiting = self._undelivered
+        if asked or not _say_the_same(report, self._delivered if waiting is None else waiting):
+            self._next_attempt = -math.inf
+        elif waiting is None and self._last_pass < (
+            self._last_report + self._conf.agent.report_interval
+        ):
+            return
+        # It replaces one that could not be delivered: it says all of it anew.
+        self._undelivered, self._last_report = report, self._last_pass
 
     def _report(self) -> rpc.HostReport:
         # Taken first: whoever has changed something meanwhile takes this report for an older one.
@@ -113,14 +130,19 @@ class Agent:
             LOG.info("Drivers of host %s: %s", self._conf.host, summary or "none enabled")
             self._last_summary = summary
 
-    def _deliver(self, report: rpc.HostReport) -> bool:
+    def _deliver(self, report: rpc.HostReport) -> None:
         try:
             rpc.report(self._conf, report)
         except rpc.ReportFailed as exc:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
-            return False
+            self._next_attempt = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, self._conf.agent.report_interval)
+            return
         LOG.debug("Report %d is delivered", report.counter)
         metrics.AGENT_LAST.labels("delivery").set_to_current_time()
-        self._undelivered = None
-        self._pause = _FIRST_PAUSE
-        return True
+        self._delivered, self._undelivered = report, None
+        self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
+
+
+def _say_the_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
+    return other is not None and (one.errors, one.devices) == (other.errors, other.devices)

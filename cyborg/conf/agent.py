@@ -16,7 +16,16 @@ OPTS: list[cfg.Opt] = [
         deprecated_name="periodic_interval",
         deprecated_group="DEFAULT",
         mutable=True,
-        help="Seconds between two discovery passes. The first is made at start.",
+        help="Seconds after which an agent reports again what it has reported before, as a sign of "
+        "life. What has changed is reported at once.",
+    ),
+    cfg.IntOpt(
+        "discovery_interval",
+        default=10,
+        min=1,
+        mutable=True,
+        help="Seconds between two discovery passes, if that is less than report_interval. The "
+        "first is made at start. A pass that finds what was reported before sends nothing.",
     ),
     cfg.IntOpt(
         "driver_timeout",

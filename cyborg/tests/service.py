@@ -308,6 +308,7 @@ def site(
     control = tmp_path / "control.json"
     conf.set_override("host_step_control", str(control), group="fake_driver")
     conf.set_override("resource_provider_name", hosts.ROOT, group="agent")
+    conf.set_override("discovery_interval", 60, group="agent")
     conf.set_override("cache_path", str(tmp_path / "bitstreams"), group="programming")
     conf.set_override("poll_interval", 0.2, group="conductor")
     api_server.serve(conf)

@@ -6,8 +6,8 @@
 
 Each round two of the cards that the pool has fail, and the time is taken until Placement offers
 four again. There are the real API, conductor, agent, Placement and Glance, with the options as they
-are shipped, but for the agent's interval between reports, which is 10 s; to write a card takes 5 s.
-A card that fails is known from the next report on. Exit status 1 if it takes more than a minute.
+are shipped; to write a card takes 5 s. A card that fails is known from the agent's next pass on.
+Exit status 1 if it takes more than a minute.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def offered(site: Site) -> set[str]:
 def test_a_pool_is_restored(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> None:
     """Run the rounds."""
     site.conf.clear_override("poll_interval", group="conductor")
-    site.conf.set_override("report_interval", 10, group="agent")
+    site.conf.clear_override("discovery_interval", group="agent")
     site.conf.set_override("state_path", str(tmp_path / "state"))
     images.upload("aes", json.dumps({"function": "aes"}).encode(), accel_function_id="aes")
     loaded = tmp_path / "loaded"
@@ -58,7 +58,7 @@ def test_a_pool_is_restored(site: Site, images: GlanceServer, tmp_path: pathlib.
         if number > ROUNDS:
             break
         failing = random.sample(sorted(offered(site)), 2)
-        # Sometime between two reports.
+        # Sometime between two passes.
         time.sleep(random.uniform(0, 10))
         site.ail(*(CARDS.index(name) for name in failing))
         began = time.perf_counter()

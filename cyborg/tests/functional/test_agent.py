@@ -17,6 +17,7 @@ import pytest
 from cyborg import rpc
 from cyborg.agent import service
 from cyborg.tests import messages
+from cyborg.tests.service import until
 from cyborg.tests.unit import test_payloads
 
 PATIENCE = 180
@@ -67,7 +68,7 @@ def run_agent(conf, broker):
     started = []
 
     def run(**options: object) -> None:
-        for name, value in options.items():
+        for name, value in {"discovery_interval": 600, **options}.items():
             conf.set_override(name, value, group="agent")
         started.append(service.Agent(conf))
         started[-1].start()
@@ -108,6 +109,27 @@ def test_reports_are_repeated_and_say_the_same_while_nothing_changes(run_conduct
     assert (first.counter, second.counter) == (1, 2)
     assert first.started == second.started
     assert first.digest() == second.digest()
+
+
+def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(
+    conf, tmp_path, caplog, run_conductor, run_agent
+):
+    caplog.set_level("INFO")
+    control = tmp_path / "control.json"
+    conf.set_override("host_step_control", str(control), group="fake_driver")
+    conductor = run_conductor()
+    run_agent(discovery_interval=1, report_interval=86400)
+    conductor.reports.get(timeout=PATIENCE)
+    until(lambda: caplog.text.count("Fake discover") > 3)
+
+    draft = tmp_path / "draft"
+    for sentence in ("It is on fire.", "It is ash."):
+        draft.write_text(json.dumps({"unhealthy": {"0": sentence}}))
+        draft.replace(control)
+
+        report = conductor.reports.get(timeout=PATIENCE)
+        assert report.counter > 2
+        assert [each.unhealthy for each in report.devices["fake_driver"]] == [sentence]
 
 
 def test_an_agent_that_starts_again_is_told_from_the_one_before(conf, run_conductor, run_agent):

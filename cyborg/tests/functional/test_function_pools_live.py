@@ -59,7 +59,7 @@ class Rack:
 @pytest.fixture
 def rack(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> Rack:
     site.conf.set_override("pool_interval", 1, group="programming")
-    site.conf.set_override("report_interval", 1, group="agent")
+    site.conf.set_override("discovery_interval", 1, group="agent")
     site.conf.set_override("state_path", str(tmp_path / "state"))
     site.start(
         devices=len(CARDS),

@@ -182,7 +182,8 @@ def agent(simulate_live, tmp_path):
     config = tmp_path / "cyborg.conf"
     config.write_text(
         "[DEFAULT]\nhost = host-1\ntransport_url = fake://\n"
-        "[agent]\nenabled_drivers = pci_driver\nreport_interval = 86400\n"
+        "[agent]\nenabled_drivers = pci_driver\ndiscovery_interval = 86400\n"
+        "report_interval = 86400\n"
         '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
     )
     command = [sys.executable, "-c", AGENT, "--config-file", str(config)]

@@ -132,10 +132,11 @@ def test_a_file_that_is_wrong_changes_nothing(service: Service, wrong: str) -> N
 
 @pytest.mark.parametrize("service", ["cyborg-agent"], indirect=True)
 def test_an_agent_looks_for_devices_as_often_as_the_file_now_says(service: Service) -> None:
-    service.start(agent__report_interval=str(NEVER))
+    service.start(agent__report_interval=str(NEVER), agent__discovery_interval=str(NEVER))
     service.says("Report 1 is not delivered yet")
-    service.reload(agent__report_interval="1")
-    service.says("Report 2 is not delivered yet")
+    assert len(service.lines("Fake discover")) == 1
+    service.reload(agent__report_interval=str(NEVER), agent__discovery_interval="1")
+    wait_for("another pass", lambda: len(service.lines("Fake discover")) > 1)
 
 
 @pytest.mark.parametrize("service", ["cyborg-api"], indirect=True)

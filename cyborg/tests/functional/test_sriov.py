@@ -161,7 +161,8 @@ def test_the_agents_first_report_has_the_functions_already(host, tmp_path):
     config = tmp_path / "cyborg.conf"
     config.write_text(
         "[DEFAULT]\nhost = host-1\ntransport_url = fake://\n"
-        "[agent]\nenabled_drivers = pci_driver\nreport_interval = 86400\n"
+        "[agent]\nenabled_drivers = pci_driver\ndiscovery_interval = 86400\n"
+        "report_interval = 86400\n"
         'sriov_spec = {"vendor_id": "8086", "numvfs": 2, "vf_driver": "vfio-pci"}\n'
         '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "1889"}\n'
     )
