@@ -71,17 +71,13 @@ class NvidiaGpuDriver(declarative.PciDriver):
         if lack is not None:
             self._complaints.append(lack)
             return []
-        found = nvidia_vgpu.parts(function, functions, self._wishes, self._types)
+        mine = self.claims(functions).keys() - host.foreign
+        found = nvidia_vgpu.parts(function, functions, self._wishes, self._types, mine)
         if found is None:
             return None
         if not found:
             self.say(function, "it is to be divided, and offers nothing of the type now")
-        mine = self.claims(functions).keys() - host.foreign
-        return [
-            self._device_of(part, functions, host.name)
-            for part in found
-            if part.function.address in mine
-        ]
+        return [self._device_of(part, functions, host.name) for part in found]
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every card, or its parts."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -131,9 +131,15 @@ class Types:
 
 
 def parts(
-    card: pci.Function, functions: pci.Snapshot, wishes: Wishes, types: Types
+    card: pci.Function,
+    functions: pci.Snapshot,
+    wishes: Wishes,
+    types: Types,
+    mine: Set[str],
 ) -> list[Part] | None:
     """What a card is divided into, as many as fit on it; None where it is to stay whole.
+
+    Functions that are not ``mine`` to give out take room only where they have some already.
 
     :raises OSError: it cannot be told
     """
@@ -146,9 +152,12 @@ def parts(
         part = _mediated(function, functions, wish) or _typed(function, functions, wish, types)
         # A card that has not the type that all are to have, if they can, stays whole.
         wanted = wanted or wish.named or part is not None
-        if part is not None and part.total:
+        if part is not None and part.total and (function.address in mine or part.is_taken):
             found.append(part)
-    return _as_many_as_fit(card, functions, found, wishes) if wanted else None
+    if not wanted:
+        return None
+    fitting = _as_many_as_fit(card, functions, found, wishes)
+    return [part for part in fitting if part.function.address in mine]
 
 
 def lacking(card: pci.Function, functions: pci.Snapshot, wishes: Wishes) -> str | None:

@@ -332,3 +332,19 @@ class TestAmd(contract.SimulatedDriverContract):
         assert attributes["product"] == "AMD Instinct MI210"
         assert attributes["firmware"] == "113-D673-0401"
         assert "CUSTOM_AMD_740F" in devices[0].deployables[0].traits
+
+
+def test_a_part_that_is_excluded_takes_no_room_from_others(simulate):
+    """All the card's memory is one part's, whichever function that is on."""
+    simulated = simulate({"cards": [{"card": "a100", "vfs": 3}]})
+    first, second, _third = simulated.vfs(simulated.card("a100"))
+    text = (
+        "[gpu_devices]\nenabled_vgpu_types = nvidia-474\n"
+        f'device_spec = {{"address": "{first}", "exclude": true}}\n'
+    )
+
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
+
+    assert only.errors == {}
+    (device,) = only.devices["nvidia_gpu_driver"]
+    assert device.deployables[0].name == f"host-1_{second}"
