@@ -60,7 +60,7 @@ def volumes() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in sysfs.names(_BLOCKS):
         if sysfs.names(f"{_BLOCKS}/{name}/holders"):
-            for address in _of_block_device(name, set()):
+            for address in _ways(os.path.realpath(f"{_BLOCKS}/{name}")):
                 found.setdefault(address, name)
     return found
 
@@ -124,11 +124,16 @@ def _of_block_device(name: str, seen: set[str]) -> Iterator[str]:
         return
     seen.add(name)
     real = os.path.realpath(path)
-    yield from _addresses(real)
+    yield from _ways(real)
     for place in (real, os.path.dirname(real)):  # a partition and its disk
         for slave in sysfs.names(f"{place}/slaves"):
             yield from _of_block_device(slave, seen)
-    before, subsystem, below = real.partition("/nvme-subsystem/")
+
+
+def _ways(disk: str) -> Iterator[str]:
+    """The PCI functions by which a disk itself is reached, wherever it is in sysfs."""
+    yield from _addresses(disk)
+    before, subsystem, below = disk.partition("/nvme-subsystem/")
     if subsystem:
         shared = f"{before}{subsystem}{below.partition('/')[0]}"
         for way in sysfs.names(shared):

@@ -92,10 +92,12 @@ class Snapshot(Mapping[str, Function]):
         found: Iterable[Function],
         details: Details | None = None,
         used: Mapping[str, str] | None = None,
+        volumes: Mapping[str, str] | None = None,
     ) -> None:
         self._functions = {function.address: function for function in found}
         self._details = details or _Tree()
         self._used = used
+        self._volumes = volumes
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._told: dict[tuple[object, str], Any] = {}
@@ -178,6 +180,12 @@ class Snapshot(Mapping[str, Function]):
             self._used = host_use.read()
         return self._used.get(function.address)
 
+    def volume(self, function: Function) -> str | None:
+        """A disk below the function on which the host has a volume or a RAID, mounted or not."""
+        if self._volumes is None:
+            self._volumes = host_use.volumes()
+        return self._volumes.get(function.address)
+
     def _text(self, address: str, path: str) -> str | OSError:
         key = (address, path)
         if key not in self._texts:
@@ -225,6 +233,11 @@ def join(place: Mapping[str, str]) -> str:
     return f"{place['domain']}:{place['bus']}:{place['device']}.{place['function']}"
 
 
+def can_carry(function: Function) -> bool:
+    """Whether disks or networks of the host can be below the function."""
+    return function.class_code.startswith(_CARRIERS)
+
+
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     """Why a function must stay with the host whatever the operator lists, or None."""
     if function.class_code.startswith(_BRIDGES):
@@ -233,7 +246,7 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
         return "it is the graphics card that the host was booted with"
     if len(split(function.address)["domain"]) > 4:
         return "guests have no PCI domain above ffff"
-    if function.class_code.startswith(_CARRIERS):
+    if can_carry(function):
         return functions.use(function)
     return None
 

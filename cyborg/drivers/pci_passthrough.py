@@ -43,3 +43,14 @@ class PciPassthroughDriver(declarative.PciDriver):
         if function.pf is not None:
             return {"dev_type": "type-VF", "parent_addr": function.pf}
         return {"dev_type": "type-PF" if function.sriov_totalvfs else "type-PCI"}
+
+    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """A controller of whose disks the host has made something must not be given away.
+
+        It need not be mounted: virtual machines and storage daemons use volumes as they are.
+        """
+        for each in (function, *(functions[vf] for vf in function.vfs if vf in functions)):
+            disk = functions.volume(each) if pci.can_carry(each) else None
+            if disk is not None:
+                return f"The host has a volume or a RAID on {disk} of PCI function {each.address}"
+        return None

@@ -69,7 +69,7 @@ def snapshot(
     used: Mapping[str, str] | None = None,
 ) -> pci.Snapshot:
     """A walk that found these functions on a host that uses none, unless ``used`` says which."""
-    return pci.Snapshot(functions, files or Files({}), used or {})
+    return pci.Snapshot(functions, files or Files({}), used or {}, {})
 
 
 def host_with(

@@ -237,6 +237,23 @@ def test_a_disk_with_a_volume_is_given_to_nobody_though_none_is_mounted(simulate
     )
 
 
+@pytest.mark.parametrize(
+    "volumes",
+    [{"dm-0": ["nvme0n1p2"]}, {"md127": ["nvme0n1p2"], "dm-0": ["md127"]}],
+    ids=["volume", "volume on a RAID"],
+)
+def test_a_listed_controller_below_a_volume_is_given_to_nobody(simulate, volumes):
+    simulated = simulate({"cards": ["nvme-system", "nvme-pm1733"], "volumes": volumes})
+
+    first, other = found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "144d"}')
+
+    assert first.unhealthy == (
+        f"The host has a volume or a RAID on nvme0n1p2 of PCI function "
+        f"{simulated.card('nvme-system')}"
+    )
+    assert other.unhealthy is None
+
+
 def test_a_disk_that_need_not_be_erased_is_not(simulate):
     (device, *_others) = found(
         simulate("nvme"),
