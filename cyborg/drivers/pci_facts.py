@@ -7,10 +7,12 @@ import functools
 import re
 from dataclasses import dataclass
 
-from cyborg.drivers import pci
+from cyborg.drivers import pci, sysfs
 
 _MDEV = "mdev_supported_types"
 _WIDTH_MAX = 32
+#: Where a function's header tells its type, and the bit which says that there are others.
+_HEADER_TYPE, _SEVERAL = 0x0E, 0x80
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: What a virtual function has that was given no type.
@@ -155,6 +157,13 @@ def vgpu_type(function: pci.Function, functions: pci.Snapshot) -> str | None:
     if name not in functions.names(function.address, directory):
         return None
     return functions.required(function.address, _VGPU_TYPE)
+
+
+def has_others(function: pci.Function) -> bool:
+    """Whether a card's first function says that the card has others, on the bus or not."""
+    path = f"/sys/bus/pci/devices/{function.address}/config"
+    header = sysfs.beginning(path, _HEADER_TYPE + 1)
+    return len(header) > _HEADER_TYPE and bool(header[_HEADER_TYPE] & _SEVERAL)
 
 
 def reset_methods(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:

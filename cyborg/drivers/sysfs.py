@@ -29,6 +29,18 @@ def text(path: str) -> str:
     return said.decode("utf-8", "replace")
 
 
+def beginning(path: str, size: int) -> bytes:
+    """The first bytes of a file that is no text; fewer where it has fewer, or cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, size)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
 def optional(path: str) -> str | None:
     """What a file says, without blanks around it, or None where it says nothing now."""
     try:

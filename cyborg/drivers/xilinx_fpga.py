@@ -8,7 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged, vendor_tools
+from cyborg.drivers import (
+    base,
+    bitstream_headers,
+    declarative,
+    pci,
+    pci_facts,
+    privileged,
+    vendor_tools,
+)
 
 #: The function of a card that its user works with.
 _USER_FUNCTION = "1"
@@ -59,6 +67,13 @@ class XilinxFpgaDriver(declarative.PciDriver):
         )
         return replace(device, deployables=(programmable,))
 
+    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Without its user's function a card is of no use, though the agent has never seen that."""
+        user = _user(function.address)
+        if user not in functions and pci_facts.has_others(function):
+            return f"PCI function {user} is missing from the bus"
+        return None
+
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream by ``xbmgmt``, whose word counts where sysfs shows nothing."""
         wanted = bitstream_headers.xclbin(bitstream)
@@ -75,8 +90,13 @@ class XilinxFpgaDriver(declarative.PciDriver):
 
 def _loaded(place: str, functions: pci.Snapshot) -> str | None:
     """The program that the card's user function shows; empty where it shows that there is none."""
-    user = f"{place.rpartition('.')[0]}.{_USER_FUNCTION}"
+    user = _user(place)
     text = functions.text(user, "xclbinuuid") if user in functions else None
     if not text:
         return None
     return "" if _NOTHING_LOADED.fullmatch(text) else text
+
+
+def _user(place: str) -> str:
+    """The function for the user of the card with a function here."""
+    return f"{place.rpartition('.')[0]}.{_USER_FUNCTION}"

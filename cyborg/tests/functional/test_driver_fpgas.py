@@ -135,6 +135,15 @@ class TestXilinx(contract.SimulatedDriverContract):
         assert deployable.attach_handles == (handle(f"{address[:-1]}1"),)
         assert device.unhealthy == f"PCI function {address} is missing from the bus"
 
+    def test_a_card_whose_users_function_was_never_seen_is_given_to_nobody(self, changeable):
+        user = f"{changeable.card('u250')[:-1]}1"
+        changeable.pull(user)
+
+        ailing, *others = found(changeable, "xilinx_fpga_driver")
+
+        assert ailing.unhealthy == f"PCI function {user} is missing from the bus"
+        assert {device.unhealthy for device in others} == {None}
+
 
 class TestInspur(contract.SimulatedDriverContract):
     entry_point = "inspur_fpga_driver"

@@ -135,5 +135,6 @@ def _config(function: Mapping[str, Any]) -> bytes:
     subsystem = [int(part, 16) for part in function["subsystem"].split(":")]
     code = bytes.fromhex(function["class"])[::-1]
     header = 1 if function["class"].startswith("0604") else 0
+    header |= 0x80 if function.get("others") else 0
     top = struct.pack("<HHHHB3sBBBB", vendor, device, 0x0406, 0x10, 0xA1, code, 0, 0, header, 0)
     return (top.ljust(0x2C, b"\0") + struct.pack("<HH", *subsystem)).ljust(256, b"\0")

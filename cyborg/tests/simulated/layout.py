@@ -70,6 +70,7 @@ class Layout:
         number = self._of_driver[facts["driver"]] = self._of_driver.get(facts["driver"], -1) + 1
         added = [Function(port_address, port, {**_PORT, "numa": numa})]
         own = {key: value for key, value in facts.items() if key != "functions"}
+        own["others"] = bool(facts.get("functions"))
         for position, more in enumerate([own, *facts.get("functions", ())]):
             address = kernel_text.address(domain, first + position)
             whole = {"vfs": 0, **more, "numa": numa}
