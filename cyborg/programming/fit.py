@@ -12,6 +12,17 @@ from cyborg.inventory import programs
 from cyborg.programming import wanted
 
 
+def is_run(image: glance.Image, what: wanted.Wanted, deployable: models.Deployable) -> bool:
+    """Whether the deployable runs what was asked for, which this image is."""
+    same = wanted.Wanted(image_uuid=image.uuid)
+    if same.is_run_by(deployable):
+        return True
+    by_image = what.image_uuid or what.image_name
+    return bool(not by_image and image.function_id) and wanted.Wanted(
+        function_id=image.function_id
+    ).is_run_by(deployable)
+
+
 def misfit(
     image: glance.Image,
     what: wanted.Wanted,

@@ -182,7 +182,7 @@ def request(
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
         held = guard.holder(session, deployable, what)
-        if held:
+        if held and not what.may_be_run_by(deployable):
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
         made.active = deployable.uuid
         made.history = [_entry(made.asked_ms, f"Asked for {what} by {asked_by}.")]

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, glance, rpc, work
 from cyborg.db import models, program_models
 from cyborg.inventory import programs
-from cyborg.programming import guard, operations, record, wanted
+from cyborg.programming import fit, guard, operations, record, wanted
 
 #: Who asks for what is written again because the hardware has lost it.
 RECOVERY = "recovery"
@@ -173,12 +173,14 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         deployable, operation = held.deployable, held.operation
         if deployable is None:
             raise Refused(operations.BROKEN, _GONE)
-        if wanted.Wanted(image_uuid=image.uuid).is_run_by(deployable):
-            held.move(operations.SUCCEEDED, f"The deployable runs image {image.uuid} already.")
+        what = wanted.of_operation(operation)
+        if fit.is_run(image, what, deployable):
+            if what.function_name is not None and deployable.function_name is None:
+                deployable.function_name = what.function_name
+            held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
             held.tell()
             return False
         if operation.asked_by != RECOVERY:
-            what = wanted.of_operation(operation)
             by = guard.holder(held.session, deployable, what)
             if by:
                 raise Refused(operations.CONFLICT, by)

@@ -39,7 +39,8 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     try:
         if state == operations.QUEUED:
             image = _image(conf, situation)
-            if not wanted.Wanted(image_uuid=image.uuid).is_run_by(situation.deployable):
+            what = wanted.of_operation(situation.operation)
+            if not fit.is_run(image, what, situation.deployable):
                 # Not only below: their binds would be refused while the deployable is in doubt.
                 with contextlib.suppress(client.NotFound):
                     _refuse_consumers(client.Client(conf), claim, situation)

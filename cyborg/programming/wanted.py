@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from oslo_utils import uuidutils
 
@@ -53,6 +53,14 @@ class Wanted:
             and (function is None or programs.same(function, deployable.function_id))
             and self.function_name in {None, deployable.function_name}
         )
+
+    def may_be_run_by(self, deployable: models.Deployable) -> bool:
+        """Whether only Glance can tell: it is asked for by a name that is not known here."""
+        named = self.image_name or (self.function_name and deployable.function_name is None)
+        rest = replace(self, image_name=None, function_name=None)
+        known = deployable.bitstream_id or deployable.function_id
+        fits = not rest or rest.is_run_by(deployable)
+        return bool(named and known) and fits and not deployable.in_doubt
 
     def agrees(self, other: Wanted) -> bool:
         """Whether whoever asks for the one is served by the other as well."""

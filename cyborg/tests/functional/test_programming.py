@@ -110,6 +110,41 @@ def test_what_a_guest_has_is_not_programmed(dynamic: Card) -> None:
     assert dynamic.runs()["function_id"] is None
 
 
+def test_what_a_guest_runs_may_be_asked_for_by_the_name_of_its_image(dynamic: Card) -> None:
+    dynamic.run(dynamic.image(AES))
+    dynamic.image(ZIP)
+    arq = dynamic.bind(function_id=AES)
+    dynamic.bound(arq)
+    written_at = dynamic.runs()["programmed_at"]
+
+    same, other = dynamic.programmed(image_name=AES), dynamic.programmed(image_name=ZIP)
+
+    assert (same["state"], same["error"]) == ("succeeded", None)
+    assert same["history"][-1]["text"].endswith("already.")
+    assert other["state"] == "failed"
+    assert arq in other["error"]
+    assert dynamic.runs()["programmed_at"] == written_at
+
+
+def test_a_function_that_a_guest_runs_may_be_asked_for_by_its_name(dynamic: Card) -> None:
+    dynamic.run(dynamic.image(AES))
+    first = dynamic.bind(function_id=AES)
+    dynamic.bound(first)
+    written_at = dynamic.runs()["programmed_at"]
+    dynamic.image(AES, accel_function_name="cipher")
+    dynamic.image(ZIP, accel_function_name="squeeze")
+
+    other = dynamic.programmed(function_name="squeeze")
+    second = dynamic.bind(function_name="cipher")
+
+    dynamic.bound(second)
+    assert (other["state"], first in other["error"]) == ("failed", True)
+    runs = dynamic.runs()
+    assert (runs["function_name"], runs["programmed_at"]) == ("cipher", written_at)
+    refused = dynamic.program(function_name="squeeze")
+    assert refused.status_code == 409
+
+
 def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
     consumer = models.new_uuid()
     dynamic.site.placement.allocate(consumer, RP, FPGA=1)
