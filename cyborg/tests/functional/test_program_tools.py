@@ -171,10 +171,10 @@ def test_a_tool_that_fails_has_the_last_word(intel, program):
 
 
 def test_a_tool_that_hangs_is_ended(intel, program):
-    done = program(intel, "intel", "pac-a10", gbs(), "echo erasing; exec sleep 600", timeout=1)
+    done = program(intel, "intel", "pac-a10", gbs(), "echo erasing; exec sleep 600", timeout=5)
 
     assert done.startswith("TimeoutError")
-    assert "did not end within 1 s: erasing" in done
+    assert "did not end within 5 s: erasing" in done
 
 
 def test_without_its_tool_a_card_is_what_it_was(intel, program, tool):
