@@ -26,8 +26,8 @@ from xml.etree import ElementTree
 import guest
 import machine
 
-#: Seconds in which the machine ends, or is ended: ten times what it takes on an idle computer.
-GUEST_SECONDS = 240
+#: Seconds in which the machine ends, or is ended: twenty times what it takes on an idle computer.
+GUEST_SECONDS = 480
 _BEGIN = time.monotonic()
 
 
