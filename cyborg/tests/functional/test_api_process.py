@@ -110,8 +110,17 @@ def test_a_signal_stops_it_when_what_is_under_way_is_answered(
 def wait_until_all_is_read(port: int) -> None:
     """Return when the server has read all that was sent to its port."""
     deadline = time.monotonic() + PATIENCE
-    while any(unread(line, port) for line in PROC_TCP.read_text().splitlines()):
-        assert time.monotonic() < deadline
+    # First that all has arrived, which a busy kernel puts off.
+    for under_way in (unsent, unread):
+        while any(under_way(line, port) for line in PROC_TCP.read_text().splitlines()):
+            assert time.monotonic() < deadline
+
+
+def unsent(line: str, port: int) -> int:
+    """The bytes that have not arrived at the port, of a line of /proc/net/tcp."""
+    _, _, remote, state, queues, *_ = line.split()
+    established = state == "01" and remote.endswith(f":{port:04X}")
+    return int(queues.partition(":")[0], 16) if established else 0
 
 
 def unread(line: str, port: int) -> int:
