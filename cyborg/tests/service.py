@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Seconds for which a condition is waited for, on a busy machine too.
-PATIENCE = 60
+PATIENCE = 180
 _POLL = 0.02
 
 #: The deployable of the fake driver's one device, and its provider.
@@ -170,6 +170,8 @@ class Site:
         self._assert_right()
         with futures.ThreadPoolExecutor() as pool:
             list(pool.map(lambda part: part.stop(), self._services))
+        # Nobody works any more; what a last report wanted is left.
+        self._services = []
 
     def _assert_right(self) -> None:
         """Check Placement at rest. Between rest and look a report may come, but not each time."""
