@@ -17,6 +17,7 @@ from cyborg.arqs import outcome, programs, release, states
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
+from cyborg.programming import operations, wanted
 
 LOG = logging.getLogger(__name__)
 
@@ -90,11 +91,12 @@ def _check(
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
     providers = _providers(session, {target.device_rp_uuid for target in targets.values()})
+    coming = operations.coming(session, providers.values())
     for uuid, target in targets.items():
         deployable = providers.get(target.device_rp_uuid)
         if deployable is None:
             raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
-        _check_fit(arqs[uuid], target, deployable)
+        _check_fit(arqs[uuid], target, deployable, coming)
     instances = {target.instance_uuid for target in targets.values()}
     other = session.execute(
         sa.select(models.Arq.instance_uuid)
@@ -139,7 +141,12 @@ def _providers(session: orm.Session, uuids: Iterable[str]) -> dict[str, models.D
     return {found.rp_uuid: found for found in session.scalars(query).unique()}
 
 
-def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployable) -> None:
+def _check_fit(
+    arq: models.Arq,
+    target: BindTarget,
+    deployable: models.Deployable,
+    coming: Mapping[str, wanted.Wanted],
+) -> None:
     host = deployable.device.host
     if target.hostname not in {host.name, host.node}:
         raise errors.Invalid(
@@ -156,7 +163,7 @@ def _check_fit(arq: models.Arq, target: BindTarget, deployable: models.Deployabl
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
             f"another provider: {deployable.device.unhealthy}"
         )
-    obstacle = programs.obstacle(arq.group, deployable)
+    obstacle = programs.obstacle(arq.group, deployable, coming)
     if obstacle:
         raise errors.Conflict(
             f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {obstacle}; "
@@ -243,9 +250,14 @@ def bind_instance(claim: work.Claim) -> None:
         undecided = _undecided(session, claim.key)
         if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
             undecided = _undecided(session, claim.key)
-        handles = _take_handles(session, undecided)
+        coming = operations.coming(session, {dep for _, dep, _ in undecided if dep is not None})
+        lacks = {arq.id: programs.lack(arq, dep, coming) for arq, dep, _ in undecided}
+        handles = _take_handles(session, undecided, lacks)
         to_prepare: list[str] = []
-        ends = [_decide(session, arq, dep, handles, to_prepare) for arq, dep, _ in undecided]
+        ends = [
+            _decide(session, arq, dep, handles, to_prepare, lacks[arq.id])
+            for arq, dep, _ in undecided
+        ]
         resolved = [end for end in ends if end is not None]
         if resolved:
             outcome.record(session, resolved, undecided[0][2])
@@ -288,12 +300,14 @@ def _lock_programs(
 
 
 def _take_handles(
-    session: orm.Session, undecided: Iterable[tuple[models.Arq, models.Deployable | None, int]]
+    session: orm.Session,
+    undecided: Iterable[tuple[models.Arq, models.Deployable | None, int]],
+    lacks: Mapping[int, str | None],
 ) -> dict[int, list[models.AttachHandle]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
     for arq, deployable, _ in undecided:
-        if deployable is not None and not _lack(arq, deployable):
+        if deployable is not None and not lacks[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
         deployable_id: _free_handles(session, deployable_id, count)
@@ -323,28 +337,15 @@ def _free_handles(
     return found
 
 
-def _lack(arq: models.Arq, deployable: models.Deployable | None) -> str | None:
-    """Why no handle of the provider may be given out now, whatever was so when it was asked for.
-
-    A device that was disabled since then serves the request still: an administrator who disables
-    it looks after those who have it. One that ails would fail its guest.
-    """
-    if deployable is None or deployable.missing:
-        return "gone from its host"
-    if deployable.device.unhealthy is not None:
-        return f"unhealthy: {deployable.device.unhealthy}"
-    return programs.obstacle(arq.group, deployable)
-
-
 def _decide(
     session: orm.Session,
     arq: models.Arq,
     deployable: models.Deployable | None,
     handles: Mapping[int, list[models.AttachHandle]],
     to_prepare: list[str],
+    lack: str | None,
 ) -> outcome.End | None:
     """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
-    lack = _lack(arq, deployable)
     if deployable is None or lack:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
     other_class = _other_class(arq.group, deployable.attributes)

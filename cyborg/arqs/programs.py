@@ -16,16 +16,39 @@ class CannotRun(errors.CyborgError):
     """The deployable will not run what the ARQ asks for; the message says why."""
 
 
-def obstacle(group: Mapping[str, str], deployable: models.Deployable) -> str | None:
-    """Why no handle of the deployable may be given out for the group now, or None."""
+def obstacle(
+    group: Mapping[str, str],
+    deployable: models.Deployable,
+    coming: Mapping[str, wanted.Wanted] | None = None,
+) -> str | None:
+    """Why no handle of the deployable may be given out for the group now, or None.
+
+    ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
+    """
     what = wanted.of_group(group)
     if deployable.in_doubt:
-        return "being programmed"
+        its = (coming or {}).get(deployable.uuid, wanted.Wanted())
+        return None if what and what.is_part_of(its) else "being programmed"
     if what and deployable.program_mode is None and not what.is_run_by(deployable):
         return f"not programmable, and does not run {what}"
     if not what and runs_nothing(deployable):
         return "not programmed yet"
     return None
+
+
+def lack(
+    arq: models.Arq, deployable: models.Deployable | None, coming: Mapping[str, wanted.Wanted]
+) -> str | None:
+    """Why no handle of the provider may be given out now, whatever was so when it was asked for.
+
+    A device that was disabled since then serves the request still: an administrator who disables
+    it looks after those who have it. One that ails would fail its guest.
+    """
+    if deployable is None or deployable.missing:
+        return "gone from its host"
+    if deployable.device.unhealthy is not None:
+        return f"unhealthy: {deployable.device.unhealthy}"
+    return obstacle(arq.group, deployable, coming)
 
 
 def flaw(group: Mapping[str, str]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,6 +46,9 @@ _FOLLOWS: Mapping[str, Collection[str]] = {
 CONFLICT = "conflict"
 INVALID = "invalid"
 BROKEN = "failed"
+
+#: Who asks for what is written again because the hardware has lost it.
+RECOVERY = "recovery"
 
 _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     CONFLICT: errors.Conflict,
@@ -200,13 +203,34 @@ def _joined(
     deployable: models.Deployable,
     what: wanted.Wanted,
 ) -> program_models.Operation:
-    its = wanted.of_operation(present)
+    its = _coming(present, deployable)
     if its.agrees(what):
         return present
     raise errors.Conflict(
         f"Deployable {deployable.uuid} is being programmed with {its}, by operation "
         f"{present.uuid}; wait for its end."
     )
+
+
+def _coming(
+    operation: program_models.Operation | None, deployable: models.Deployable
+) -> wanted.Wanted:
+    """What a deployable with that operation, if any, will run; what it has lost comes back."""
+    if operation is None or operation.asked_by == RECOVERY:
+        return wanted.of_deployable(deployable)
+    return wanted.of_operation(operation)
+
+
+def coming(
+    session: orm.Session, deployables: Iterable[models.Deployable]
+) -> dict[str, wanted.Wanted]:
+    """What those of the deployables that are in doubt will run, by their uuids."""
+    doubtful = {each.uuid: each for each in deployables if each.in_doubt}
+    if not doubtful:
+        return {}
+    query = sa.select(_MODEL).where(_MODEL.active.in_(doubtful))
+    active = {found.active: found for found in session.scalars(query)}
+    return {uuid: _coming(active.get(uuid), each) for uuid, each in doubtful.items()}
 
 
 def active_on(session: orm.Session, deployable_uuid: str) -> program_models.Operation | None:

@@ -18,9 +18,6 @@ from cyborg.db import models, program_models
 from cyborg.inventory import programs
 from cyborg.programming import fit, guard, operations, record, wanted
 
-#: Who asks for what is written again because the hardware has lost it.
-RECOVERY = "recovery"
-
 _GONE = "The deployable is gone from its host."
 
 
@@ -97,7 +94,7 @@ def _recovery(
         deployable_uuid=deployable.uuid,
         active=deployable.uuid,
         image_uuid=deployable.bitstream_id,
-        asked_by=RECOVERY,
+        asked_by=operations.RECOVERY,
         asked_ms=operations.now(session),
         state=operations.QUEUED,
         history=[],
@@ -180,7 +177,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
             held.tell()
             return False
-        if operation.asked_by != RECOVERY:
+        if operation.asked_by != operations.RECOVERY:
             by = guard.holder(held.session, deployable, what)
             if by:
                 raise Refused(operations.CONFLICT, by)
@@ -258,7 +255,7 @@ def _leave_as_it_was(held: _Held) -> None:
     session, deployable = held.session, held.deployable
     if deployable is None:
         return
-    if held.operation.asked_by == RECOVERY:
+    if held.operation.asked_by == operations.RECOVERY:
         # What the hardware has lost could not be put back.
         record.runs(session, deployable, image_uuid=None, function_id=None)
     else:

@@ -109,7 +109,7 @@ def _refuse_consumers(
 
     :raises Refused: a consumer has an allocation of it
     """
-    if situation.operation.asked_by == progress.RECOVERY:
+    if situation.operation.asked_by == operations.RECOVERY:
         return
     provider = situation.deployable.rp_uuid
     others = api.consumers(provider) - progress.awaiting(claim)

@@ -62,6 +62,12 @@ class Wanted:
         fits = not rest or rest.is_run_by(deployable)
         return bool(named and known) and fits and not deployable.in_doubt
 
+    def is_part_of(self, other: Wanted) -> bool:
+        """Whether the other says all that this one says, and more perhaps."""
+        mine, others = asdict(self), asdict(other)
+        given = [name for name in mine if mine[name]]
+        return all(others[name] for name in given) and self.agrees(other)
+
     def agrees(self, other: Wanted) -> bool:
         """Whether whoever asks for the one is served by the other as well."""
         mine, others = asdict(self), asdict(other)
@@ -81,10 +87,20 @@ def of_group(group: Mapping[str, str]) -> Wanted:
 
 
 def of_operation(operation: program_models.Operation) -> Wanted:
-    """What the operation was asked for."""
+    """What the operation was asked for, and what is known of the image that was found for it."""
+    image: Mapping[str, str | None] = operation.image or {}
     return Wanted(
-        image_uuid=operation.image_uuid,
+        image_uuid=operation.image_uuid or image.get("uuid"),
         image_name=operation.image_name,
-        function_id=operation.function_id,
-        function_name=operation.function_name,
+        function_id=operation.function_id or image.get("function_id"),
+        function_name=operation.function_name or image.get("function_name"),
+    )
+
+
+def of_deployable(deployable: models.Deployable) -> Wanted:
+    """What the deployable is recorded to run."""
+    return Wanted(
+        image_uuid=deployable.bitstream_id,
+        function_id=deployable.function_id,
+        function_name=deployable.function_name,
     )

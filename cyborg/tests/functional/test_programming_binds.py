@@ -142,6 +142,43 @@ def test_what_the_hardware_has_lost_is_written_again_for_its_guest(
     assert dynamic.state(arq) == "Bound"
 
 
+def test_a_bind_waits_for_what_is_written_for_another(dynamic: Card) -> None:
+    image = dynamic.image(AES)
+    dynamic.site.hang("program")
+    first = dynamic.bind(function_id=AES)
+    until(dynamic.is_writing)
+
+    second = dynamic.bind(bitstream_id=image)
+    refused = dynamic.ask_to_bind(dynamic.arq(function_id=ZIP), models.new_uuid())
+    dynamic.site.hurry(lambda: len(dynamic.site.held()) == 2)
+    dynamic.site.obey()
+
+    assert refused.status_code == 409
+    dynamic.bound(first)
+    dynamic.bound(second)
+    assert len(dynamic.site.call("GET", "/operations", version="2.8")["operations"]) == 1
+
+
+def test_a_bind_waits_for_what_is_put_back_for_another(
+    dynamic: Card, tmp_path: pathlib.Path
+) -> None:
+    dynamic.run(dynamic.image(AES))
+    dynamic.bound(dynamic.bind(function_id=AES))
+    (loaded,) = (tmp_path / "loaded").glob("*.function")
+    loaded.write_text("")
+    dynamic.site.hang("program")
+    dynamic.site.replace(agent_service.Agent)
+    dynamic.site.hurry(dynamic.is_writing)
+
+    second = dynamic.bind(function_id=AES)
+    dynamic.site.hurry(lambda: len(dynamic.site.held()) == 2)
+    assert dynamic.state(second) == "BindStarted"
+    dynamic.site.obey()
+
+    dynamic.bound(second)
+    assert loaded.read_text() == AES
+
+
 def test_what_the_hardware_has_lost_with_no_guest_is_not_offered(
     single: Card, tmp_path: pathlib.Path
 ) -> None:
