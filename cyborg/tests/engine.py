@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,8 @@ from cyborg.arqs import binding, events, host_steps
 from cyborg.db import models
 
 _numbers = itertools.count(1)
+#: What is changed for one thread's back-off is put back before another changes it.
+_backing_off = threading.Lock()
 
 
 def drain(conf: cfg.ConfigOpts) -> list[str]:
@@ -32,7 +35,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
         try:
             handlers[claim.kind](claim)
         except errors.CyborgError as exc:
-            with pytest.MonkeyPatch.context() as patient:
+            with _backing_off, pytest.MonkeyPatch.context() as patient:
                 patient.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
                 work.back_off(claim, str(exc))
         else:
