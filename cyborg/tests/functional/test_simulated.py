@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 import pyudev
@@ -42,11 +43,13 @@ def listen(ready: str, last: str) -> list[tuple[str, str]]:
     monitor.filter_by("pci")
     monitor.start()
     pathlib.Path(ready).touch()
-    seen = []
-    while (device := monitor.poll(timeout=180)) is not None:
-        seen.append((device.action, device.sys_name))
-        if device.action == last:
-            break
+    seen: list[tuple[str, str]] = []
+    deadline = time.monotonic() + 180
+    while not any(action == last for action, _ in seen) and time.monotonic() < deadline:
+        # An event of another subsystem, as of a mount anywhere on the machine, ends a poll too.
+        device = monitor.poll(timeout=1)
+        if device is not None:
+            seen.append((device.action, device.sys_name))
     return seen
 
 
