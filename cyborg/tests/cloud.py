@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import pathlib
-import threading
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
+from placement import db_api as placement_db
 from sqlalchemy import orm
 
 from cyborg import context, db, errors, profiles, rpc, work
@@ -38,6 +38,42 @@ ABILITIES = {
 
 #: Seconds that no test takes.
 _LEASE = 3600
+
+
+#: Lets what is due be so in the order of the rows.
+_LINE_UP = (
+    sa.update(models.Work)
+    .where(
+        models.Work.due_ms <= db.now_ms(),
+        sa.or_(models.Work.owner.is_(None), models.Work.lease_ms < db.now_ms()),
+    )
+    .values(due_ms=models.Work.id)
+)
+
+
+def _hurry(engine: sa.Engine) -> None:
+    """Keep the connections to an SQLite file, and let it be lost if the power fails."""
+    if engine.dialect.name != "sqlite":
+        return
+    for hook in list(engine.pool.dispatch.checkin):
+        # It lets greenlets of Eventlet run, by a system call.
+        sa.event.remove(engine, "checkin", hook)
+    sa.event.listen(engine, "connect", lambda new, _: new.execute("PRAGMA synchronous=OFF"))
+    sa.event.listen(engine, "checkin", _roll_back)
+    engine.pool = sa.QueuePool(
+        engine.pool._creator,  # oslo.db has but pools that keep nothing
+        dialect=engine.dialect,
+        _dispatch=engine.pool.dispatch,
+    )
+
+
+def _roll_back(
+    connection: sqlite3.Connection | None, record: sa.pool.ConnectionPoolEntry
+) -> None:
+    """What somebody who was killed has begun is no more."""
+    if connection is not None:
+        connection.rollback()
+    record.info.pop("in_transaction", None)
 
 
 class Killed(BaseException):
@@ -102,15 +138,16 @@ class Cloud:
         conf: cfg.ConfigOpts,
         ctx: context.RequestContext,
         placement: PlacementServer,
-        directory: pathlib.Path,
     ) -> None:
         self.conf = conf
         self.ctx = ctx
         self.placement = placement
         self.handlers = conductor.handlers(conf)
-        self._directories = (directory / str(number) for number in itertools.count())
+        placement.answer_at_once(conf)
+        self._engine = db.engine()
+        for engine in (self._engine, placement_db.placement_context_manager.writer.get_engine()):
+            _hurry(engine)
         self._owners = itertools.count()
-        self._thread = threading.get_ident()
         #: Commits until the process is killed, before or after the last of them.
         self.commits_left: int | None = None
         self.kill_before = False
@@ -127,12 +164,12 @@ class Cloud:
         with db.writer() as session:
             for table in reversed(models.Base.metadata.sorted_tables):
                 session.execute(table.delete())
-        directory = next(self._directories)
-        directory.mkdir()
-        self.placement.renew(directory, self.conf)
-        self.placement.make_provider(hosts.ROOT)
+        if self.placement.find(hosts.ROOT) is None:
+            self.placement.make_provider(hosts.ROOT)
+            self.placement.call("PUT", "/resource_classes/CUSTOM_OTHER")
+        else:
+            self.placement.empty()
         self.cleaned.clear()
-        self.placement.call("PUT", "/resource_classes/CUSTOM_OTHER")
         for resource_class in CLASSES:
             groups = [{f"resources:{resource_class}": "1"}]
             profiles.create_profile(name=resource_class, groups=groups, description=None, uuid=None)
@@ -151,12 +188,12 @@ class Cloud:
 
     def after_commit(self, session: orm.Session) -> None:
         """Die right after a commit, where it is time."""
-        if not self.kill_before:
+        # Placement commits too, and lives on.
+        if not self.kill_before and session.get_bind() is self._engine:
             self._count()
 
     def _count(self) -> None:
-        # Placement, which commits in threads of its own, lives on.
-        if self.commits_left is not None and threading.get_ident() == self._thread:
+        if self.commits_left is not None:
             self.commits_left -= 1
             if self.commits_left < 0:
                 raise Killed
@@ -182,8 +219,9 @@ class Cloud:
         What is due, and in which order, must not hang on the clock: Hypothesis repeats histories.
         """
         row = models.Work
-        with self._immortal(), db.writer() as session:
-            db.update(session, row, row.due_ms <= db.now_ms(), due_ms=row.id)
+        with self._immortal(), self._engine.begin() as connection:
+            if not connection.execute(_LINE_UP).rowcount:
+                return False
         claim = work.claim(f"test#{next(self._owners)}", _LEASE, self.handlers)
         if claim is None:
             return False
@@ -267,11 +305,10 @@ def cloud(
     database: sa.Engine,
     ctx: context.RequestContext,
     placement: PlacementServer,
-    tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Cloud]:
     """The parts of a cloud; ``renew`` begins a history of it."""
-    found = Cloud(conf, ctx, placement, tmp_path)
+    found = Cloud(conf, ctx, placement)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
     sa.event.listen(database, "commit", found.before_commit)
     sa.event.listen(orm.Session, "after_commit", found.after_commit)

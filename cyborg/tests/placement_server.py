@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import json
 import pathlib
 import sqlite3
@@ -12,25 +14,89 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 import sqlalchemy as sa
 import webob
 from cheroot import wsgi
 from oslo_config import cfg
 
-from cyborg import db, work
+from cyborg import clients, db, work
 from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import desired, local, sync, tree
 from cyborg.tests import hosts
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _HEADERS = {
     "X-Auth-Token": "admin",
     "OpenStack-API-Version": "placement 1.37",
     "Content-Type": "application/json",
 }
+
+
+#: Placement's tables of what providers have and what consumers have of it.
+_OF_PROVIDERS = (
+    "allocations",
+    "consumers",
+    "inventories",
+    "resource_provider_traits",
+    "resource_provider_aggregates",
+)
+
+
+_BELOW = """
+    JOIN resource_providers rp ON rp.root_provider_id = root.id AND rp.id != root.id
+    JOIN resource_providers parent ON parent.id = rp.parent_provider_id
+"""
+_AMOUNTS = tuple(field.name for field in dataclasses.fields(tree.Inventory))
+_PROVIDERS_BELOW = f"""
+    SELECT rp.uuid, rp.name, parent.uuid FROM resource_providers root {_BELOW} WHERE root.name = ?
+"""
+_INVENTORIES_BELOW = f"""
+    SELECT rp.uuid, rc.name, {", ".join(f"inv.{name}" for name in _AMOUNTS)}
+    FROM resource_providers root {_BELOW}
+    JOIN inventories inv ON inv.resource_provider_id = rp.id
+    JOIN resource_classes rc ON rc.id = inv.resource_class_id
+    WHERE root.name = ?
+"""
+_TRAITS_BELOW = f"""
+    SELECT rp.uuid, t.name
+    FROM resource_providers root {_BELOW}
+    JOIN resource_provider_traits rpt ON rpt.resource_provider_id = rp.id
+    JOIN traits t ON t.id = rpt.trait_id
+    WHERE root.name = ?
+"""
+
+
+class _Direct(requests.adapters.BaseAdapter):
+    """Sends requests to an application in this process and in this thread."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        super().__init__()
+        self._app = app
+
+    def send(
+        self, request: requests.PreparedRequest, *_given: Any, **_options: Any
+    ) -> requests.Response:
+        """The application's answer."""
+        asked = webob.Request.blank(
+            request.path_url, method=request.method, headers=dict(request.headers)
+        )
+        body = request.body or b""
+        asked.body = body if isinstance(body, bytes) else body.encode()
+        answer = asked.get_response(self._app)
+        response = requests.Response()
+        response.status_code = answer.status_code
+        response.reason = answer.status
+        response.headers.update(answer.headers)
+        response.raw = io.BytesIO(answer.body)
+        response.url, response.request = str(request.url), request
+        return response
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 class PlacementServer:
@@ -49,6 +115,7 @@ class PlacementServer:
         self.url = f"http://127.0.0.1:{self._server.bind_addr[1]}"
         self._thread = threading.Thread(target=self._server.serve, daemon=True)
         self._thread.start()
+        self._tables = sqlite3.connect(template, check_same_thread=False)
         self._begin()
 
     def _begin(self) -> None:
@@ -70,9 +137,28 @@ class PlacementServer:
             source.backup(target)
         self.restart(state_dir)
         self._database = state_dir / local.DATABASE
+        self._tables.close()
+        self._tables = sqlite3.connect(self._database, check_same_thread=False)
         self._conf = conf
         local.point_at(conf, self.url)
         self._begin()
+
+    def empty(self) -> None:
+        """Begin anew with the same application, with no provider but the roots.
+
+        The names of traits and of resource classes stay, as they do where Placement is older than
+        what it is asked.
+        """
+        with contextlib.closing(sqlite3.connect(self._database)) as database, database:
+            for table in _OF_PROVIDERS:
+                database.execute(f"DELETE FROM {table}")
+            database.execute("DELETE FROM resource_providers WHERE parent_provider_id IS NOT NULL")
+        self._begin()
+
+    def answer_at_once(self, conf: cfg.ConfigOpts) -> None:
+        """Let what ``conf`` configures call Placement as a function, for tests that do so often."""
+        session = clients.adapter(conf, "placement").session.session
+        session.mount(self.url, _Direct(self._serve))
 
     def restart(self, state_dir: pathlib.Path) -> None:
         """Load Placement on what ``state_dir`` has."""
@@ -97,6 +183,7 @@ class PlacementServer:
 
     def stop(self) -> None:
         """Serve no more."""
+        self._tables.close()
         self._server.stop()
         self._thread.join()
 
@@ -138,7 +225,7 @@ class PlacementServer:
 
     def release(self, consumer: str) -> None:
         """Drop all that ``consumer`` holds."""
-        if self.call("GET", f"/allocations/{consumer}")["allocations"]:
+        if self._select("SELECT 1 FROM allocations WHERE consumer_id = ?", consumer):
             self.call("DELETE", f"/allocations/{consumer}")
 
     def generation(self, uuid: str) -> int:
@@ -160,25 +247,32 @@ class PlacementServer:
 
     def find(self, name: str) -> str | None:
         """The uuid of the provider of that name, if there is one."""
-        found = self.call("GET", f"/resource_providers?name={name}")["resource_providers"]
-        return found[0]["uuid"] if found else None
+        found = self._select("SELECT uuid FROM resource_providers WHERE name = ?", name)
+        return str(found[0][0]) if found else None
 
     def below(self, root_name: str) -> dict[str, tree.Provider]:
         """Everything below the root of that name, by uuid, with no generations."""
-        root = self.find(root_name)
-        listed = self.call("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
-        return {item["uuid"]: self._provider(item) for item in listed if item["uuid"] != root}
+        inventories: dict[str, dict[str, tree.Inventory]] = {}
+        for uuid, name, *amounts in self._select(_INVENTORIES_BELOW, root_name):
+            inventory = tree.Inventory(**dict(zip(_AMOUNTS, amounts, strict=True)))
+            inventories.setdefault(uuid, {})[name] = inventory
+        traits: dict[str, set[str]] = {}
+        for uuid, name in self._select(_TRAITS_BELOW, root_name):
+            traits.setdefault(uuid, set()).add(name)
+        return {
+            uuid: tree.Provider(
+                uuid=uuid,
+                name=name,
+                parent_uuid=parent,
+                inventories=inventories.get(uuid, {}),
+                traits=frozenset(traits.get(uuid, ())),
+            )
+            for uuid, name, parent in self._select(_PROVIDERS_BELOW, root_name)
+        }
 
-    def _provider(self, item: dict[str, Any]) -> tree.Provider:
-        path = f"/resource_providers/{item['uuid']}"
-        inventories = self.call("GET", f"{path}/inventories")["inventories"]
-        return tree.Provider(
-            uuid=item["uuid"],
-            name=item["name"],
-            parent_uuid=item["parent_provider_uuid"],
-            inventories={name: tree.Inventory(**inv) for name, inv in inventories.items()},
-            traits=frozenset(self.call("GET", f"{path}/traits")["traits"]),
-        )
+    def _select(self, query: str, *values: str) -> list[Any]:
+        """What Placement's own tables have, for tests that look very often."""
+        return self._tables.execute(query, values).fetchall()
 
     def offered(self, uuid: str) -> dict[str, tuple[int, int]]:
         """Total and reserved of each class of the provider."""
@@ -186,10 +280,7 @@ class PlacementServer:
         return {name: (inv["total"], inv["reserved"]) for name, inv in found.items()}
 
     def shows(self, resource_class: str) -> dict[str, tuple[int, frozenset[str]]]:
-        """What of the class is not reserved, and the traits, by provider.
-
-        From Placement's own tables, for tests that look very often.
-        """
+        """What of the class is not reserved, and the traits, by provider."""
         query = """
             SELECT rp.uuid, inv.total - inv.reserved, group_concat(t.name)
             FROM resource_providers rp
@@ -199,8 +290,7 @@ class PlacementServer:
             LEFT JOIN traits t ON t.id = rpt.trait_id
             GROUP BY rp.uuid, inv.total, inv.reserved
         """
-        with contextlib.closing(sqlite3.connect(self._database)) as database:
-            rows = database.execute(query, (resource_class,)).fetchall()
+        rows = self._select(query, resource_class)
         return {uuid: (free, frozenset((traits or "").split(","))) for uuid, free, traits in rows}
 
     def candidates(self, resource_class: str) -> set[str]:

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import jsonschema
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, glance, profiles, rpc
+from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.changes import provider_uuid
@@ -72,6 +72,20 @@ class Guest:
     function: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is looked at after each step."""
+
+    #: ARQs.
+    bound: frozenset[str]
+    #: Whether Placement has not been told all.
+    untold: bool
+
+
+_BOUND = sa.select(models.Arq.uuid).where(models.Arq.state == models.BOUND)
+_UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
+
+
 class Fpgas(Cloud):
     """A host with FPGAs. Its agent does what it is told, and looks at what it is told."""
 
@@ -126,6 +140,12 @@ class Fpgas(Cloud):
             assert [guest.uuid for guest in guests] == []
         assert self.free(card) == 0
 
+    def look(self) -> Seen:
+        """What Cyborg says of guests, and whether it has said all to Placement."""
+        with self._engine.connect() as connection:
+            bound = frozenset(connection.scalars(_BOUND))
+            return Seen(bound, untold=connection.scalar(_UNTOLD) is not None)
+
     def free(self, card: Fpga) -> int:
         """How many of the card's handles Placement reserves for nobody."""
         return self.placement.shows("FPGA").get(card.provider, (0, frozenset()))[0]
@@ -152,14 +172,15 @@ def fpgas(
     database: sa.Engine,
     ctx: context.RequestContext,
     placement: PlacementServer,
-    tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Fpgas]:
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
     # Who would tell Placement meanwhile is the same thread.
     monkeypatch.setattr(steps, "PLACEMENT_WAIT", 0.0)
-    found = Fpgas(conf, ctx, placement, tmp_path)
+    # Placement has each of its own schemas checked with each request.
+    monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
+    found = Fpgas(conf, ctx, placement)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(glance, "find_image", found.find_image)
     sa.event.listen(database, "commit", found.before_commit)

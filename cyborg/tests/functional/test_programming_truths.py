@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg import db, errors, work
+from cyborg import db, errors
 from cyborg.arqs import binding, invariants, release, service
 from cyborg.db import models, program_models
 from cyborg.inventory import programs
@@ -43,6 +43,8 @@ class Machine(stateful.RuleBasedStateMachine):
         self.cards = cloud.fpgas
         self.guests: list[Guest] = []
         self.leftovers: list[str] = []
+        #: Since the last rest, which takes long.
+        self.steps = 0
         #: Those that have had their ARQ Bound.
         self.served: set[str] = set()
 
@@ -185,15 +187,21 @@ class Machine(stateful.RuleBasedStateMachine):
         reconciler.look(self.cloud.conf)
         self._go_on(works=True)
 
+    @stateful.precondition(lambda self: self.steps > 4)
     @stateful.rule()
     def come_to_rest(self) -> None:
         """All is well and nothing changes any more."""
+        self.steps = 0
         self.cloud.live()
-        for _ in range(4):
+        busy, rounds = True, 0
+        while busy:
+            before = self.cloud.pieces_done
             self.report(works=False)
             self.drop_allocations()
             self.cloud.let_time_pass()
             self._go_on(works=True)
+            busy, rounds = self.cloud.pieces_done > before, rounds + 1
+            assert rounds < 9
         assert invariants.violations() == []
         self.cloud.placement.assert_right("host-1")
         with db.reader() as session:
@@ -225,12 +233,13 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def look(self) -> None:
-        arqs = {arq.uuid: arq for arq in service.list_arqs(self.cloud.ctx)}
+        self.steps += 1
+        seen = self.cloud.look()
         for guest in self.guests:
-            bound = guest.arq in arqs and arqs[guest.arq].state == models.BOUND
+            bound = guest.arq in seen.bound
             if bound and guest.function and not guest.card.lost:
                 self._assert_served(guest)
-        told = not work.is_wanted(work.PLACEMENT, "host-1")
+        told = not seen.untold
         for card in self.cards.values():
             card.lost = card.lost and not (card.looked_at and told)
         shows = self.cloud.placement.shows("FPGA")
