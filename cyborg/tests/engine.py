@@ -15,6 +15,8 @@ from cyborg.arqs import binding, events, host_steps
 from cyborg.db import models
 
 _numbers = itertools.count(1)
+#: Seconds that no test takes, with many threads on a busy machine either.
+_LEASE = 3600.0
 #: What is changed for one thread's back-off is put back before another changes it.
 _backing_off = threading.Lock()
 
@@ -30,7 +32,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
     }
     done: list[str] = []
-    while (claim := work.claim(f"test#{next(_numbers)}", 30.0, handlers)) is not None:
+    while (claim := work.claim(f"test#{next(_numbers)}", _LEASE, handlers)) is not None:
         done.append(f"{claim.kind}/{claim.key}")
         try:
             handlers[claim.kind](claim)
