@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 
 from cyborg.agent import claims, discovery
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
+from cyborg.tests.unit.test_discovery import until
 
 PATIENCE = 60
 A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
@@ -108,6 +110,35 @@ def test_a_function_is_given_out_by_one_driver_only_though_control_paths_differ(
     assert findings.errors == {
         "second": f"The driver reports PCI function {A}, which is driver first's"
     }
+
+
+class Hanging(Claimer):
+    """Does not end to say what it claims while ``gate`` is closed."""
+
+    def __init__(self, wanted: Mapping[str, int]) -> None:
+        super().__init__(wanted)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        self.gate.wait(PATIENCE)
+        return super().claims(functions)
+
+
+def test_only_what_a_driver_that_hangs_had_is_kept_from_others():
+    exact, rough = Hanging({A: 8}), Claimer({A: 1, B: 1})
+    agent = discovery.Discovery("host-1", {"exact": exact, "rough": rough}, timeout=1)
+    found = until(agent, lambda found: not found.errors)
+    assert found.devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
+
+    exact.gate.clear()
+    found = until(agent, lambda found: "exact" in found.errors and "rough" in found.devices)
+    assert found.devices == {"rough": (device(B, B),)}
+    assert found.errors["rough"].endswith(", which is driver exact's")
+
+    exact.gate.set()
+    found = until(agent, lambda found: not found.errors)
+    assert found.devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
 
 
 def test_parts_of_a_function_count_as_the_function():
