@@ -51,7 +51,7 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     if situation.arq.state == states.BOUND:
         _prepare_again(conf, situation)
     elif situation.arq.state == states.BIND_STARTED:
-        _prepare(conf, claim, situation)
+        _prepare_in_time(conf, claim, situation)
     else:
         _clean(conf, claim, situation)
 
@@ -107,6 +107,21 @@ def _situation(handle_uuid: str) -> _Situation | None:
             agent_started=started,
         ),
     )
+
+
+def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    """Prepare the handle; a fault that nobody has thought of strands no bind either."""
+    try:
+        _prepare(conf, claim, situation)
+    except (work.LeaseLost, work.TryLater):
+        raise
+    except Exception as exc:
+        waited = _waited(situation)
+        if waited < conf.conductor.bind_deadline * 1000:
+            raise
+        LOG.exception("A fault in the bind of ARQ %s, which has no more time", situation.arq.uuid)
+        reason = f"The handle was not prepared in {waited // 1000} s: {type(exc).__name__}: {exc}"
+        _fail(claim, situation, reason)
 
 
 def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
