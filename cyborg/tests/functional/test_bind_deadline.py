@@ -25,7 +25,7 @@ class Odd:
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
         return None if self.repaired or step["action"] != "prepare" else 42
 
-    def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Odd:
+    def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
         return self
 
     def to_wire(self) -> Any:
