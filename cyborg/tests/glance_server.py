@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 _PROCESS = pathlib.Path(__file__).with_name("glance_process.py")
 #: Seconds within which Glance starts, even on a busy machine.
-PATIENCE = 120
+PATIENCE = 300
 _POLL = 0.05
 
 

@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 _PROCESS = pathlib.Path(__file__).with_name("keystone_process.py")
 #: Seconds within which Keystone starts, even on a busy machine.
-PATIENCE = 120
+PATIENCE = 300
 _POLL = 0.05
 
 

@@ -24,7 +24,7 @@ from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
 
 #: Seconds within which the API answers, even on a busy machine.
-PATIENCE = 60
+PATIENCE = 180
 #: What a project has: its id, a profile that is private to it, a free ARQ, and one of an instance.
 NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance")
 #: What requests can change.

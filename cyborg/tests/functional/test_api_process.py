@@ -24,7 +24,7 @@ from cyborg.tests.ports import free_port
 pytestmark = pytest.mark.usefixtures("database")
 
 #: Seconds within which a process starts or stops, even on a busy machine.
-PATIENCE = 60
+PATIENCE = 180
 PROC_TCP = pathlib.Path("/proc/net/tcp")
 PROFILE = json.dumps([{"name": "p", "groups": [{}]}])
 
