@@ -22,7 +22,10 @@ def violations(session: orm.Session) -> Iterator[str]:
 
 
 def _without_work(session: orm.Session) -> Iterator[str]:
-    """Whatever is being programmed has a row of work that will end it."""
+    """Whatever is being programmed has a row of work that will end it.
+
+    What is away while it is in doubt is seen to by the report that shows it again.
+    """
     deployable, operation = models.Deployable, program_models.Operation
     running = operation.active.is_not(None)
     for (uuid,) in session.execute(
@@ -31,7 +34,9 @@ def _without_work(session: orm.Session) -> Iterator[str]:
         yield f"Operation {uuid} has not ended, and there is no work that would end it."
     for (name,) in session.execute(
         sa.select(deployable.name).where(
-            deployable.in_doubt.is_(True), ~_is_wanted(deployable.uuid.expression)
+            deployable.in_doubt.is_(True),
+            deployable.missing.is_(False),
+            ~_is_wanted(deployable.uuid.expression),
         )
     ):
         yield f"Deployable {name} is in doubt, and there is no work that would end that."

@@ -166,30 +166,48 @@ def request(
     present = active_on(session, deployable.uuid)
     if present is not None:
         return _joined(present, deployable, what)
-    made = program_models.Operation(
-        uuid=models.new_uuid(),
-        deployable_uuid=deployable.uuid,
-        image_uuid=what.image_uuid,
-        image_name=what.image_name,
-        function_id=what.function_id,
-        function_name=what.function_name,
-        instance_uuid=instance_uuid,
-        pool_uuid=pool_uuid,
-        asked_by=asked_by,
-        asked_ms=now(session),
-        state=QUEUED,
-        history=[],
-    )
+    made = _made(session, deployable, what, asked_by)
+    made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
     if what.is_run_by(deployable):
-        made.state, made.ended_ms = SUCCEEDED, made.asked_ms
+        made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
         held = guard.holder(session, deployable, what)
         if held and not what.may_be_run_by(deployable):
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
-        made.active = deployable.uuid
-        made.history = [_entry(made.asked_ms, f"Asked for {what} by {asked_by}.")]
         work.want(session, work.PROGRAM, [deployable.uuid])
+    return _kept(session, made)
+
+
+def recover(session: orm.Session, deployable: models.Deployable) -> program_models.Operation:
+    """Make the operation that writes again what a locked deployable has lost.
+
+    That it is carried out is wanted already.
+    """
+    what = wanted.Wanted(image_uuid=deployable.bitstream_id)
+    return _kept(session, _made(session, deployable, what, RECOVERY))
+
+
+def _made(
+    session: orm.Session, deployable: models.Deployable, what: wanted.Wanted, asked_by: str
+) -> program_models.Operation:
+    asked_ms = now(session)
+    return program_models.Operation(
+        uuid=models.new_uuid(),
+        deployable_uuid=deployable.uuid,
+        active=deployable.uuid,
+        image_uuid=what.image_uuid,
+        image_name=what.image_name,
+        function_id=what.function_id,
+        function_name=what.function_name,
+        asked_by=asked_by,
+        asked_ms=asked_ms,
+        state=QUEUED,
+        history=[_entry(asked_ms, f"Asked for {what} by {asked_by}.")],
+    )
+
+
+def _kept(session: orm.Session, made: program_models.Operation) -> program_models.Operation:
     session.add(made)
     try:
         session.flush()

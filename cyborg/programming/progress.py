@@ -76,9 +76,14 @@ def _end_gone(
 ) -> None:
     values = {"error": _GONE, "fault": operations.BROKEN}
     operations.move(session, operation, operations.FAILED, _GONE, **values)
-    if deployable is not None:
+    if deployable is None:
+        return
+    if operation.asked_by == operations.RECOVERY:
+        # It stays in doubt, and gets another one when a report shows it again.
+        record.read_reports_anew(session, deployable)
+    else:
         record.certain(session, deployable)
-        _want_placement(session, deployable)
+    _want_placement(session, deployable)
 
 
 def _recovery(
@@ -89,19 +94,7 @@ def _recovery(
         record.runs(session, deployable, image_uuid=None, function_id=None)
         _want_placement(session, deployable)
         return None
-    made = program_models.Operation(
-        uuid=models.new_uuid(),
-        deployable_uuid=deployable.uuid,
-        active=deployable.uuid,
-        image_uuid=deployable.bitstream_id,
-        asked_by=operations.RECOVERY,
-        asked_ms=operations.now(session),
-        state=operations.QUEUED,
-        history=[],
-    )
-    session.add(made)
-    session.flush()
-    return made
+    return operations.recover(session, deployable)
 
 
 def _situation(

@@ -37,7 +37,7 @@ def runs(
         in_doubt=False,
     )
     _set_trait(session, deployable, function_id)
-    _read_reports_anew(session, deployable)
+    read_reports_anew(session, deployable)
 
 
 def _set_trait(
@@ -51,7 +51,7 @@ def _set_trait(
         session.add(attribute)
 
 
-def _read_reports_anew(session: orm.Session, deployable: models.Deployable) -> None:
+def read_reports_anew(session: orm.Session, deployable: models.Deployable) -> None:
     """A report that says what an earlier one said may now be news."""
     of_device = sa.select(models.Device.host_id).where(models.Device.id == deployable.device_id)
     host = models.Host
@@ -64,7 +64,7 @@ def certain(session: orm.Session, deployable: models.Deployable) -> None:
     Whatever a report has said to the contrary meanwhile is read again.
     """
     db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=False)
-    _read_reports_anew(session, deployable)
+    read_reports_anew(session, deployable)
 
 
 def doubt(session: orm.Session, deployable: models.Deployable) -> None:

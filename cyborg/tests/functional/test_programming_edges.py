@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, glance, rpc, work
-from cyborg.arqs import binding
+from cyborg.arqs import binding, invariants
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
@@ -119,6 +119,46 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     )
     hosts.apply()
     assert query.list_deployables() == []
+
+
+def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report("aes")
+    boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
+    engine.drain(conf)
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Deployable)).one()
+        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+    report("")
+    assert _claimed_recovery().operation.state == operations.QUEUED
+    hosts.apply()
+    claim = _claim()
+    assert progress.read(claim) is None
+    assert work.finish(claim)
+    (gone,) = operations.list_operations()
+    assert (gone.state, deployable().in_doubt) == (operations.FAILED, True)
+    hosts.apply()
+    assert invariants.violations() == []
+
+    report("aes")
+
+    assert deployable().in_doubt
+    again = _claimed_recovery().operation
+    assert (again.asked_by, again.image_uuid) == ("recovery", IMAGE)
+    assert again.uuid != gone.uuid
+
+
+def _claim() -> work.Claim:
+    work.hand_back_all()
+    engine.make_due()
+    claim = work.claim(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
+    assert claim is not None
+    return claim
+
+
+def _claimed_recovery() -> progress.Situation:
+    return _situation(_claim())
 
 
 def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
