@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import jsonschema
 import pytest
@@ -16,14 +18,30 @@ from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import steps
+from cyborg.programming import steps, wanted
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
 
-#: Functions, each with its image.
-IMAGES = {"aes": models.new_uuid(), "zip": models.new_uuid()}
-PROFILES = {"any": {}, **{name: {"accel:function_id": name} for name in IMAGES}}
+FUNCTIONS = ("aes", "zip")
+#: Images of functions by their names; the second of one is newer.
+IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
+_NAMES = {uuid: name for name, uuid in IMAGES.items()}
+#: What is asked for, by a name.
+PROGRAMS = {
+    **{name: wanted.Wanted(function_id=name) for name in FUNCTIONS},
+    **{name: wanted.Wanted(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
+}
+PROFILES = {
+    "any": {},
+    **{name: {"accel:function_id": name} for name in FUNCTIONS},
+    "aes-2": {"accel:bitstream_id": IMAGES["aes-2"]},
+}
+
+
+def function_of(image: str) -> str:
+    """The function of an image; none where there is no image."""
+    return _NAMES[image].partition("-")[0] if image else ""
 
 
 @dataclass(slots=True)
@@ -33,13 +51,18 @@ class Fpga:
     letter: str
     mode: str
     handles: int
-    #: What the hardware runs.
-    loaded: str = ""
+    #: Whether its handles are prepared for each use, and cleaned after it.
+    stepped: bool = False
+    #: The image of what the hardware runs.
+    image: str = ""
     #: What it ran when its program was lost.
     before: str = ""
+    #: What a process that outlived its agent still writes.
+    child: str | None = None
     #: It was lost, and Placement has not been told: nobody has looked, or nobody has said so.
     lost: bool = False
     looked_at: bool = True
+    losses: int = 0
 
     @property
     def name(self) -> str:
@@ -49,17 +72,40 @@ class Fpga:
     def provider(self) -> str:
         return provider_uuid(self.name)
 
+    @property
+    def loaded(self) -> str:
+        """The function that the hardware shows."""
+        return function_of(self.image)
+
+    @property
+    def numbers(self) -> range:
+        """Of its handles."""
+        first = ord(self.letter) * 4
+        return range(first, first + self.handles)
+
     def device(self) -> base.Device:
         """The card as its driver finds it."""
-        first = ord(self.letter) * 4
         part = hosts.deployable(
             self.name,
-            range(first, first + self.handles),
+            self.numbers,
             program_mode=self.mode,
             function=self.loaded,
             function_vendor="FAKE",
+            prepares=self.stepped,
+            cleans=self.stepped,
         )
         return hosts.device(self.letter, part)
+
+    def lose(self) -> None:
+        """The power fails; whatever writes it fails too."""
+        self.before = self.image or self.before
+        self.image, self.child = "", None
+        self.lost, self.looked_at, self.losses = True, False, self.losses + 1
+
+    def end_child(self) -> None:
+        """What still writes it has written."""
+        if self.child is not None:
+            self.image, self.before, self.child = self.child, "", None
 
 
 @dataclass(slots=True)
@@ -69,20 +115,39 @@ class Guest:
     uuid: str
     arq: str
     card: Fpga
+    #: What it asked for.
     function: str | None
+    image: str | None
+    #: The image that its card ran when it was given a handle.
+    got: str | None = None
+
+    def is_served_by(self, image: str) -> bool:
+        """Whether that is what it asked for."""
+        return self.function in {None, function_of(image)} and self.image in {None, image}
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A report under way, and how often each card had lost its program when it was looked at."""
+
+    report: rpc.HostReport
+    losses: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What is looked at after each step."""
 
-    #: ARQs.
-    bound: frozenset[str]
+    #: By the ARQs that are Bound the numbers of their handles.
+    bound: dict[str, int]
     #: Whether Placement has not been told all.
     untold: bool
 
 
-_BOUND = sa.select(models.Arq.uuid).where(models.Arq.state == models.BOUND)
+_HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
+    models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
+)
+_BOUND = _HELD.where(models.Arq.state == models.BOUND)
 _UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
@@ -94,57 +159,121 @@ class Fpgas(Cloud):
         self.fpgas = {
             "a": Fpga("a", "single-program", 2),
             "b": Fpga("b", "dynamic", 1),
-            "c": Fpga("c", "dynamic", 2),
+            "c": Fpga("c", "dynamic", 2, stepped=True),
         }
         for name, keys in PROFILES.items():
             groups = [{"resources:FPGA": "1"} | keys]
             profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
-        #: How often hardware was written.
-        self.writes = 0
+        #: The image that Glance finds for each function.
+        self.newest = {"aes": IMAGES["aes-1"], "zip": IMAGES["zip-1"]}
+        #: Which agent it is, and how often it has looked at the hardware.
+        self.started, self.passes = 1, 0
+        #: Numbers of the handles that are prepared for a guest.
+        self.prepared: set[int] = set()
+
+    def begin_pass(self) -> Pass:
+        """The agent looks at its hardware."""
+        self.passes += 1
+        report = hosts.report(
+            *(card.device() for card in self.fpgas.values()), order=(self.started, self.passes)
+        )
+        return Pass(report, {letter: card.losses for letter, card in self.fpgas.items()})
 
     def run_program(
         self, conf: cfg.ConfigOpts, host: str, step: rpc.ProgramStep, timeout: float
     ) -> rpc.ProgramAnswer:
         """The agent's side."""
         (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
-        function = step.function_id or ""
-        if self.agent == "is away":
-            raise rpc.HostUnreachable("the agent does not answer")
+        self._refuse(step)
+        if card.child is not None:
+            raise rpc.HostStepRunning("what was started before still writes it")
         if self.agent == "fails at the start":
             raise rpc.ProgramFailed("it cannot be read", written=False)
-        self._assert_free(card, function)
-        card.loaded, card.lost = "", False
-        self.writes += 1
+        if not self._guests_of(card, step.image_uuid):
+            card.before = ""
+        card.image, card.lost = "", False
         if self.agent == "fails":
-            raise rpc.ProgramFailed("it cannot be written", written=True)
+            raise rpc.ProgramFailed(
+                "it cannot be written", written=True, report_counter=self.passes
+            )
         if self.agent == "kills":
             raise Killed
-        card.loaded, card.before = function, ""
+        if self.agent == "dies":
+            card.child = step.image_uuid
+            self._die()
+        card.image, card.before = step.image_uuid, ""
+        self._answer()
+        return rpc.ProgramAnswer(
+            function=card.loaded, verified_by="a look", report_counter=self.passes
+        )
+
+    def run_host_step(
+        self, conf: cfg.ConfigOpts, host: str, step: rpc.HostStep, timeout: float
+    ) -> None:
+        """The same for a handle."""
+        number = int(step.attach_info["device"], 16)
+        (card,) = (card for card in self.fpgas.values() if number in card.numbers)
+        self._refuse(step)
+        # Its program comes first, and it is not written before the handle is clean.
+        assert card.child is None
+        if self.agent == "kills":
+            raise Killed
+        if self.agent == "dies":
+            self._die()
+        if self.agent in {"fails", "fails at the start"}:
+            raise rpc.HostStepFailed(f"cannot {step.action} it")
+        if step.action == "prepare":
+            self.prepared.add(number)
+        else:
+            self.prepared.discard(number)
+        self._answer()
+
+    def _refuse(self, step: rpc.HostStep | rpc.ProgramStep) -> None:
+        if self.agent == "is away":
+            raise rpc.HostUnreachable("the agent does not answer")
+        if step.agent_started < self.started:
+            raise rpc.HostStepRunning("the agent has started again since; it reports first")
+
+    def _die(self) -> NoReturn:
+        """The agent ends in the middle, and another one begins."""
+        self.agent = "works"
+        self.started, self.passes = self.started + 1, 0
+        raise rpc.HostUnreachable("the agent is gone")
+
+    def _answer(self) -> None:
         if self.agent == "is not heard":
             raise rpc.HostUnreachable("the agent's answer is lost")
-        return rpc.ProgramAnswer(function=function, verified_by="a look", report_counter=0)
 
-    def _assert_free(self, card: Fpga, function: str) -> None:
-        """Nobody has the card that is about to be written, or can be given it."""
+    def _guests_of(self, card: Fpga, image: str) -> list[str]:
+        """The ARQs that have the card that is about to be written: none, if it is with news."""
         handle, arq = models.AttachHandle, models.Arq
         query = (
-            sa.select(arq)
+            sa.select(arq.uuid)
             .join(handle, handle.id == arq.attach_handle_id)
             .join(models.Deployable, models.Deployable.id == handle.deployable_id)
             .where(models.Deployable.name == card.name, arq.state == models.BOUND)
         )
         with db.reader() as session:
-            guests = session.scalars(query).all()
+            guests = list(session.scalars(query))
         # What was lost may be put back under them.
-        if function != (card.loaded or card.before):
-            assert [guest.uuid for guest in guests] == []
+        if image != (card.image or card.before):
+            assert guests == []
+        assert guests or self.prepared.isdisjoint(card.numbers)
+        # Nor can anybody be given it.
         assert self.free(card) == 0
+        return guests
 
     def look(self) -> Seen:
         """What Cyborg says of guests, and whether it has said all to Placement."""
         with self._engine.connect() as connection:
-            bound = frozenset(connection.scalars(_BOUND))
+            bound = {uuid: _number(info) for uuid, info in connection.execute(_BOUND)}
             return Seen(bound, untold=connection.scalar(_UNTOLD) is not None)
+
+    def number_of(self, arq: str) -> int | None:
+        """The number of the handle that an ARQ has."""
+        with self._engine.connect() as connection:
+            found = connection.execute(_HELD.where(models.Arq.uuid == arq)).one_or_none()
+        return _number(found[1]) if found else None
 
     def free(self, card: Fpga) -> int:
         """How many of the card's handles Placement reserves for nobody."""
@@ -152,18 +281,21 @@ class Fpgas(Cloud):
 
     def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
         """Glance's side."""
-        by_uuid = {uuid: function for function, uuid in IMAGES.items()}
-        function = what["function_id"] or by_uuid[what["uuid"] or ""]
+        uuid = what["uuid"] or self.newest[what["function_id"] or ""]
         return glance.Image(
-            uuid=IMAGES[function],
-            name=function,
+            uuid=uuid,
+            name=_NAMES[uuid],
             size=1,
             hash_algo="sha512",
             hash_value="0",
             checksum=None,
             status="active",
-            properties={glance.FUNCTION_ID: function},
+            properties={glance.FUNCTION_ID: function_of(uuid)},
         )
+
+
+def _number(attach_info: str) -> int:
+    return int(json.loads(attach_info)["device"], 16)
 
 
 @pytest.fixture
@@ -182,6 +314,7 @@ def fpgas(
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
     found = Fpgas(conf, ctx, placement)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
+    monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
     monkeypatch.setattr(glance, "find_image", found.find_image)
     sa.event.listen(database, "commit", found.before_commit)
     sa.event.listen(orm.Session, "after_commit", found.after_commit)

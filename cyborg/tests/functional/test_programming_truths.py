@@ -2,8 +2,9 @@
 """No guest ever sees its function change, and no provider offers what it cannot give.
 
 Boots, deletions, programs and losses of programs come in any order that Hypothesis thinks of, while
-conductors are killed, agents fail or fall silent and Placement's answers are lost. What is asked of
-the hardware is looked at in the moment when it is asked.
+conductors are killed, agents fail, end in the middle of a write or fall silent, reports are late
+and Placement's answers are lost. What is asked of the hardware is looked at in the moment when it
+is asked.
 
 ``CYBORG_TEST_EXAMPLES`` runs that many histories, other ones each time, instead of a few fixed.
 """
@@ -19,16 +20,25 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg import db, errors
-from cyborg.arqs import binding, invariants, release, service
+from cyborg.arqs import binding, invariants, release, removal, service
 from cyborg.db import models, program_models
-from cyborg.inventory import programs
+from cyborg.inventory import admin, programs
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import operations, pools, reconciler, wanted
+from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Killed
-from cyborg.tests.programmed_host import IMAGES, PROFILES, Fpga, Fpgas, Guest
+from cyborg.tests.programmed_host import (
+    FUNCTIONS,
+    IMAGES,
+    PROFILES,
+    PROGRAMS,
+    Fpga,
+    Fpgas,
+    Guest,
+    Pass,
+)
 
-FUNCTIONS = st.sampled_from(sorted(IMAGES))
+LETTERS = st.sampled_from("abc")
 #: Mostly the usual thing.
 USUALLY = st.integers(0, 3).map(bool)
 
@@ -42,56 +52,98 @@ class Machine(stateful.RuleBasedStateMachine):
         cloud.renew()
         self.cards = cloud.fpgas
         self.guests: list[Guest] = []
+        #: Consumers whose instance is gone, and whose allocations Nova has yet to drop.
         self.leftovers: list[str] = []
+        self.under_way: list[Pass] = []
+        #: Cards whose device is disabled.
+        self.disabled: set[str] = set()
         #: Since the last rest, which takes long.
         self.steps = 0
-        #: Those that have had their ARQ Bound.
-        self.served: set[str] = set()
 
-    @stateful.initialize(functions=st.lists(FUNCTIONS, max_size=3))
-    def begin(self, functions: list[str]) -> None:
+    @stateful.initialize(programs=st.lists(st.sampled_from(sorted(PROGRAMS)), max_size=3))
+    def begin(self, programs: list[str]) -> None:
         """All is there, and some of it is programmed."""
         self.report(works=True)
-        for letter, function in zip(self.cards, functions, strict=False):
-            self.program(letter=letter, function=function, works=True)
+        for letter, program in zip(self.cards, programs, strict=False):
+            self.program(letter=letter, program=program, works=True)
 
     # What happens on the host.
 
     @stateful.rule(works=USUALLY)
     def report(self, *, works: bool) -> None:
-        found = [card.device() for card in self.cards.values()]
-        inventory_report.apply_report(hosts.report(*found))
-        for card in self.cards.values():
-            card.looked_at = True
+        self._deliver(self.cloud.begin_pass())
         self._go_on(works=works)
 
+    @stateful.rule()
+    def look_at_hardware(self) -> None:
+        """A report begins that arrives later."""
+        self.under_way.append(self.cloud.begin_pass())
+
+    @stateful.precondition(lambda self: self.under_way)
+    @stateful.rule(works=USUALLY)
+    def deliver(self, *, works: bool) -> None:
+        self._deliver(self.under_way.pop(0))
+        self._go_on(works=works)
+
+    def _deliver(self, seen: Pass) -> None:
+        with db.reader() as session:
+            row = models.Deployable
+            doubts = set(session.scalars(sa.select(row.name).where(row.in_doubt.is_(True))))
+        if inventory_report.apply_report(seen.report) == inventory_report.OLD:
+            return
+        for card in self.cards.values():
+            if card.name not in doubts and seen.losses[card.letter] == card.losses:
+                card.looked_at = True
+
     @stateful.rule(
-        how=st.sampled_from(["works", "fails at the start", "fails", "is away", "is not heard"])
+        how=st.sampled_from(
+            ["works", "fails at the start", "fails", "is away", "is not heard", "dies"]
+        )
     )
     def change_the_agent(self, how: str) -> None:
         self.cloud.agent = how
 
-    @stateful.rule(letter=st.sampled_from("abc"))
+    @stateful.rule(letter=LETTERS)
     def lose(self, letter: str) -> None:
         """The power fails. Guests are restarted with their host, which reports first."""
-        card = self.cards[letter]
-        card.before = card.loaded or card.before
-        card.loaded, card.lost, card.looked_at = "", True, False
+        self.cards[letter].lose()
+
+    @stateful.precondition(lambda self: any(card.child for card in self.cards.values()))
+    @stateful.rule(works=USUALLY)
+    def end_children(self, *, works: bool) -> None:
+        """What the agent that is gone had started to write is written."""
+        for card in self.cards.values():
+            card.end_child()
+        self._go_on(works=works)
 
     # What administrators and Nova do.
 
-    @stateful.rule(letter=st.sampled_from("abc"), function=FUNCTIONS, works=USUALLY)
-    def program(self, letter: str, function: str, *, works: bool) -> None:
+    @stateful.rule()
+    def publish(self) -> None:
+        """There is a new image of a function."""
+        self.cloud.newest["aes"] = IMAGES["aes-2"]
+
+    @stateful.rule(letter=LETTERS, works=USUALLY)
+    def set_status(self, letter: str, *, works: bool) -> None:
+        """Disable a device, or enable it."""
+        row = self._row(self.cards[letter])
+        self.disabled ^= {letter}
+        status = admin.MAINTAINING if letter in self.disabled else admin.ENABLED
         with db.reader() as session:
-            name = self.cards[letter].name
-            query = sa.select(models.Deployable.uuid).where(models.Deployable.name == name)
-            uuid = session.scalar(query)
+            query = sa.select(models.Device.uuid).where(models.Device.id == row.device_id)
+            uuid = session.scalars(query).one()
+        admin.set_device_status(uuid, status)
+        self._go_on(works=works)
+
+    @stateful.rule(letter=LETTERS, program=st.sampled_from(sorted(PROGRAMS)), works=USUALLY)
+    def program(self, letter: str, program: str, *, works: bool) -> None:
+        uuid = self._row(self.cards[letter]).uuid
         with contextlib.suppress(errors.Conflict):
-            operations.ask(uuid or "", wanted.Wanted(function_id=function), "user admin")
+            operations.ask(uuid, PROGRAMS[program], "user admin")
         self._go_on(works=works)
 
     @stateful.rule(
-        letter=st.sampled_from("abc"),
+        letter=LETTERS,
         profile=st.sampled_from(sorted(PROFILES)),
         claims=USUALLY,
         works=USUALLY,
@@ -105,7 +157,8 @@ class Machine(stateful.RuleBasedStateMachine):
                 return
             self.cloud.placement.allocate(consumer, card.provider, FPGA=1)
         (arq,) = service.create(self.cloud.ctx, profile)
-        guest = Guest(consumer, arq.uuid, card, PROFILES[profile].get("accel:function_id"))
+        asked = (PROFILES[profile].get(f"accel:{key}") for key in ("function_id", "bitstream_id"))
+        guest = Guest(consumer, arq.uuid, card, *asked)
         target = binding.BindTarget(
             hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=consumer
         )
@@ -126,6 +179,18 @@ class Machine(stateful.RuleBasedStateMachine):
         self.leftovers.append(guest.uuid)
         self._go_on(works=works)
 
+    @stateful.precondition(lambda self: self.guests)
+    @stateful.rule(number=st.integers(0, 9), works=USUALLY)
+    def force_release(self, number: int, *, works: bool) -> None:
+        """An administrator who knows that an instance is no more frees what it had."""
+        guest = self.guests.pop(number % len(self.guests))
+        self.cloud.prepared.discard(self.cloud.number_of(guest.arq))
+        with contextlib.suppress(errors.Conflict):
+            removal.release_arq(self.cloud.ctx, guest.arq, force=True)
+        release.delete_instance_arqs(self.cloud.ctx, guest.uuid)
+        self.leftovers.append(guest.uuid)
+        self._go_on(works=works)
+
     @stateful.rule()
     def drop_allocations(self) -> None:
         """Nova gives back in Placement what its deleted instances had."""
@@ -134,7 +199,10 @@ class Machine(stateful.RuleBasedStateMachine):
         self.leftovers.clear()
 
     @stateful.rule(
-        function=FUNCTIONS, free=st.integers(0, 4), devices=st.integers(1, 3), works=USUALLY
+        function=st.sampled_from(FUNCTIONS),
+        free=st.integers(0, 4),
+        devices=st.integers(1, 3),
+        works=USUALLY,
     )
     def want_slots(self, function: str, free: int, devices: int, *, works: bool) -> None:
         """The pool of the function is made, changed, or deleted where nothing is to be free."""
@@ -193,6 +261,8 @@ class Machine(stateful.RuleBasedStateMachine):
         """All is well and nothing changes any more."""
         self.steps = 0
         self.cloud.live()
+        for card in self.cards.values():
+            card.end_child()
         busy, rounds = True, 0
         while busy:
             before = self.cloud.pieces_done
@@ -220,9 +290,9 @@ class Machine(stateful.RuleBasedStateMachine):
             row = self._row(card)
             assert not row.in_doubt
             assert (row.function_id or "") == card.loaded
-            assert row.bitstream_id in {None, IMAGES.get(card.loaded)}
-            programmed = card.loaded or card.mode == "dynamic"
-            assert self.cloud.free(card) == (card.handles if programmed else 0)
+            assert row.bitstream_id in {None, card.image}
+            offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
+            assert self.cloud.free(card) == (card.handles if offered else 0)
 
     def _row(self, card: Fpga) -> models.Deployable:
         query = sa.select(models.Deployable).where(models.Deployable.name == card.name)
@@ -236,9 +306,8 @@ class Machine(stateful.RuleBasedStateMachine):
         self.steps += 1
         seen = self.cloud.look()
         for guest in self.guests:
-            bound = guest.arq in seen.bound
-            if bound and guest.function and not guest.card.lost:
-                self._assert_served(guest)
+            if guest.arq in seen.bound:
+                self._assert_served(guest, seen.bound[guest.arq])
         told = not seen.untold
         for card in self.cards.values():
             card.lost = card.lost and not (card.looked_at and told)
@@ -250,14 +319,18 @@ class Machine(stateful.RuleBasedStateMachine):
                 assert {trait for trait in traits if "FUNCTION_ID" in trait} == expected
                 assert card.loaded or card.mode == "dynamic"
 
-    def _assert_served(self, guest: Guest) -> None:
-        """What the power failure took is being put back; else the function is there."""
-        if guest.card.loaded == guest.function:
-            self.served.add(guest.uuid)
-            return
-        # It was lost under the guest: it is in doubt until it is back, or could not be put back.
-        assert guest.uuid in self.served
-        assert self._row(guest.card).in_doubt or self._row(guest.card).function_id is None
+    def _assert_served(self, guest: Guest, number: int) -> None:
+        """It has what it asked for and nothing else, but for what the power failure took."""
+        card = guest.card
+        assert number in self.cloud.prepared or not card.stepped
+        if guest.got is None:
+            guest.got = card.before if card.lost else card.image
+            assert guest.is_served_by(guest.got)
+        elif card.image != guest.got:
+            assert not card.image
+            # It is in doubt until it is back, or could not be put back.
+            row = self._row(card)
+            assert card.lost or row.in_doubt or row.function_id is None
 
 
 def test_in_any_order(fpgas: Fpgas) -> None:
