@@ -209,6 +209,15 @@ class Scene:
 
         return self.until(f"server {server.name} {statuses}", settled)
 
+    def fault(self, server: Any) -> str:
+        """Why a server is in ERROR. Nova writes the state first, and then this."""
+
+        def told() -> str | None:
+            found = self.compute.get_server(server.id).fault
+            return str(found["message"]) if found else None
+
+        return self.until(f"fault of server {server.name}", told)
+
     def until_gone(self, server: Any) -> None:
         """Return when Nova has no such server."""
 

@@ -35,7 +35,7 @@ def test_a_server_fails_with_its_programming(scene):
 
     server = scene.until_status(scene.create(flavor), "ERROR")
 
-    assert "accelerator requests" in server.fault["message"]
+    assert "accelerator requests" in scene.fault(server)
     (operation,) = scene.operations_of(image)
     assert operation["state"] == "failed"
     assert "what-it-is" in operation["error"]
