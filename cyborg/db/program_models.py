@@ -99,6 +99,7 @@ class FunctionMiss(Base):
     """Slots of a pool's function that somebody looked for in vain, until it is forgotten."""
 
     __tablename__ = "function_misses"
+    __table_args__ = table_args(sa.UniqueConstraint("pool_id", "project_id"))
 
     # There may be one for each boot that fails.
     id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -106,5 +107,7 @@ class FunctionMiss(Base):
         sa.ForeignKey("function_pools.id", ondelete="CASCADE"), index=True
     )
     slots: orm.Mapped[int] = orm.mapped_column()
+    #: Whose ARQs have shown it; null where somebody has posted it.
+    project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: When, by the database's clock.
     at_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())

@@ -26,10 +26,13 @@ _POOL, _MISS = program_models.FunctionPool, program_models.FunctionMiss
 _KEY = "accel:function_id"
 
 
-def note_shortage(session: orm.Session, groups: Iterable[Mapping[str, str]]) -> None:
-    """Record what ARQs of these groups will find too few free slots for.
+def note_shortage(
+    session: orm.Session, groups: Iterable[Mapping[str, str]], project_id: str | None
+) -> None:
+    """Record what a project's ARQs of these groups will find too few free slots for.
 
-    Costs nothing where none of them asks for a function.
+    However often a project comes, the pool remembers the most that it has missed at once. Costs
+    nothing where none of them asks for a function.
     """
     needed = _needed(groups)
     if needed:
@@ -37,7 +40,8 @@ def note_shortage(session: orm.Session, groups: Iterable[Mapping[str, str]]) -> 
         query = sa.select(_POOL, ready).where(_POOL.function_plain.in_(needed))
         found = list(session.execute(query))
         short = {pool: needed[pool.function_plain] - free for pool, free in found}
-        _remember(session, {pool: count for pool, count in short.items() if count > 0})
+        missed = {pool: count for pool, count in short.items() if count > 0}
+        _remember(session, missed, project_id)
 
 
 def post_of_function(function_id: str) -> list[program_models.FunctionPool]:
@@ -86,20 +90,28 @@ def _record(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
     return found
 
 
-def _remember(session: orm.Session, missed: Mapping[program_models.FunctionPool, int]) -> None:
+def _remember(
+    session: orm.Session,
+    missed: Mapping[program_models.FunctionPool, int],
+    project_id: str | None = None,
+) -> None:
     if not missed:
         return
     rows: list[dict[str, Any]] = [
         {
             "pool_id": pool.id,
             "slots": count,
+            "project_id": project_id,
             "at_ms": db.now_ms(),
             "created_at": models.utcnow(),
         }
         for pool, count in missed.items()
     ]
+    slots_now = sa.case({pool.id: count for pool, count in missed.items()}, value=_MISS.pool_id)
+    most = sa.case((_MISS.slots > slots_now, _MISS.slots), else_=slots_now)
+    again = {"slots": most, "at_ms": db.now_ms()}
     try:
-        session.execute(sa.insert(_MISS).values(rows))
+        db.upsert(session, _MISS, rows, key=["pool_id", "project_id"], update=again)
     except db_exc.DBReferenceError as exc:
         # A pool has been deleted meanwhile.
         raise db.RestartTransaction from exc

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cyborg import context, db, work
+from cyborg import context, db, policy, work
 from cyborg.conductor import duties
 from cyborg.db import models, program_models
 from cyborg.programming import reconciler
+from cyborg.tests import boots
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
@@ -48,6 +49,27 @@ def test_a_miss_lets_a_pool_grow_for_a_while(cloud: Fpgas) -> None:
     cloud.settle()
     assert cloud.counts(uuid) == {"ready": 2, "used": 2, "surplus": 2, "devices": 2}
     assert cloud.shown(uuid)["reason"] is None
+
+
+@pytest.mark.every_database
+def test_a_project_that_asks_again_and_again_misses_no_more_for_that(
+    cloud: Fpgas, enforcer: policy.Enforcer
+) -> None:
+    uuid, other = cloud.pool(free=0), cloud.pool("zip", function_id=ZIP, free=0)
+    for number in ("2", "3", "1"):
+        cloud.boot(**{"resources:FPGA": number})
+    assert cloud.counts(uuid)["misses"] == 3
+
+    another = context.admin(enforcer, project_id="project-2")
+    boots.arqs(another, group=GROUP | {"resources:FPGA": "4"})
+    cloud.boot(**{"accel:function_id": ZIP})
+
+    assert cloud.counts(uuid)["misses"] == 7
+    assert cloud.counts(other)["misses"] == 1
+    # Whoever posts misses is trusted to have seen each.
+    cloud.miss(function_id=AES)
+    cloud.miss(function_id=AES)
+    assert cloud.counts(uuid)["misses"] == 9
 
 
 def test_a_profile_tells_what_was_missed(cloud: Fpgas) -> None:

@@ -78,7 +78,11 @@ def upgrade() -> None:
         _BIG_ID,
         sa.Column("pool_id", sa.Integer(), nullable=False),
         sa.Column("slots", sa.Integer(), nullable=False),
+        sa.Column("project_id", _string(255), nullable=True),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         _of_pool("function_misses"),
+        sa.UniqueConstraint(
+            "pool_id", "project_id", name="uq_function_misses_pool_id_project_id"
+        ),
     )
     op.create_index("ix_function_misses_pool_id", "function_misses", ["pool_id"])
