@@ -129,6 +129,9 @@ class Cache:
         finally:
             with self._lock:
                 self._in_use[path] -= 1
+                if not self._in_use[path]:
+                    del self._in_use[path]
+                    self._fetching.pop(path.name, None)
             try:
                 self._make_room(path.parent, 0)
             except OSError as exc:

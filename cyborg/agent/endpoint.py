@@ -44,7 +44,7 @@ class Endpoint:
         self._places = runs.Places()
         self._lock = threading.Lock()
         self._latest: dict[str, runs.Run] = {}
-        self._newest_ms: dict[str, int] = {}
+        self._newest = runs.Newest()
 
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
         """Carry out a step, or join it, and wait at most ``wait`` seconds for its end.
@@ -180,9 +180,9 @@ class Endpoint:
         asked_ms = wanted.step.asked_ms
         with self._lock:
             keys = [wanted.key, *places]
-            if any(asked_ms < self._newest_ms.get(key, asked_ms) for key in keys):
+            if self._newest.outdates(keys, asked_ms):
                 raise rpc.HostStepRunning("Another step of the handle was asked for meanwhile")
-            self._newest_ms |= dict.fromkeys(keys, asked_ms)
+            self._newest.note(keys, asked_ms)
             latest = self._latest.get(wanted.key)
             if latest is not None and latest.joins(wanted):
                 return latest

@@ -17,6 +17,9 @@ from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
 
+#: Places whose steps are remembered.
+MOST_PLACES = 10_000
+
 
 def place_of(handle: base.AttachHandle) -> str:
     """The name of an attach handle among places."""
@@ -48,6 +51,29 @@ class Places:
             with self._changed:
                 self._held -= wanted
                 self._changed.notify_all()
+
+
+class Newest:
+    """When the newest step of each place was asked for.
+
+    Of the places of which that is longest ago only the latest of those times is kept.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._forgotten_ms = 0
+
+    def outdates(self, places: Iterable[str], asked_ms: int) -> bool:
+        """Whether a newer step of any of the places was asked for, or may have been."""
+        return any(asked_ms < self._asked.get(place, self._forgotten_ms) for place in places)
+
+    def note(self, places: Iterable[str], asked_ms: int) -> None:
+        """Note that nothing newer was asked for."""
+        self._asked |= dict.fromkeys(places, asked_ms)
+        if len(self._asked) > MOST_PLACES:
+            by_age = sorted(self._asked.items(), key=lambda item: item[1])
+            old, kept = by_age[: -MOST_PLACES // 2], by_age[-MOST_PLACES // 2 :]
+            self._asked, self._forgotten_ms = dict(kept), old[-1][1]
 
 
 class Run:

@@ -78,6 +78,15 @@ def test_an_image_is_fetched_once_and_kept(cache, images, folder):
     assert kept(folder) == {image}
 
 
+def test_nothing_but_the_files_is_kept(cache, images):
+    read(cache, step_for(images.upload("aes", b"abc"), b"abc"))
+    with pytest.raises(bitstreams.Refused):
+        read(cache, step_for(images.upload("zip", b"abd"), b"abc"))
+
+    assert not cache._fetching
+    assert not cache._in_use
+
+
 def test_what_was_kept_serves_the_next_agent_too(cache, images, conf):
     step = step_for(images.upload("aes", b"abc"), b"abc")
     read(cache, step)

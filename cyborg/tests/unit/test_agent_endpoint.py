@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cyborg import rpc
-from cyborg.agent import endpoint, passes
+from cyborg.agent import endpoint, passes, runs
 from cyborg.drivers import base
 from cyborg.tests.unit.test_payloads import step
 
@@ -232,6 +232,20 @@ def test_a_message_that_was_held_up_does_not_undo_a_newer_step(ask, driver):
         ask(action="clean", asked_ms=1)
 
     assert driver.calls.empty()
+
+
+def test_of_many_handles_an_agent_remembers_enough(ask, driver, monkeypatch):
+    monkeypatch.setattr(runs, "MOST_PLACES", 10)
+    for asked_ms in range(10, 30):
+        ask(asked_ms=asked_ms, attach_handle_uuid=f"{asked_ms}", attach_info={"bus": f"{asked_ms}"})
+        driver.calls.get_nowait()
+
+    # What was asked of the first handle is forgotten, and so may be what this message would undo.
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        ask(asked_ms=9, attach_handle_uuid="10", attach_info={"bus": "10"}, action="clean")
+    assert driver.calls.empty()
+    ask(asked_ms=31, attach_handle_uuid="10", attach_info={"bus": "10"}, action="clean")
+    ask(asked_ms=30, attach_handle_uuid="new", attach_info={"bus": "new"})
 
 
 @pytest.mark.parametrize(
