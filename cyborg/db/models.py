@@ -184,6 +184,8 @@ class Deployable(Base):
     )
     #: What it runs: image and function, as far as known; both null where it is not programmed.
     bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    #: What the host checked that image by, to write it again: an operation's ``image``.
+    bitstream: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: The function's id in the form in which such ids are compared.
     function_plain: orm.Mapped[str | None] = orm.mapped_column(

@@ -28,7 +28,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
         row.in_doubt = True
         return
-    row.bitstream_id = row.function_name = None
+    row.bitstream_id = row.bitstream = row.function_name = None
     row.programmed_ms = row.programmed_by = row.verified_by = None
     row.function_id = shown or None
     row.function_plain = plain(shown) if shown else None

@@ -183,6 +183,25 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         return True
 
 
+@db.retry
+def put_back(claim: work.Claim) -> bool:
+    """Have a deployable that has lost its program written as it was, without asking Glance again.
+
+    False where it is not known how it was written.
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        deployable, operation = held.deployable, held.operation
+        image = deployable.bitstream if deployable is not None else None
+        if deployable is None or not image or image["uuid"] != operation.image_uuid:
+            return False
+        record.doubt(held.session, deployable)
+        text = f"Image {image['uuid']} is to be written again; the inventory is being withdrawn."
+        held.move(operations.RESERVING, text, image=image)
+        _want_placement(held.session, deployable)
+        return True
+
+
 def _kept(image: glance.Image) -> dict[str, Any]:
     """What of an image is needed until it is written, whatever becomes of it in Glance."""
     if image.digest is None or image.size is None:
@@ -280,6 +299,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             function_name=image.get("function_name"),
             programmed_by=held.operation.asked_by,
             verified_by=answer.verified_by,
+            bitstream=image or None,
         )
         _outdate_reports(held.session, situation, answer.report_counter)
         held.tell()

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
@@ -20,14 +23,19 @@ def runs(
     function_name: str | None = None,
     programmed_by: str | None = None,
     verified_by: str | None = None,
+    bitstream: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record what a locked deployable runs, which is known for sure; all None: nothing."""
+    """Record what a locked deployable runs, which is known for sure; all None: nothing.
+
+    ``bitstream`` is what its host has checked the image by.
+    """
     programmed = programmed_by is not None
     db.update(
         session,
         models.Deployable,
         models.Deployable.id == deployable.id,
         bitstream_id=image_uuid,
+        bitstream=bitstream,
         function_id=function_id,
         function_plain=programs.plain(function_id) if function_id else None,
         function_name=function_name,

@@ -37,6 +37,9 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     # Nobody knows whether whoever began to write it was answered.
     taken_over = state == operations.WRITING
     try:
+        recovers = situation.operation.asked_by == operations.RECOVERY
+        if state == operations.QUEUED and recovers and progress.put_back(claim):
+            state = operations.RESERVING
         if state == operations.QUEUED:
             image = _image(conf, situation)
             what = wanted.of_operation(situation.operation)

@@ -12,6 +12,7 @@ from cyborg.arqs import invariants
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.tests.fpga import HANDLES, Card
+from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, until
 
@@ -140,6 +141,30 @@ def test_what_the_hardware_has_lost_is_written_again_for_its_guest(
     assert loaded.read_text() == AES
     assert dynamic.runs()["image_uuid"] == image
     assert dynamic.state(arq) == "Bound"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_was_lost_is_put_back_from_what_the_host_has_kept(
+    dynamic: Card, images: GlanceServer, tmp_path: pathlib.Path, *, kept: bool
+) -> None:
+    image = dynamic.image(AES)
+    arq = dynamic.bind(function_id=AES)
+    dynamic.bound(arq)
+    if kept:
+        images.clear()
+    else:
+        (file,) = (tmp_path / "bitstreams").iterdir()
+        file.unlink()
+    (loaded,) = (tmp_path / "loaded").glob("*.function")
+    loaded.write_text("")
+
+    dynamic.site.replace(agent_service.Agent)
+
+    dynamic.site.hurry(lambda: dynamic.operation()["asked_by"] == "recovery")
+    ended = dynamic.ended(dynamic.operation()["uuid"])
+    assert (ended["state"], ended["error"]) == ("succeeded", None)
+    assert loaded.read_text() == AES
+    assert dynamic.runs()["image_uuid"] == image
 
 
 def test_a_bind_waits_for_what_is_written_for_another(dynamic: Card) -> None:

@@ -44,6 +44,7 @@ def upgrade() -> None:
     op.add_column("deployables", sa.Column("function_plain", _string(255), nullable=True))
     op.execute("UPDATE deployables SET function_plain = UPPER(REPLACE(function_id, '-', ''))")
     op.create_index("ix_deployables_function_plain", "deployables", ["function_plain"])
+    op.add_column("deployables", sa.Column("bitstream", _LONG_TEXT, nullable=True))
     op.add_column("operations", sa.Column("pool_uuid", _string(36), nullable=True))
     op.create_index("ix_operations_pool_uuid", "operations", ["pool_uuid"])
     _create(
