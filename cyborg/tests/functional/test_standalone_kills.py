@@ -28,6 +28,7 @@ HANDLES = 200
 CONFIG = """
 [agent]
 report_interval = 3600
+discovery_interval = 3600
 [conductor]
 poll_interval = 0.2
 [fake_driver]
