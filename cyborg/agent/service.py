@@ -74,20 +74,28 @@ class Agent:
 
     def _step(self) -> float:
         """Make a pass if it is due, deliver what is not delivered; return how long to wait."""
-        options = self._conf.agent
-        interval: float = min(options.discovery_interval, options.report_interval)
         asked = self._looking_due.is_set()
-        if asked or time.monotonic() >= self._last_pass + interval:
-            self._looking_due.clear()
+        if asked or time.monotonic() >= self._next_pass():
+            if asked:
+                # Who asks from now on has another pass made, whose report is sent in any case.
+                self._looking_due.clear()
             report = self._report()
             self._last_pass = time.monotonic()
             self._take_up(report, asked=asked)
         if self._undelivered is not None and time.monotonic() >= self._next_attempt:
             self._deliver(self._undelivered)
-        due = self._last_pass + interval
+        due = self._next_pass()
         if self._undelivered is not None:
             due = min(due, self._next_attempt)
         return max(0.0, due - time.monotonic())
+
+    def _next_pass(self) -> float:
+        """When to look again though nobody asks: a sign of life says what is seen then."""
+        options = self._conf.agent
+        return min(
+            self._last_pass + options.discovery_interval,
+            self._last_report + options.report_interval,
+        )
 
     def _take_up(self, report: rpc.HostReport, *, asked: bool) -> None:
         """Have a report delivered that was asked for, says something new, or is a sign of life."""

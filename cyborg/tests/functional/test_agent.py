@@ -133,6 +133,55 @@ def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(
         assert [each.unhealthy for each in report.devices["fake_driver"]] == [sentence]
 
 
+def test_who_asks_for_a_pass_as_another_begins_gets_a_report_of_a_later_one(
+    conf, run_conductor
+):
+    class Asked(service.Agent):
+        """Is asked when it has just found that nobody asks."""
+
+        def _next_pass(self) -> float:
+            if self._last_report < 0:
+                self._look_now()
+            return super()._next_pass()
+
+    conductor = run_conductor()
+    conf.set_override("discovery_interval", 86400, group="agent")
+    conf.set_override("report_interval", 86400, group="agent")
+    agent = Asked(conf)
+
+    agent.start()
+
+    try:
+        assert [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)] == [1, 2]
+    finally:
+        agent.stop()
+
+
+def test_a_sign_of_life_is_not_put_off_to_the_next_pass(conf, monkeypatch, run_conductor):
+    class Clock:
+        now = 1000.0
+        time_ns = staticmethod(time.time_ns)
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(service, "time", clock)
+    conductor = run_conductor()
+    conf.set_override("discovery_interval", 50, group="agent")
+    conf.set_override("report_interval", 60, group="agent")
+    agent = service.Agent(conf)
+
+    waits = []
+    for now in (1000.0, 1050.0, 1060.0):
+        clock.now = now
+        waits.append(agent._step())
+
+    assert waits == [50, 10, 50]
+    assert [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)] == [1, 3]
+    assert conductor.reports.empty()
+
+
 def test_an_agent_that_starts_again_is_told_from_the_one_before(conf, run_conductor, run_agent):
     conductor = run_conductor()
     run_agent()
