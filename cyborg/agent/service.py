@@ -92,10 +92,11 @@ class Agent:
     def _next_pass(self) -> float:
         """When to look again though nobody asks: a sign of life says what is seen then."""
         options = self._conf.agent
-        return min(
+        due: float = min(
             self._last_pass + options.discovery_interval,
             self._last_report + options.report_interval,
         )
+        return due
 
     def _take_up(self, report: rpc.HostReport, *, asked: bool) -> None:
         """Have a report delivered that was asked for, says something new, or is a sign of life."""
