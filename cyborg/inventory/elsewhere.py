@@ -20,8 +20,13 @@ Reported = Mapping[str, Sequence[base.Device]]
 _Key = tuple[str, str]
 
 
-def leave_out(known: Iterable[models.Device], reported: Reported) -> tuple[Reported, Set[str]]:
-    """The report less what is held elsewhere on the host, and the infos of handles that moved."""
+def leave_out(
+    known: Iterable[models.Device], reported: Reported, failed_drivers: Set[str]
+) -> tuple[Reported, Set[str]]:
+    """The report less what others have on the host, and the infos of handles that moved.
+
+    Guests have what they hold, and a driver that cannot tell has what it has reported before.
+    """
     told = {
         (part.name, _key(handle))
         for devices in reported.values()
@@ -30,18 +35,20 @@ def leave_out(known: Iterable[models.Device], reported: Reported) -> tuple[Repor
         for handle in part.attach_handles
     }
     handles = {
-        (row.name, (handle.attach_type, handle.attach_info)): handle.arq is not None
+        (row.name, (handle.attach_type, handle.attach_info)): (
+            handle.arq is not None or device.driver in failed_drivers
+        )
         for device in known
         for row in device.deployables
         for handle in row.attach_handles
     }
-    gone = {place: is_held for place, is_held in handles.items() if place not in told}
+    gone = {place: is_kept for place, is_kept in handles.items() if place not in told}
     new = told - handles.keys()
     moved = {key for _, key in gone} & {key for _, key in new}
     if not moved:
         return reported, set()
-    held = {key for (_, key), is_held in gone.items() if is_held}
-    taken = {place for place in new if place[1] in held}
+    kept = {key for (_, key), is_kept in gone.items() if is_kept}
+    taken = {place for place in new if place[1] in kept}
     left = {
         driver: tuple(
             replace(device, deployables=tuple(_free(each, taken) for each in device.deployables))

@@ -105,7 +105,7 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # One that has found something may still have a sentence about what it left out.
         failed = report.errors.keys() - report.devices.keys()
-        reported, moved = elsewhere.leave_out(known, report.devices)
+        reported, moved = elsewhere.leave_out(known, report.devices, failed)
         before = elsewhere.ids(known)
         plan = changes.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)

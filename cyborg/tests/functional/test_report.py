@@ -236,6 +236,21 @@ def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
     assert [device.driver for device in _devices()] == ["another"]
 
 
+def test_the_handles_of_a_failed_driver_are_not_offered_by_another_as_well() -> None:
+    parts = hosts.device("b", hosts.deployable("host-1_b", range(1, 4)))
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(3))))
+
+    hosts.apply(by_driver={"another": [parts]}, errors={hosts.DRIVER: "it hangs"})
+
+    assert _tree() == {
+        '{"address": "a"}': {"host-1_a": ["00", "01", "02"]},
+        '{"address": "b"}': {"host-1_b": ["03"]},
+    }
+    hosts.apply(by_driver={"another": [parts], hosts.DRIVER: []})
+    ((name, handles),) = _tree()['{"address": "b"}'].items()
+    assert (name, sorted(handles)) == ("host-1_b", ["01", "02", "03"])
+
+
 def test_a_resource_class_changes_only_when_nothing_is_held() -> None:
     def classes() -> list[str]:
         (device,) = _devices()
