@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cyborg import glance
 from cyborg.db import models
@@ -13,14 +14,17 @@ from cyborg.programming import wanted
 
 
 def is_run(image: glance.Image, what: wanted.Wanted, deployable: models.Deployable) -> bool:
-    """Whether the deployable runs what was asked for, which this image is."""
+    """Whether the deployable runs what was asked for, which this image is.
+
+    A function's name that was not known until now may be recorded for it.
+    """
     same = wanted.Wanted(image_uuid=image.uuid)
-    if same.is_run_by(deployable):
-        return True
-    by_image = what.image_uuid or what.image_name
-    return bool(not by_image and image.function_id) and wanted.Wanted(
-        function_id=image.function_id
-    ).is_run_by(deployable)
+    if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
+        same = wanted.Wanted(function_id=image.function_id)
+    name = deployable.function_name and what.function_name
+    # Else a bind that asks for it would ask again and again.
+    asked = replace(what, image_name=None, function_name=name)
+    return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
 
 
 def misfit(

@@ -50,6 +50,17 @@ def test_a_second_bind_of_what_runs_writes_nothing(dynamic: Card) -> None:
     assert dynamic.runs()["programmed_at"] == written_at
 
 
+def test_a_bind_has_the_function_by_the_name_that_it_asks_for(dynamic: Card) -> None:
+    dynamic.run(dynamic.image(AES, accel_function_name="cipher"))
+    other = dynamic.image(AES, accel_function_name="stream-cipher")
+
+    arq = dynamic.bind(function_name="stream-cipher")
+
+    dynamic.bound(arq)
+    runs = dynamic.runs()
+    assert (runs["image_uuid"], runs["function_name"]) == (other, "stream-cipher")
+
+
 def test_a_bind_never_changes_what_another_guest_runs(dynamic: Card, sink: NovaSink) -> None:
     dynamic.image(AES), dynamic.image(ZIP)
     first = dynamic.bind(function_id=AES)
