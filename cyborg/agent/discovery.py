@@ -220,7 +220,10 @@ class Discovery:
         owners: dict[str, str] = {}
         for name, reported in before.items():
             known = _all(reported)
-            owners |= dict.fromkeys(known & _all(found[name]) if name in found else known, name)
+            # An answer with anything twice may not count, and then all of it is kept.
+            if name in found and _repeated(found[name]) is None:
+                known &= _all(found[name])
+            owners |= dict.fromkeys(known, name)
         accepted = {}
         for name, devices in found.items():
             mine, taken = _undisputed(name, devices, before[name], owners)

@@ -233,6 +233,22 @@ def test_a_device_stays_with_its_driver_while_that_fails():
     assert "owner" in found.errors["other"]
 
 
+def test_a_device_stays_with_its_driver_while_that_says_nonsense():
+    owner, other = Driver(GPU), Driver()
+    agent = passes(owner=owner, other=other)
+    agent.run()
+
+    owner.devices = (NIC, NIC)
+    other.devices = (GPU,)
+
+    found = agent.run()
+    assert found.devices == {"other": ()}
+    assert found.errors == {
+        "owner": 'The driver reports PCI {"bus": "02"} twice',
+        "other": 'The driver reports PCI {"bus": "01"}, which is driver owner\'s',
+    }
+
+
 def test_a_device_stays_as_it_was_where_what_is_new_of_it_is_anothers():
     owner, other = Driver(device("01", "region")), Driver(device("02", "card"))
     agent = passes(owner=owner, other=other)
