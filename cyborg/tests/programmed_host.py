@@ -55,7 +55,7 @@ class Fpga:
     stepped: bool = False
     #: The image of what the hardware runs.
     image: str = ""
-    #: What it ran when its program was lost.
+    #: What it ran when its program was lost, until it is known for sure what it runs.
     before: str = ""
     #: What a process that outlived its agent still writes.
     child: str | None = None
@@ -105,7 +105,7 @@ class Fpga:
     def end_child(self) -> None:
         """What still writes it has written."""
         if self.child is not None:
-            self.image, self.before, self.child = self.child, "", None
+            self.image, self.child = self.child, None
 
 
 @dataclass(slots=True)
@@ -140,6 +140,8 @@ class Seen:
 
     #: By the ARQs that are Bound the numbers of their handles.
     bound: dict[str, int]
+    #: Names of the deployables that are in doubt.
+    doubts: frozenset[str]
     #: Whether Placement has not been told all.
     untold: bool
 
@@ -148,6 +150,7 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
     models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
 )
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
+_DOUBTS = sa.select(models.Deployable.name).where(models.Deployable.in_doubt.is_(True))
 _UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
@@ -201,7 +204,7 @@ class Fpgas(Cloud):
         if self.agent == "dies":
             card.child = step.image_uuid
             self._die()
-        card.image, card.before = step.image_uuid, ""
+        card.image = step.image_uuid
         self._answer()
         return rpc.ProgramAnswer(
             function=card.loaded, verified_by="a look", report_counter=self.passes
@@ -256,8 +259,7 @@ class Fpgas(Cloud):
         with db.reader() as session:
             guests = list(session.scalars(query))
         # What was lost may be put back under them.
-        if image != (card.image or card.before):
-            assert guests == []
+        assert guests == [] or image == card.before
         assert guests or self.prepared.isdisjoint(card.numbers)
         # Nor can anybody be given it.
         assert self.free(card) == 0
@@ -267,7 +269,8 @@ class Fpgas(Cloud):
         """What Cyborg says of guests, and whether it has said all to Placement."""
         with self._engine.connect() as connection:
             bound = {uuid: _number(info) for uuid, info in connection.execute(_BOUND)}
-            return Seen(bound, untold=connection.scalar(_UNTOLD) is not None)
+            doubts = frozenset(connection.scalars(_DOUBTS))
+            return Seen(bound, doubts, untold=connection.scalar(_UNTOLD) is not None)
 
     def number_of(self, arq: str) -> int | None:
         """The number of the handle that an ARQ has."""
