@@ -164,6 +164,10 @@ def request(
             "does not say that it can."
         )
     present = active_on(session, deployable.uuid)
+    if present is None and deployable.in_doubt and deployable.bitstream_id is not None:
+        # A report has said that its program is lost; nothing else is written until it is back.
+        present = recover(session, deployable)
+        work.want(session, work.PROGRAM, [deployable.uuid])
     if present is not None:
         return _joined(present, deployable, what)
     made = _made(session, deployable, what, asked_by)
@@ -180,10 +184,7 @@ def request(
 
 
 def recover(session: orm.Session, deployable: models.Deployable) -> program_models.Operation:
-    """Make the operation that writes again what a locked deployable has lost.
-
-    That it is carried out is wanted already.
-    """
+    """Make the operation that writes again what a locked deployable has lost."""
     what = wanted.Wanted(image_uuid=deployable.bitstream_id)
     return _kept(session, _made(session, deployable, what, RECOVERY))
 

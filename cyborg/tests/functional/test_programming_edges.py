@@ -149,6 +149,32 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     assert again.uuid != gone.uuid
 
 
+def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report("aes")
+    boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
+    engine.drain(conf)
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Deployable)).one()
+        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+    report("")
+    assert operations.list_operations() == []
+
+    (second,) = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
+    boots.bind(ctx, [second], models.new_uuid())
+    engine.drain(conf)
+
+    assert boots.states(ctx)[second] == "BindStarted"
+    (recovery,) = operations.list_operations()
+    assert (recovery.asked_by, recovery.image_uuid) == ("recovery", IMAGE)
+    same = operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    assert same.uuid == recovery.uuid
+    with pytest.raises(errors.Conflict, match=recovery.uuid):
+        operations.ask(deployable().uuid, wanted.Wanted(function_id="zip"), "user 1")
+    assert invariants.violations() == []
+
+
 def _claim() -> work.Claim:
     work.hand_back_all()
     engine.make_due()
