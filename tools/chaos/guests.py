@@ -38,11 +38,7 @@ class Caller:
     """The APIs, asked again and again until they answer."""
 
     def __init__(
-        self,
-        cloud: Cloud,
-        ledger: Ledger,
-        stop: threading.Event,
-        patience: float = _PATIENCE,
+        self, cloud: Cloud, ledger: Ledger, stop: threading.Event, patience: float = _PATIENCE
     ) -> None:
         self.cloud = cloud
         self.ledger = ledger
