@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 #: Where the programs of this environment are.
 BIN = Path(sys.executable).parent
@@ -61,14 +61,7 @@ class Records:
             return
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**variables),
-                # Not where we are: uWSGI would load a checkout's package instead of the installed.
-                cwd=self._logs,
-                start_new_session=True,
+                command, start_new_session=True, **self._surroundings(log, variables)
             )
         record = {"pid": process.pid, "started": _start_time(process.pid)}
         (self._records / f"{name}.json").write_text(json.dumps(record))
@@ -81,18 +74,24 @@ class Records:
             try:
                 status = subprocess.run(
                     command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment(**variables),
-                    cwd=self._logs,
                     check=False,
                     timeout=START_SECONDS,
+                    **self._surroundings(log, variables),
                 ).returncode
             except subprocess.TimeoutExpired:
                 raise Failed(f"{name} has not ended in {START_SECONDS:.0f} seconds") from None
         if status not in well:
             raise self._ended(name)
+
+    def _surroundings(self, log: IO[bytes], variables: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "stdin": subprocess.DEVNULL,
+            "stdout": log,
+            "stderr": log,
+            "env": environment(**variables),
+            # Not where we are: uWSGI would load a checkout's package instead of the installed.
+            "cwd": self._logs,
+        }
 
     def alive(self, name: str) -> bool:
         """Whether the process that was recorded still runs."""

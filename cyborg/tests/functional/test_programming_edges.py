@@ -124,13 +124,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
 def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
-    report("aes")
-    boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
-    engine.drain(conf)
-    with db.writer() as session:
-        row = session.scalars(sa.select(models.Deployable)).one()
-        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
-    report("")
+    _lose_in_use(ctx, conf)
     assert _claimed_recovery().operation.state == operations.QUEUED
     hosts.apply()
     claim = _claim()
@@ -152,13 +146,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
 def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(
     ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
-    report("aes")
-    boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
-    engine.drain(conf)
-    with db.writer() as session:
-        row = session.scalars(sa.select(models.Deployable)).one()
-        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
-    report("")
+    _lose_in_use(ctx, conf)
     assert operations.list_operations() == []
 
     (second,) = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
@@ -173,6 +161,17 @@ def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(
     with pytest.raises(errors.Conflict, match=recovery.uuid):
         operations.ask(deployable().uuid, wanted.Wanted(function_id="zip"), "user 1")
     assert invariants.violations() == []
+
+
+def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
+    """A guest has a handle of the card, and a report says that it runs nothing any more."""
+    report("aes")
+    boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
+    engine.drain(conf)
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Deployable)).one()
+        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+    report("")
 
 
 def _claim() -> work.Claim:
