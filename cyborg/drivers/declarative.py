@@ -11,7 +11,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import itertools
-import json
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -21,7 +20,7 @@ from typing import ClassVar, Literal
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, device_spec, facts, pci, pci_facts, pci_health
+from cyborg.drivers import base, device_spec, facts, pci, pci_devices, pci_facts, pci_health
 
 LOG = logging.getLogger(__name__)
 
@@ -90,6 +89,9 @@ class PciDriver:
         texts = conf[self.group].device_spec
         self._specs = device_spec.parse(texts, f"[{self.group}] device_spec", self.own_keys)
         self._health = pci_health.Health(conf)
+        vendors = {match.vendor for match in self.match}
+        #: The vendors whose functions are looked at; None for all.
+        self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._said: set[tuple[str, str]] = set()
         self._claimed: tuple[pci.Snapshot, Mapping[str, int]] | None = None
         self._digits: dict[tuple[str, ...], int | None] = {}
@@ -124,7 +126,7 @@ class PciDriver:
     def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
         """By what the function is given to a guest."""
         del functions
-        return handle_of(function)
+        return pci_devices.handle_of(function)
 
     def groups(
         self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
@@ -159,10 +161,9 @@ class PciDriver:
 
     def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
         claimed = {}
-        vendors = {match.vendor for match in self.match}
         candidates: Iterable[pci.Function] = functions.values()
-        if all(vendor.isalnum() for vendor in vendors):
-            candidates = itertools.chain.from_iterable(map(functions.of_vendor, vendors))
+        if self._vendors is not None:
+            candidates = itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
         for function in candidates:
             exactness = self._exactness(function, functions)
             if exactness:
@@ -297,7 +298,7 @@ class PciDriver:
             return None
         spec = device_spec.first_match(self._specs, function, functions)
         kind = (spec.type if spec else None) or self.type
-        return device_of(function, functions, kind, tuple(deployables), place=place)
+        return pci_devices.device_of(function, functions, kind, tuple(deployables), place=place)
 
     def _deployable(
         self, name: str, members: Sequence[pci.Function], functions: pci.Snapshot
@@ -360,38 +361,6 @@ def reason_to_keep_whole(
         if reason is not None:
             return f"its virtual function {vf} is in use: {reason}"
     return None
-
-
-def device_of(
-    function: pci.Function,
-    functions: pci.Snapshot,
-    kind: str,
-    deployables: tuple[base.Deployable, ...],
-    *,
-    place: str | None = None,
-) -> base.Device:
-    """A device whose control path is the function, or another ``place``."""
-    board = {
-        "product_id": function.device,
-        "class": function.class_code,
-        "subsystem_vendor_id": function.subsystem_vendor,
-        "subsystem_id": function.subsystem_device,
-    }
-    return base.Device(
-        type=kind,
-        vendor=function.vendor,
-        model=functions.product(function) or function.device,
-        std_board_info=json.dumps(board),
-        control_path=base.ControlPath(
-            cpid_type="PCI", cpid_info=pci.split(place or function.address)
-        ),
-        deployables=deployables,
-    )
-
-
-def handle_of(function: pci.Function) -> base.AttachHandle:
-    """The handle by which the function itself is given to a guest."""
-    return base.AttachHandle(attach_type="PCI", attach_info=pci.split(function.address))
 
 
 def is_with_guests(function: pci.Function) -> bool:

@@ -102,12 +102,13 @@ def _mounted() -> Iterator[tuple[str, str]]:
     for line in sysfs.text("/proc/self/mountinfo").splitlines():
         before, _dash, after = line.partition(" - ")
         number, _root, where = before.split()[2:5]
-        device = sysfs.link(f"/sys/dev/block/{number}")
-        if device is not None:
-            yield device, where
+        if not number.startswith("0:"):
+            device = sysfs.link(f"/sys/dev/block/{number}")
+            if device is not None:
+                yield device, where
             continue
         source = after.split()[1]
-        if number.startswith("0:") and source.startswith("/dev/"):
+        if source.startswith("/dev/"):
             # A file system with several devices has a number of its own; it tells one of them.
             yield source.removeprefix("/dev/"), where
     # Which devices a btrfs has, its mounts do not tell.

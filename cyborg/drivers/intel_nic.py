@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, declarative, pci
+from cyborg.drivers import base, declarative, pci, pci_devices
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class IntelNicDriver(declarative.PciDriver):
 
     def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
         """Nova wants the physical network with the function."""
-        handle = declarative.handle_of(function)
+        handle = pci_devices.handle_of(function)
         network = self._network(_ports(function, functions))
         if network is None:
             return handle

@@ -14,6 +14,7 @@ from cyborg.drivers import (
     mediated,
     nvidia_vgpu,
     pci,
+    pci_devices,
     pci_facts,
     privileged,
 )
@@ -134,7 +135,7 @@ class NvidiaGpuDriver(declarative.PciDriver):
             cleans=True,
             prepared=self._prepared(part),
         )
-        return declarative.device_of(function, functions, self.type, (deployable,))
+        return pci_devices.device_of(function, functions, self.type, (deployable,))
 
     def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
         """The handles that a guest could use now."""

@@ -125,7 +125,7 @@ class Snapshot(Mapping[str, Function]):
 
     def text(self, address: str, path: str) -> str | None:
         """What a file below the function says, or None where the kernel does not show it."""
-        read = self._texts.get((address, path)) or self._text(address, path)
+        read = self._text(address, path)
         return read if isinstance(read, str) else None
 
     def required(self, address: str, path: str) -> str:
@@ -188,7 +188,8 @@ class Snapshot(Mapping[str, Function]):
 
     def _text(self, address: str, path: str) -> str | OSError:
         key = (address, path)
-        if key not in self._texts:
+        known = self._texts.get(key)
+        if known is None:
             text: str | OSError
             self._must_not_have_vanished(address)
             try:
@@ -196,8 +197,8 @@ class Snapshot(Mapping[str, Function]):
             except OSError as exc:
                 text = exc
                 self._must_exist(address)
-            self._texts.setdefault(key, text)
-        return self._texts[key]
+            known = self._texts.setdefault(key, text)
+        return known
 
     def _must_not_have_vanished(self, address: str) -> None:
         if address in self._vanished:
@@ -388,7 +389,9 @@ def _plain(text: str) -> str:
     """The text without what no database stores: NUL, and what stands for bytes that are no text."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
-    return text.replace("\0", "").strip()
+    if "\0" in text:
+        text = text.replace("\0", "")
+    return text.strip()
 
 
 def _below(address: str, path: str) -> str:

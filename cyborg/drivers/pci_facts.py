@@ -13,6 +13,8 @@ _MDEV = "mdev_supported_types"
 _WIDTH_MAX = 32
 #: Where a function's header tells its type, and the bit which says that there are others.
 _HEADER_TYPE, _SEVERAL = 0x0E, 0x80
+#: The line of an AER counter that sums up all the others.
+_TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.MULTILINE)
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: What a virtual function has that was given no type.
@@ -94,7 +96,7 @@ def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
 def errors(function: pci.Function, functions: pci.Snapshot, kind: str) -> int:
     """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted."""
     text = functions.text(function.address, f"aer_dev_{kind}") or ""
-    found = re.search(r"^TOTAL_ERR_\w+ (\d+)$", text, re.MULTILINE)
+    found = _TOTAL.search(text)
     return int(found.group(1)) if found else 0
 
 

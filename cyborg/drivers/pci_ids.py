@@ -24,11 +24,17 @@ def product(vendor: str, device: str) -> str | None:
             changed = path.stat().st_mtime_ns
         except OSError:
             continue
-        name = _products(path, changed, vendor).get(device)
+        name = _product(path, changed, vendor, device)
         if name is not None:
-            found = _MARKETING.search(name)
-            return found.group(1).strip() if found else name
+            return name
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _product(path: pathlib.Path, changed: int, vendor: str, device: str) -> str | None:
+    name = _products(path, changed, vendor).get(device)
+    found = _MARKETING.search(name or "")
+    return found.group(1).strip() if found else name
 
 
 @functools.lru_cache(maxsize=64)

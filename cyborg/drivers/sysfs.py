@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 _BUFFER = 65536
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 #: The most that sysfs shows in one file. Less is all of it.
 _PAGE = 4096
 
@@ -17,7 +18,7 @@ def text(path: str) -> str:
 
     :raises OSError: there is none, or it cannot be read
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, _FLAGS)
     try:
         said = part = os.read(descriptor, _BUFFER)
         # A table of /proc comes in parts of any size.
@@ -32,7 +33,7 @@ def text(path: str) -> str:
 def beginning(path: str, size: int) -> bytes:
     """The first bytes of a file that is no text; fewer where it has fewer, or cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, _FLAGS)
         try:
             return os.read(descriptor, size)
         finally:
