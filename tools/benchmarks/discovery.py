@@ -90,7 +90,7 @@ def main() -> int:
     )
     parser.add_argument("--upstream-python", help="a Python with the released upstream installed")
     parser.add_argument("--rounds", type=int, default=3, help="turns that each of the two has")
-    parser.add_argument("--passes", type=int, default=5, help="passes that each turn has")
+    parser.add_argument("--passes", type=int, default=20, help="passes that each turn has")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("only root can mount a fake /sys")
