@@ -46,7 +46,7 @@ class Refused(errors.CyborgError):
 
 
 class NotNow(errors.ServiceUnavailable):
-    """Glance or Keystone cannot be reached; asking again later may help."""
+    """Glance, Keystone or the key manager cannot be reached; asking again later may help."""
 
 
 def _sweep(folder: pathlib.Path) -> None:
@@ -153,6 +153,10 @@ class Cache:
                 signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
         except OSError as exc:
             raise Refused(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
+        except signatures.NoKeyManager as exc:
+            raise NotNow(
+                f"The signature of image {step.image_uuid} cannot be verified now: {exc}"
+            ) from exc
         except signatures.BadSignature as exc:
             raise Refused(f"The signature of image {step.image_uuid} is not good: {exc}") from exc
 

@@ -87,6 +87,15 @@ class Endpoint:
         """
         del context
         try:
+            return self._programmed(step, wait)
+        except rpc.ProgramFailed as exc:
+            if exc.report_counter is None:
+                # Somebody else may have had it written before, and not have heard so.
+                exc.report_counter = self._seen()
+            raise
+
+    def _programmed(self, step: dict[str, Any], wait: float) -> rpc.ProgramAnswer:
+        try:
             asked = rpc.ProgramStep.from_wire(step)
             target = asked.target()
         except (KeyError, TypeError, ValueError) as exc:
@@ -147,10 +156,10 @@ class Endpoint:
         except Exception as exc:
             LOG.exception("Cannot program deployable %s", target.deployable)
             sentence = f"{type(exc).__name__}: {exc}"
-            raise rpc.ProgramFailed(sentence, written=True, report_counter=self._seen()) from exc
+            raise rpc.ProgramFailed(sentence, written=True) from exc
         if not _is_wanted(step.function_id, done.function):
             sentence = f"Function {done.function} is loaded, not {step.function_id}"
-            raise rpc.ProgramFailed(sentence, written=True, report_counter=self._seen())
+            raise rpc.ProgramFailed(sentence, written=True)
         return rpc.ProgramAnswer(
             function=done.function, verified_by=done.verified_by, report_counter=self._seen()
         )

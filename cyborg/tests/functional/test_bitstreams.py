@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from castellan import key_manager
 from castellan.common.objects import x_509
+from castellan.key_manager import vault_key_manager
 from castellan.tests.unit.key_manager import mock_key_manager
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -26,6 +28,7 @@ from oslo_context import context as oslo_context
 
 from cyborg import rpc
 from cyborg.agent import bitstreams
+from cyborg.tests import ports
 from cyborg.tests.unit import test_payloads
 
 MIB = 1024 * 1024
@@ -303,6 +306,28 @@ def keys(monkeypatch):
     cfg.CONF.clear_override("backend", group="key_manager")
 
 
+@pytest.fixture
+def silent_vault():
+    """While the block runs, the key manager is a Vault that does not answer."""
+
+    @contextlib.contextmanager
+    def away():
+        conf = cfg.CONF
+        conf.register_opts(vault_key_manager._vault_opts, group="vault")
+        before = conf.key_manager.backend
+        conf.set_override("backend", "vault", group="key_manager")
+        conf.set_override("vault_url", f"http://127.0.0.1:{ports.free_port()}", group="vault")
+        conf.set_override("root_token_id", "token", group="vault")
+        try:
+            yield
+        finally:
+            conf.set_override("backend", before, group="key_manager")
+            conf.clear_override("vault_url", group="vault")
+            conf.clear_override("root_token_id", group="vault")
+
+    return away()
+
+
 def test_what_was_signed_passes_each_time(conf, cache, images, keys):
     conf.set_override("require_signature", True, group="programming")
     step = step_for(images.upload("aes", b"abc"), b"abc", signature=Signer(keys).sign(b"abc"))
@@ -334,6 +359,15 @@ def test_a_signature_that_says_nothing_is_refused(cache, images, keys, change):
 
     with pytest.raises(bitstreams.Refused, match="signature of image"):
         read(cache, step)
+
+
+def test_a_key_manager_that_is_away_says_nothing_of_a_signature(cache, images, keys, silent_vault):
+    step = step_for(images.upload("aes", b"abc"), b"abc", signature=Signer(keys).sign(b"abc"))
+
+    with silent_vault, pytest.raises(bitstreams.NotNow, match="cannot be verified now"):
+        read(cache, step)
+
+    assert read(cache, step) == b"abc"
 
 
 def test_what_is_not_signed_is_refused_where_it_must_be(conf, cache, images):
