@@ -32,8 +32,19 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     row.programmed_ms = row.programmed_by = row.verified_by = None
     row.function_id = shown or None
     row.function_plain = plain(shown) if shown else None
-    row.attributes = [each for each in row.attributes if each.key != TRAIT_KEY]
-    row.attributes += traits(row.function_vendor, row.function_id)
+    _set_trait(row)
+
+
+def _set_trait(row: models.Deployable) -> None:
+    present = next((each for each in row.attributes if each.key == TRAIT_KEY), None)
+    wanted = next(traits(row.function_vendor, row.function_id), None)
+    if present is not None and wanted is not None:
+        # In place: another row of that key would be inserted before this one is deleted.
+        present.value = wanted.value
+    elif present is not None:
+        row.attributes.remove(present)
+    elif wanted is not None:
+        row.attributes.append(wanted)
 
 
 def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg import context, db, errors, glance, rpc, work
 from cyborg.arqs import binding, invariants
 from cyborg.db import models
-from cyborg.inventory import query
+from cyborg.inventory import programs, query
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import fit, operations, progress, record, wanted
 from cyborg.tests import boots, engine, hosts
@@ -199,6 +199,14 @@ def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
     assert deployable().function_id is None
     report("zip")
     assert deployable().function_id == "zip"
+
+
+def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
+    report("aes")
+    report("zip")
+    row = deployable()
+    traits = [each.value for each in row.attributes if each.key == programs.TRAIT_KEY]
+    assert (row.function_id, traits) == ("zip", ["CUSTOM_FPGA_FUNCTION_ID_ZIP"])
 
 
 def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
