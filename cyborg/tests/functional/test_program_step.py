@@ -142,6 +142,19 @@ def test_a_function_is_loaded_and_the_agent_looks_again(host):
     assert host.looks == [2]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"driver": "plain"}, {"hash_value": "0"}, {"function_id": "zip"}]
+)
+def test_a_failure_tells_what_may_have_been_seen_before(host, wrong):
+    """Of a write that nobody heard the end of too: it may be another's whom this one follows."""
+    host.begin_pass()
+
+    with pytest.raises(rpc.ProgramFailed) as caught:
+        host.program(host.step("aes", **wrong))
+
+    assert (caught.value.report_counter, host.looks) == (1, [1])
+
+
 def test_a_conductor_that_asks_again_joins(host):
     host.control(program={"hang": True})
     step = host.step("aes")
