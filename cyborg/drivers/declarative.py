@@ -263,8 +263,10 @@ class PciDriver:
         """Those that the host can do without."""
         offered = []
         for each in given:
-            reason = pci.reason_to_keep(each, functions) or reason_to_keep_whole(
-                each, functions, foreign
+            reason = (
+                pci.reason_to_keep(each, functions)
+                or self._excluded_part(each, functions)
+                or reason_to_keep_whole(each, functions, foreign)
             )
             if self.expose == "each" and any(vf in mine for vf in each.vfs):
                 reason = reason or "its virtual functions are offered instead"
@@ -274,6 +276,14 @@ class PciDriver:
                 self.say(each, reason)
         # The functions of a slot are given together or not at all.
         return [] if self.expose == "slot" and len(offered) < len(given) else offered
+
+    def _excluded_part(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Why a card cannot be given whole because of the operator's list, or None."""
+        for vf in function.vfs if self._specs else ():
+            spec = device_spec.first_match(self._specs, functions[vf], functions)
+            if spec is not None and spec.exclude:
+                return f"its virtual function {vf} stays with the host"
+        return None
 
     def _device(
         self,

@@ -189,6 +189,14 @@ def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
     assert names(Network(conf), contract.host_with([PF, vf, VFS[1]])) == [PF.address]
 
 
+def test_a_card_is_not_given_whole_while_the_operator_keeps_a_part_of_it(conf):
+    spec = {"address": VFS[0].address, "exclude": True}
+    conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
+
+    assert names(Cards(conf), contract.host_with([PF, *VFS])) == []
+    assert names(Cards(conf), contract.host_with([replace(PF, vfs=())])) == [PF.address]
+
+
 def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):
     caplog.set_level("INFO")
     nic = function("0000:0d:00.0", vendor="10de", class_code="020000")
