@@ -9,6 +9,7 @@ network interface with an address through bridges and bonds down to its ports.
 
 from __future__ import annotations
 
+import array
 import fcntl
 import itertools
 import os
@@ -26,9 +27,12 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 #: A controller: one of several ways to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
-#: Asks the kernel for the IPv4 address of a network interface; SIOCGIFADDR of <linux/sockios.h>.
-_GET_ADDRESS = 0x8915
-_REQUEST = struct.Struct("16s24x")
+#: Asks the kernel for all IPv4 addresses; SIOCGIFCONF of <linux/sockios.h>.
+_GET_ADDRESSES = 0x8912
+#: Its argument: the size of a buffer, and where that is.
+_BUFFER = struct.Struct("iP")
+#: What it puts there for each address, of which we want the label alone.
+_ROW = struct.Struct("16s24x")
 
 
 def read() -> Mapping[str, str]:
@@ -38,7 +42,7 @@ def read() -> Mapping[str, str]:
     """
     uses: dict[str, str] = {}
     interfaces = sysfs.names(_NETS)
-    for name in sorted({*_routed(), *_addressed(interfaces)}):
+    for name in sorted({*_routed(), *_addressed()}):
         for address in _of_interface(name, set()):
             uses.setdefault(address, f"the host's network interface {name} is on it")
     for name in interfaces:
@@ -75,15 +79,19 @@ def _routed() -> Iterator[str]:
             yield name
 
 
-def _addressed(interfaces: list[str]) -> Iterator[str]:
+def _addressed() -> Iterator[str]:
     """Those that have an IPv4 address, whether or not there is a route to it."""
+    size = filled = 64 * _ROW.size
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for name in interfaces:
-            try:
-                fcntl.ioctl(asked, _GET_ADDRESS, _REQUEST.pack(os.fsencode(name)))
-            except OSError:
-                continue  # it has none, or is gone
-            yield name
+        # A full buffer may lack some.
+        while filled == size:
+            size *= 2
+            rows = array.array("B", bytes(size))
+            request = _BUFFER.pack(size, rows.buffer_info()[0])
+            filled, _ = _BUFFER.unpack(fcntl.ioctl(asked, _GET_ADDRESSES, request))
+    for (label,) in _ROW.iter_unpack(rows[:filled]):
+        # An address may have a label of its own: eth0:1.
+        yield os.fsdecode(label.partition(b"\0")[0].partition(b":")[0])
 
 
 def _of_interface(name: str, seen: set[str]) -> Iterator[str]:

@@ -91,21 +91,22 @@ def test_a_controller_keeps_the_disk_far_below_it(simulate, class_code, below):
     assert simulated.call(kept, address) == "the host uses it for swap"
 
 
-def address_without_a_route(name: str) -> None:
+def address_without_a_route(name: str, label: str) -> None:
     """Give the only interface of a network namespace, which is not up, this name and an address."""
     down, rename, assign = 0x8914, 0x8923, 0x8916  # SIOCSIFFLAGS, SIOCSIFNAME, SIOCSIFADDR
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         fcntl.ioctl(asked, down, struct.pack("16sh22x", b"lo", 0))
         fcntl.ioctl(asked, rename, struct.pack("16s16s8x", b"lo", name.encode()))
         place = struct.pack("H2x4s8x", socket.AF_INET, socket.inet_aton("192.0.2.7"))
-        fcntl.ioctl(asked, assign, struct.pack("16s16s8x", name.encode(), place))
+        fcntl.ioctl(asked, assign, struct.pack("16s16s8x", label.encode(), place))
 
 
-def test_a_network_card_with_an_address_is_used_though_there_is_no_route(simulate_live):
+@pytest.mark.parametrize("label", ["ens1f0", "ens1f0:7"])
+def test_a_network_card_with_an_address_is_used_though_there_is_no_route(simulate_live, label):
     host = simulate_live({"cards": ["x710", {"card": "x710", "name": "free"}]})
     assert host.call(used) == {}
 
-    host.call(address_without_a_route, "ens1f0")
+    host.call(address_without_a_route, "ens1f0", label)
 
     assert host.call(used) == {
         host.card("x710"): "the host's network interface ens1f0 is on it"
