@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import re
@@ -168,13 +169,13 @@ def test_host_steps_are_measured_at_both_ends(tmp_path: pathlib.Path) -> None:
         site.ask("DELETE", f"/v2/accelerator_requests?instance={instance.uuid}")
         wait_for("rest", site.is_at_rest)
         seen = scrape(port)
-    for action in ("prepare", "clean"):
-        labels = {"action": action, "outcome": "done"}
-        assert seen.get("cyborg_host_step_duration_seconds_count", **labels) == 2
-        assert (
-            seen.get("cyborg_agent_step_duration_seconds_count", driver="fake_driver", **labels)
-            == 2
-        )
+    names = {
+        "cyborg_host_step_duration_seconds_count": {},
+        "cyborg_agent_step_duration_seconds_count": {"driver": "fake_driver"},
+    }
+    for action, (name, labels) in itertools.product(("prepare", "clean"), names.items()):
+        # Two handles; a step whose answer is late is asked for again.
+        assert seen.get(name, action=action, outcome="done", **labels) >= 2
 
 
 def test_a_conductor_without_its_database_says_so(tmp_path: pathlib.Path) -> None:
