@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -213,8 +213,8 @@ class Cloud:
         if step.action == "clean":
             self.cleaned.add(number)
 
-    def do_one(self) -> bool:
-        """Do one piece of work as a conductor does; False where none is due.
+    def do_one(self, kinds: Collection[str] | None = None) -> bool:
+        """Do one piece of work, of some kinds, as a conductor does; False where none is due.
 
         What is due, and in which order, must not hang on the clock: Hypothesis repeats histories.
         """
@@ -222,7 +222,7 @@ class Cloud:
         with self._immortal(), self._engine.begin() as connection:
             if not connection.execute(_LINE_UP).rowcount:
                 return False
-        claim = work.claim(f"test#{next(self._owners)}", _LEASE, self.handlers)
+        claim = work.claim(f"test#{next(self._owners)}", _LEASE, kinds or self.handlers)
         if claim is None:
             return False
         try:

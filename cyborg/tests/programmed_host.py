@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import jsonschema
 import pytest
@@ -31,11 +31,14 @@ _NAMES = {uuid: name for name, uuid in IMAGES.items()}
 PROGRAMS = {
     **{name: wanted.Wanted(function_id=name) for name in FUNCTIONS},
     **{name: wanted.Wanted(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
+    "image of aes": wanted.Wanted(image_name="aes"),
+    "named zip": wanted.Wanted(function_name="Zip"),
 }
 PROFILES = {
     "any": {},
     **{name: {"accel:function_id": name} for name in FUNCTIONS},
     "aes-2": {"accel:bitstream_id": IMAGES["aes-2"]},
+    "named aes": {"accel:function_name": "Aes"},
 }
 
 
@@ -134,13 +137,31 @@ class Pass:
     losses: dict[str, int]
 
 
+class Record(NamedTuple):
+    """What a deployable is recorded to run; nothing is None."""
+
+    image: str | None
+    function: str | None
+    function_name: str | None
+
+    def holds(self, image: str) -> bool:
+        """Whether that is the image which it runs, as far as the record says anything."""
+        function = function_of(image)
+        return (
+            self.image in {None, image}
+            and self.function in {None, function}
+            and self.function_name in {None, function.title()}
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What is looked at after each step."""
 
     #: By the ARQs that are Bound the numbers of their handles.
     bound: dict[str, int]
-    #: Names of the deployables that are in doubt.
+    #: What is recorded of each deployable, by its name, and the names of those in doubt.
+    records: dict[str, Record]
     doubts: frozenset[str]
     #: Whether Placement has not been told all.
     untold: bool
@@ -150,7 +171,13 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
     models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
 )
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
-_DOUBTS = sa.select(models.Deployable.name).where(models.Deployable.in_doubt.is_(True))
+_RECORDS = sa.select(
+    models.Deployable.name,
+    models.Deployable.in_doubt,
+    models.Deployable.bitstream_id,
+    models.Deployable.function_id,
+    models.Deployable.function_name,
+)
 _UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
@@ -167,12 +194,27 @@ class Fpgas(Cloud):
         for name, keys in PROFILES.items():
             groups = [{"resources:FPGA": "1"} | keys]
             profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
-        #: The image that Glance finds for each function.
+        #: The image that Glance finds for each function, whose name is that of its images.
         self.newest = {"aes": IMAGES["aes-1"], "zip": IMAGES["zip-1"]}
         #: Which agent it is, and how often it has looked at the hardware.
         self.started, self.passes = 1, 0
         #: Numbers of the handles that are prepared for a guest.
         self.prepared: set[int] = set()
+        #: Whether somebody tells Placement as soon as an operation waits for that.
+        self.tells = True
+        self._works = False
+
+    def do_one(self, kinds: Collection[str] | None = None) -> bool:
+        self._works = True
+        try:
+            return super().do_one(kinds)
+        finally:
+            self._works = False
+
+    def kick(self) -> None:
+        """What is told to Placement is told by another conductor while an operation waits."""
+        if self._works and self.tells:
+            self.do_one([work.PLACEMENT])
 
     def begin_pass(self) -> Pass:
         """The agent looks at its hardware."""
@@ -191,7 +233,9 @@ class Fpgas(Cloud):
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
         if self.agent == "fails at the start":
-            raise rpc.ProgramFailed("it cannot be read", written=False)
+            raise rpc.ProgramFailed(
+                "it cannot be read", written=False, report_counter=self.passes
+            )
         if not self._guests_of(card, step.image_uuid):
             card.before = ""
         card.image, card.lost = "", False
@@ -269,8 +313,10 @@ class Fpgas(Cloud):
         """What Cyborg says of guests, and whether it has said all to Placement."""
         with self._engine.connect() as connection:
             bound = {uuid: _number(info) for uuid, info in connection.execute(_BOUND)}
-            doubts = frozenset(connection.scalars(_DOUBTS))
-            return Seen(bound, doubts, untold=connection.scalar(_UNTOLD) is not None)
+            rows = connection.execute(_RECORDS).all()
+            records = {name: Record(*record) for name, _, *record in rows}
+            doubts = frozenset(name for name, in_doubt, *_ in rows if in_doubt)
+            return Seen(bound, records, doubts, untold=connection.scalar(_UNTOLD) is not None)
 
     def number_of(self, arq: str) -> int | None:
         """The number of the handle that an ARQ has."""
@@ -284,16 +330,18 @@ class Fpgas(Cloud):
 
     def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
         """Glance's side."""
-        uuid = what["uuid"] or self.newest[what["function_id"] or ""]
+        name = what["function_id"] or what["name"] or what["function_name"] or ""
+        uuid = what["uuid"] or self.newest[name.lower()]
+        function = function_of(uuid)
         return glance.Image(
             uuid=uuid,
-            name=_NAMES[uuid],
+            name=function,
             size=1,
             hash_algo="sha512",
             hash_value="0",
             checksum=None,
             status="active",
-            properties={glance.FUNCTION_ID: function_of(uuid)},
+            properties={glance.FUNCTION_ID: function, glance.FUNCTION_NAME: function.title()},
         )
 
 
@@ -316,6 +364,7 @@ def fpgas(
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
     found = Fpgas(conf, ctx, placement)
+    monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
     monkeypatch.setattr(glance, "find_image", found.find_image)

@@ -41,6 +41,10 @@ from cyborg.tests.programmed_host import (
 LETTERS = st.sampled_from("abc")
 #: Mostly the usual thing.
 USUALLY = st.integers(0, 3).map(bool)
+#: What the agent does with what it is asked.
+AGENTS = st.sampled_from(
+    ["works"] * 3 + ["fails at the start", "fails", "is away", "is not heard", "dies"]
+)
 #: A card, a device profile, and whether Placement is asked.
 BOOTS = st.tuples(LETTERS, st.sampled_from(sorted(PROFILES)), st.booleans())
 
@@ -98,13 +102,10 @@ class Machine(stateful.RuleBasedStateMachine):
             if card.name not in doubts and seen.losses[card.letter] == card.losses:
                 card.looked_at = True
 
-    @stateful.rule(
-        how=st.sampled_from(
-            ["works", "fails at the start", "fails", "is away", "is not heard", "dies"]
-        )
-    )
-    def change_the_agent(self, how: str) -> None:
-        self.cloud.agent = how
+    @stateful.rule(how=AGENTS, tells=USUALLY)
+    def change_the_agent(self, how: str, *, tells: bool) -> None:
+        """And whether Placement is told at once while an operation waits for that."""
+        self.cloud.agent, self.cloud.tells = how, tells
 
     @stateful.rule(
         what=st.sampled_from(["loss", "child", "image", "status", "allocations"]),
@@ -138,12 +139,26 @@ class Machine(stateful.RuleBasedStateMachine):
             uuid = session.scalars(query).one()
         admin.set_device_status(uuid, status)
 
-    @stateful.rule(letter=LETTERS, program=st.sampled_from(sorted(PROGRAMS)), works=USUALLY)
-    def program(self, letter: str, program: str, *, works: bool) -> None:
+    @stateful.rule(
+        letter=LETTERS,
+        program=st.sampled_from(sorted(PROGRAMS)),
+        late=st.booleans(),
+        works=USUALLY,
+    )
+    def program(self, letter: str, program: str, *, works: bool, late: bool = False) -> None:
+        """A report may be under way meanwhile."""
+        seen = self.cloud.begin_pass() if late else None
+        self._ask(letter, program)
+        self._go_on(works=works)
+        if seen is not None:
+            self._deliver(seen)
+            self.look()
+            self._go_on(works=works)
+
+    def _ask(self, letter: str, program: str) -> None:
         uuid = self._row(self.cards[letter]).uuid
         with contextlib.suppress(errors.Conflict):
             operations.ask(uuid, PROGRAMS[program], "user admin")
-        self._go_on(works=works)
 
     @stateful.rule(boots=st.lists(BOOTS, min_size=1, max_size=3), works=USUALLY)
     def boot(self, boots: list[tuple[str, str, bool]], *, works: bool) -> None:
@@ -160,8 +175,9 @@ class Machine(stateful.RuleBasedStateMachine):
                 return
             self.cloud.placement.allocate(consumer, card.provider, FPGA=1)
         (arq,) = service.create(self.cloud.ctx, profile)
-        asked = (PROFILES[profile].get(f"accel:{key}") for key in ("function_id", "bitstream_id"))
-        guest = Guest(consumer, arq.uuid, card, *asked)
+        asks = PROFILES[profile]
+        function = asks.get("accel:function_id") or asks.get("accel:function_name", "").lower()
+        guest = Guest(consumer, arq.uuid, card, function or None, asks.get("accel:bitstream_id"))
         target = binding.BindTarget(
             hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=consumer
         )
@@ -245,6 +261,26 @@ class Machine(stateful.RuleBasedStateMachine):
         self.cloud.live()
         self.cloud.agent = agent
 
+    @stateful.rule(
+        letter=LETTERS,
+        program=st.sampled_from(sorted(PROGRAMS)),
+        first=st.sampled_from(["kills", "is not heard", "dies"]),
+        then=st.sampled_from(["works", "fails at the start", "fails at the start", "fails"]),
+    )
+    def take_over(self, letter: str, program: str, first: str, then: str) -> None:
+        """One conductor begins to write, and another sees to it; a report is under way."""
+        idle = [card.letter for card in self.cards.values() if self.cloud.free(card)]
+        letter = letter if letter in idle else next(iter(idle), letter)
+        agent, seen = self.cloud.agent, self.cloud.begin_pass()
+        self.cloud.agent = first
+        self._ask(letter, program)
+        with contextlib.suppress(Killed):
+            self._go_on(works=True)
+        self.cloud.agent = then
+        self.let_time_pass()
+        self._deliver(seen)
+        self.cloud.agent = agent
+
     @stateful.rule()
     def let_time_pass(self) -> None:
         self.cloud.let_time_pass()
@@ -286,7 +322,6 @@ class Machine(stateful.RuleBasedStateMachine):
             row = self._row(card)
             assert not row.in_doubt
             assert (row.function_id or "") == card.loaded
-            assert row.bitstream_id in {None, card.image}
             offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
             assert self.cloud.free(card) == (card.handles if offered else 0)
 
@@ -312,9 +347,13 @@ class Machine(stateful.RuleBasedStateMachine):
             card.lost = card.lost and not (card.looked_at and told)
             if not card.lost and card.name not in seen.doubts:
                 card.before = ""
+            # Of what is written nothing is believed but what its host says in the end.
+            if not card.lost and card.name not in seen.doubts and card.name in seen.records:
+                assert seen.records[card.name].holds(card.image)
         shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
             free, traits = shows.get(card.provider, (0, frozenset()))
+            assert not free or not told or card.name not in seen.doubts
             if free and not card.lost:
                 expected = {programs.function_trait("FAKE", card.loaded)} if card.loaded else set()
                 # It may lack one until a report shows what a failed write has left behind.
