@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import http
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_context import context as oslo_context
@@ -16,6 +18,18 @@ from cyborg import errors, glance
 _CHUNK = 1024 * 1024
 #: The first HTTP status that says that the fault is the server's.
 _BROKEN = 500
+#: Its words, which are all that castellan tells of an answer of Vault.
+_WORDS = frozenset(status.phrase for status in http.HTTPStatus if status >= _BROKEN)
+#: What else may be raised because nobody answers, or something else does, such as a proxy. Most
+#: that requests raises is an OSError, and so is the fault of an address that never can be right.
+_NO_ANSWER = (
+    ConnectionError,
+    TimeoutError,
+    ka_exc.ConnectionError,
+    requests.ConnectionError,
+    requests.JSONDecodeError,
+    requests.Timeout,
+)
 
 
 class BadSignature(errors.CyborgError):
@@ -78,9 +92,8 @@ def _is_unanswered(exc: BaseException | None) -> bool:
     while exc is not None:
         # barbicanclient has an error of its own for each status.
         status = getattr(exc, "http_status", None) or getattr(exc, "status_code", None)
-        if isinstance(exc, (OSError, ka_exc.ConnectionError)) or (
-            isinstance(status, int) and status >= _BROKEN
-        ):
+        is_broken = isinstance(status, int) and status >= _BROKEN
+        if is_broken or isinstance(exc, _NO_ANSWER) or str(exc) in _WORDS:
             return True
         exc = exc.__cause__ or exc.__context__
     return False

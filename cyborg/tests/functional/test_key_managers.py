@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a key manager's answer, or none, says of a signature: nothing now, or nothing ever."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+
+import pytest
+from castellan import key_manager
+from castellan.key_manager import vault_key_manager
+from oslo_config import cfg
+
+from cyborg.agent import signatures
+from cyborg.tests import ports
+
+SIGNATURE = {
+    "img_signature": "YWJj",
+    "img_signature_certificate_uuid": "2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2",
+    "img_signature_hash_method": "SHA-256",
+    "img_signature_key_type": "RSA-PSS",
+}
+
+
+@contextlib.contextmanager
+def answering(status: int):
+    """The address of a server, or of what is before it, that answers everything with the status."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *args: object) -> None:
+            """Nobody reads it."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.fixture
+def vault():
+    """Makes a Vault at an address the key manager."""
+    conf = cfg.CONF
+    conf.register_opts(key_manager.key_manager_opts, group="key_manager")
+    conf.register_opts(vault_key_manager._vault_opts, group="vault")
+
+    changed = []
+
+    def use(url: str, **options: object) -> None:
+        conf.set_override("backend", "vault", group="key_manager")
+        for name, value in {"vault_url": url, "root_token_id": "token", **options}.items():
+            conf.set_override(name, value, group="vault")
+            changed.append(name)
+
+    yield use
+    conf.clear_override("backend", group="key_manager")
+    for name in changed:
+        conf.clear_override(name, group="vault")
+
+
+@pytest.fixture
+def signed(tmp_path):
+    path = tmp_path / "signed"
+    path.write_bytes(b"abc")
+    return path
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_vault_that_is_sealed_or_broken_says_nothing_now(vault, signed, status):
+    """Vault itself answers 503 while it is sealed; 502 is of a proxy before one that is down."""
+    with answering(status) as url:
+        vault(url)
+        with pytest.raises(signatures.NoKeyManager):
+            signatures.verify(signed, SIGNATURE, ())
+
+
+def test_a_vault_that_is_down_says_nothing_now(vault, signed):
+    vault(f"http://127.0.0.1:{ports.free_port()}")
+
+    with pytest.raises(signatures.NoKeyManager):
+        signatures.verify(signed, SIGNATURE, ())
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_vault_that_refuses_would_refuse_again(vault, signed, status):
+    with answering(status) as url:
+        vault(url)
+        with pytest.raises(signatures.BadSignature):
+            signatures.verify(signed, SIGNATURE, ())
+
+
+def test_certificates_that_are_not_there_are_a_fault_of_the_host(vault, signed, tmp_path):
+    """It is no request without an answer: none was made."""
+    vault(
+        f"https://127.0.0.1:{ports.free_port()}",
+        use_ssl=True,
+        ssl_ca_crt_file=str(tmp_path / "absent"),
+    )
+
+    with pytest.raises(signatures.BadSignature, match="certificate"):
+        signatures.verify(signed, SIGNATURE, ())
