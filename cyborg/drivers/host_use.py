@@ -72,9 +72,9 @@ def volumes() -> Mapping[str, str]:
 def _routed() -> Iterator[str]:
     """Network interfaces with a route, or with an IPv6 address beyond their link."""
     for line in _lines("net/route")[1:]:
-        yield line.split()[0]
+        yield line.partition("\t")[0]
     for line in _lines("net/if_inet6"):
-        _address, _number, _prefix, scope, _flags, name = line.split()
+        _address, _number, _prefix, scope, _flags, name = line.split(maxsplit=5)
         if scope not in {"10", "20"} or name == "lo":  # the host, the link
             yield name
 
@@ -107,15 +107,15 @@ def _of_interface(name: str, seen: set[str]) -> Iterator[str]:
 
 def _mounted() -> Iterator[tuple[str, str]]:
     """Block devices with what they are used for."""
-    for line in sysfs.text("/proc/self/mountinfo").splitlines():
+    for line in _parted(sysfs.text("/proc/self/mountinfo")):
         before, _dash, after = line.partition(" - ")
-        number, _root, where = before.split()[2:5]
+        number, _root, where = before.split(" ")[2:5]
         if not number.startswith("0:"):
             device = sysfs.link(f"/sys/dev/block/{number}")
             if device is not None:
                 yield device, where
             continue
-        source = after.split()[1]
+        source = after.split(" ")[1]
         if source.startswith("/dev/"):
             # A file system with several devices has a number of its own; it tells one of them.
             yield source.removeprefix("/dev/"), where
@@ -164,6 +164,11 @@ def _addresses(path: str) -> Iterator[str]:
 
 def _lines(path: str) -> list[str]:
     try:
-        return sysfs.text(f"/proc/{path}").splitlines()
+        return _parted(sysfs.text(f"/proc/{path}"))
     except FileNotFoundError:
         return []
+
+
+def _parted(table: str) -> list[str]:
+    """The lines of a table. Names in it may have other marks that end a line elsewhere."""
+    return [line for line in table.split("\n") if line]

@@ -21,8 +21,9 @@ import pyudev
 from cyborg.drivers import host_use, pci_ids, sysfs
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Classes of what disks or networks can be below: their controllers, SD hosts, and USB.
-_CARRIERS = ("01", "02", "0805", "0c03")
+#: Classes of what disks or networks can be below: their controllers, SD hosts, and buses such as
+#: USB, Fibre Channel and InfiniBand.
+_CARRIERS = ("01", "02", "0805", "0c")
 _BRIDGES = "06"
 
 T = TypeVar("T")

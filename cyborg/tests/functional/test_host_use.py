@@ -66,6 +66,15 @@ def test_the_card_below_is_used(simulate, host, name, reason):
     assert simulated.call(used) == {simulated.card(name): reason}
 
 
+@pytest.mark.parametrize("mark", ["\r", "\x0b", "\x1e", "\x85", "\u2028", "\u3000"])
+def test_a_mount_may_have_any_name(simulate, mark):
+    """The kernel writes blanks, tabs and line feeds of names otherwise, and nothing else."""
+    path = f"/media/my{mark}disk"
+    simulated = simulate({"cards": ["nvme-system"], "mounts": {path: "nvme0n1p2"}})
+
+    assert simulated.call(used) == {simulated.card("nvme-system"): f"the host uses it for {path}"}
+
+
 def kept(address: str) -> str | None:
     functions = pci.scan()
     return pci.reason_to_keep(functions[address], functions)
@@ -76,9 +85,10 @@ def kept(address: str) -> str | None:
     [
         ("010400", "pci10000:00/10000:00:02.0/10000:01:00.0/nvme/nvme9/nvme9n1"),
         ("0c0330", "usb1/1-2/1-2:1.0/host6/target6:0:0/6:0:0:0/block/nvme9n1"),
+        ("0c0400", "host7/rport-7:0-0/target7:0:0/7:0:0:0/block/nvme9n1"),
         ("080501", "mmc_host/mmc0/mmc0:0001/block/nvme9n1"),
     ],
-    ids=["a bus of its own", "USB", "SD card"],
+    ids=["a bus of its own", "USB", "Fibre Channel", "SD card"],
 )
 def test_a_controller_keeps_the_disk_far_below_it(simulate, class_code, below):
     """Intel's VMD has its disks on a bus of its own, and other controllers have disks too."""
