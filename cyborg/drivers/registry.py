@@ -27,31 +27,40 @@ class Registry:
 
 def load(conf: cfg.ConfigOpts) -> Registry:
     """Make every driver of ``[agent] enabled_drivers``. A bad one never hinders the others."""
-    names = list(dict.fromkeys(conf.agent.enabled_drivers))
-    errors: dict[str, str] = {}
-
-    def failed(_manager: object, entry_point: object, exc: BaseException) -> None:
-        name = getattr(entry_point, "name", str(entry_point))
-        errors[name] = f"The driver cannot be loaded: {type(exc).__name__}: {exc}"
-
-    manager: stevedore.NamedExtensionManager[object] = stevedore.NamedExtensionManager(
-        NAMESPACE,
-        names,
-        invoke_on_load=True,
-        invoke_args=(conf,),
-        on_load_failure_callback=failed,
-        on_missing_entrypoints_callback=lambda _missing: None,  # told below, by name
-    )
-    loaded = {extension.name: extension.obj for extension in manager}
     drivers: dict[str, base.Driver] = {}
-    for name in names:
-        driver = loaded.get(name)
-        if isinstance(driver, base.Driver):
-            drivers[name] = driver
-        elif driver is not None:
-            errors[name] = f"{type(driver).__name__} is no driver: it has no method discover"
+    errors: dict[str, str] = {}
+    for name in dict.fromkeys(conf.agent.enabled_drivers):
+        try:
+            made = _made(name, conf)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - each driver is code of its own
+            errors[name] = f"The driver cannot be loaded: {type(exc).__name__}: {exc}"
+            continue
+        if not made:
+            errors[name] = "No driver of this name is installed"
+        elif isinstance(made[-1], base.Driver):
+            drivers[name] = made[-1]
         else:
-            errors.setdefault(name, "No driver of this name is installed")
+            errors[name] = f"{type(made[-1]).__name__} is no driver: it has no method discover"
     for name, sentence in errors.items():
         LOG.error("Driver %s: %s", name, sentence)
     return Registry(drivers=drivers, errors=errors)
+
+
+def _made(name: str, conf: cfg.ConfigOpts) -> list[object]:
+    """The driver of a name, if there is one.
+
+    Each is asked for by itself, as stevedore gives up all of them for a failed assertion of one.
+    """
+
+    def failed(_manager: object, _entry_point: object, exc: BaseException) -> None:
+        raise exc
+
+    manager: stevedore.NamedExtensionManager[object] = stevedore.NamedExtensionManager(
+        NAMESPACE,
+        [name],
+        invoke_on_load=True,
+        invoke_args=(conf,),
+        on_load_failure_callback=failed,
+        on_missing_entrypoints_callback=lambda _missing: None,  # the caller tells
+    )
+    return [extension.obj for extension in manager]

@@ -22,12 +22,22 @@ class NoDriver:
 class Broken(Good):
     def __init__(self, conf):
         raise RuntimeError("no library of the vendor")
+
+class Doubtful(Good):
+    def __init__(self, conf):
+        raise AssertionError("no card of the vendor")
+
+class Offended(Good):
+    def __init__(self, conf):
+        raise SystemExit("no licence of the vendor")
 """
 ENTRY_POINTS = """
 [cyborg.accelerator.driver]
 good = strange_drivers:Good
 no_driver = strange_drivers:NoDriver
 broken = strange_drivers:Broken
+doubtful = strange_drivers:Doubtful
+offended = strange_drivers:Offended
 absent_class = strange_drivers:Nothing
 absent_module = strange_module:Good
 """
@@ -67,6 +77,8 @@ def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf)
     [
         ("no_driver", "NoDriver is no driver: it has no method discover"),
         ("broken", "RuntimeError: no library of the vendor"),
+        ("doubtful", "AssertionError: no card of the vendor"),
+        ("offended", "SystemExit: no licence of the vendor"),
         ("absent_class", "Nothing"),
         ("absent_module", "No module named 'strange_module'"),
         ("unheard_of", "No driver of this name is installed"),
