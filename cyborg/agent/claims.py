@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cyborg.agent import attempt
 from cyborg.drivers import base, pci
@@ -15,6 +16,15 @@ LOG = logging.getLogger(__name__)
 
 #: How exactly a driver means each PCI function that it means.
 Claims = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What drivers claim, those that did not end to say so in time, and why others cannot say."""
+
+    told: Mapping[str, Claims]
+    silent: Mapping[str, attempt.Attempt[Claims]]
+    errors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +44,23 @@ class Owners:
 
 def ask(
     drivers: Mapping[str, base.Claiming], functions: pci.Snapshot, patience: float
-) -> tuple[Mapping[str, Claims], Mapping[str, attempt.Attempt[Claims]]]:
-    """What each driver claims, and those that did not end to say so within ``patience`` seconds."""
+) -> Answers:
+    """What each driver claims that says so within ``patience`` seconds."""
     calls = {
-        name: functools.partial(driver.claims, functions) for name, driver in drivers.items()
+        name: functools.partial(_claimed, driver, functions) for name, driver in drivers.items()
     }
     told: dict[str, Claims] = {}
     silent: dict[str, attempt.Attempt[Claims]] = {}
+    errors: dict[str, str] = {}
     for name, call in attempt.each("claims", calls, patience).items():
-        if call.done(0):
-            # Of one that failed, its discovery will say so too.
-            told[name] = call.value or {}
-        else:
+        if not call.done(0):
             LOG.error("Driver %s does not end to say which PCI functions it means", name)
             silent[name] = call
-    return told, silent
+        elif call.value is None:
+            errors[name] = call.error or ""
+        else:
+            told[name] = call.value
+    return Answers(told=told, silent=silent, errors=errors)
 
 
 def settle(told: Mapping[str, Claims]) -> Owners:
@@ -88,6 +100,15 @@ def of_devices(
             for handle in deployable.attach_handles:
                 claims.update(_functions_of(handle, functions))
         yield device, claims
+
+
+def _claimed(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
+    """What a driver claims, which others can be compared with."""
+    claimed: dict[Any, Any] = dict(driver.claims(functions))
+    for address, exactness in claimed.items():
+        if not isinstance(address, str) or not isinstance(exactness, int):
+            raise TypeError(f"claims() returned {address!r}: {exactness!r}, not address and number")
+    return claimed
 
 
 def _sentence(winner: str, addresses: list[str]) -> str:

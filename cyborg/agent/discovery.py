@@ -75,8 +75,8 @@ class HostView:
         self, name: str, claiming: Mapping[str, base.Claiming], *, patience: float
     ) -> None:
         self.name = name
-        #: Drivers that do not end to say what they claim.
-        self.silent: Mapping[str, attempt.Attempt[claims.Claims]] = {}
+        #: What drivers say that they claim, as far as it was asked.
+        self.answers = claims.Answers(told={}, silent={}, errors={})
         self._claiming = claiming
         self._patience = patience
         self._walking = threading.Lock()
@@ -103,8 +103,8 @@ class HostView:
         functions = self.pci
         with self._settling:
             if self._owners is None:
-                told, self.silent = claims.ask(self._claiming, functions, self._patience)
-                self._owners = claims.settle(told)
+                self.answers = claims.ask(self._claiming, functions, self._patience)
+                self._owners = claims.settle(self.answers.told)
             return self._owners
 
     @property
@@ -170,13 +170,13 @@ class Discovery:
                 devices[name] = call.value.devices
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
-        for name, question in host.silent.items():
+        for name, question in host.answers.silent.items():
             # What it found meanwhile, it found without knowing what is its own.
             devices.pop(name, None)
             errors[name] = self._hangs()
             self._hanging.setdefault(name, question)
         accepted = self._settle(devices, errors, host.walked)
-        for name, sentence in host.ties.items():
+        for name, sentence in {**host.answers.errors, **host.ties}.items():
             errors.setdefault(name, sentence)
         return Findings(devices=accepted, errors=errors)
 
@@ -245,7 +245,8 @@ def _discover(able: _Able, host: _DriversView) -> _Answer:
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
         found = _judged(_checked(able.driver.discover(host)), able.judging, host)
         if able.complaining is not None:
-            found = replace(found, errors=(*found.errors, *able.complaining.complaints()))
+            complaints = tuple(map(str, able.complaining.complaints()))
+            found = replace(found, errors=(*found.errors, *complaints))
         seen["outcome"] = "found"
         return found
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 
+import pytest
+
 from cyborg.agent import claims, discovery
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
@@ -55,9 +57,9 @@ def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
 
 def settle(**drivers: Claimer) -> claims.Owners:
     functions = contract.snapshot([function(each) for each in (A, B, C)])
-    told, silent = claims.ask(drivers, functions, PATIENCE)
-    assert silent == {}
-    return claims.settle(told)
+    answers = claims.ask(drivers, functions, PATIENCE)
+    assert answers.silent == {}
+    return claims.settle(answers.told)
 
 
 def test_the_most_exact_claim_wins_whatever_the_order():
@@ -89,6 +91,17 @@ def test_a_driver_whose_claims_fail_claims_nothing():
     owners = settle(broken=Claimer({}, RuntimeError("no")), other=Claimer({A: 1}))
 
     assert owners.of == {A: "other"}
+
+
+@pytest.mark.parametrize("claimed", [{A: None}, {None: 1}, [A], 7])
+def test_claims_that_are_nonsense_are_told_and_hinder_no_other(claimed):
+    broken = Claimer({})
+    broken.wanted = claimed
+
+    findings = found(first=Claimer({A: 1}), broken=broken, last=Claimer({B: 1}))
+
+    assert findings.devices.keys() >= {"first", "last"}
+    assert findings.errors.keys() == {"broken"}
 
 
 class Reporter:

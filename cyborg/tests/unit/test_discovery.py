@@ -170,6 +170,18 @@ def test_what_a_driver_complains_of_is_told_beside_what_it_found():
     assert found.errors == {"complainer": "it has no driver; it is too old"}
 
 
+class Mumbler(Driver):
+    def complaints(self) -> list[object]:
+        return [RuntimeError("it is too old"), 7]
+
+
+def test_a_complaint_that_is_no_sentence_hinders_no_other_driver():
+    found = passes(mumbler=Mumbler(GPU), good=Driver(NIC)).run()
+
+    assert found.devices == {"mumbler": (GPU,), "good": (NIC,)}
+    assert found.errors == {"mumbler": "it is too old; 7"}
+
+
 @pytest.mark.parametrize("where", ["thinking", "judging"])
 def test_a_driver_that_hangs_anywhere_holds_up_nothing_but_itself(where):
     first, stuck, last = Claimer(GPU), Claimer(device("03", "stuck")), Claimer(NIC)
