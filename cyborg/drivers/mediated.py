@@ -14,6 +14,9 @@ from types import MappingProxyType
 
 from cyborg.drivers import base, privileged
 
+#: More of a type than any parent can have: a driver that says so counts nothing.
+_MOST = 10_000
+
 _PARENTS = pathlib.Path("/sys/class/mdev_bus")
 
 
@@ -38,7 +41,12 @@ class HostSteps:
 def handles(
     mdev_type: str, count: int, place: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[base.AttachHandle, ...]:
-    """Attach handles for as many mediated devices of a type; ``place`` tells their parent."""
+    """Attach handles for as many mediated devices of a type; ``place`` tells their parent.
+
+    :raises ValueError: they are too many to be true
+    """
+    if count > _MOST:
+        raise ValueError(f"There cannot be {count} mediated devices of type {mdev_type}")
     return tuple(
         base.AttachHandle(
             attach_type="MDEV",
