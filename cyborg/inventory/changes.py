@@ -16,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import facts, lost, mediated, programs
+from cyborg.inventory import facts, handles, lost, mediated, programs
 
 LOG = logging.getLogger(__name__)
 
@@ -265,15 +265,7 @@ def _update_deployable(
     row.missing = False
     programs.update(row, deployable)
     _update_attributes(row, deployable)
-    handles = {handle.attach_info: handle for handle in row.attach_handles}
-    for handle in deployable.attach_handles:
-        found = handles.pop(base.canonical_json(dict(handle.attach_info)), None)
-        if found is None:
-            row.attach_handles.append(_handle(handle))
-        else:
-            found.attach_type = handle.attach_type
-            found.missing = False
-    return _lose_handles(handles.values())
+    return _lose_handles(handles.update(row, deployable))
 
 
 def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> None:
@@ -294,8 +286,10 @@ def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> N
 
 
 def waits(plan: Plan) -> bool:
-    """Whether a resource class could not be changed yet, after the plan was carried out."""
+    """Whether a resource class or a handle could not be changed yet, after the plan was applied."""
     return any(
+        handles.waits(row, deployable) for row, _, deployable in plan.kept_deployables
+    ) or any(
         (attribute.key, attribute.origin) == ("rc", "driver")
         and attribute.value != deployable.resource_class
         for row, _, deployable in plan.kept_deployables
@@ -369,21 +363,13 @@ def _deployable(
             ),
             *programs.traits(deployable.function_vendor, deployable.function),
         ],
-        attach_handles=[_handle(handle) for handle in deployable.attach_handles],
+        attach_handles=[handles.made(handle) for handle in deployable.attach_handles],
     )
 
 
 def provider_uuid(deployable_name: str) -> str:
     """The resource provider of a deployable: the same wherever and whenever it is computed."""
     return str(uuid.uuid3(uuid.NAMESPACE_DNS, deployable_name))
-
-
-def _handle(handle: base.AttachHandle) -> models.AttachHandle:
-    return models.AttachHandle(
-        attach_type=handle.attach_type,
-        attach_info=base.canonical_json(dict(handle.attach_info)),
-        arq=None,  # told, so that nobody need look for whoever has it
-    )
 
 
 def _forgotten(plan: Plan) -> Iterator[str]:

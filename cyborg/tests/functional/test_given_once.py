@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from oslo_config import cfg
 from cyborg import context, db
 from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory import elsewhere
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -60,6 +62,38 @@ def test_a_deployable_with_another_name(
     placement.sync()
     assert placement.offered(provider_uuid(NEW)) == {"FPGA": (3, 0)}
     assert provider_uuid(OLD) not in placement.below(hosts.ROOT)
+
+
+def _report_port(network: str) -> None:
+    """Report a virtual function of a network card whose port is on that physical network."""
+    place = {"domain": "0000", "bus": "3b", "device": "02", "function": "0"}
+    info = {**place, "physical_network": network}
+    handle = base.AttachHandle(attach_type="PCI", attach_info=info)
+    hosts.apply(
+        hosts.device("card", hosts.deployable(OLD, num_accelerators=1, attach_handles=(handle,)))
+    )
+
+
+def test_a_function_of_which_something_else_is_told(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, placement: PlacementServer, root: str
+) -> None:
+    """It is the same function; its guest knows it as it was told."""
+    _report_port("blue")
+    _report_port("green")
+    first = _bound(ctx, conf, OLD, 1)
+    _report_port("red")
+    placement.sync()
+    assert placement.offered(provider_uuid(OLD)) == {"FPGA": (1, 0)}
+
+    _bound(ctx, conf, OLD, 1)
+
+    (held,) = _held()
+    assert json.loads(held)["physical_network"] == "green"
+    release.delete_instance_arqs(ctx, first)
+    _report_port("red")
+    _bound(ctx, conf, OLD, 1)
+    (held,) = _held()
+    assert json.loads(held)["physical_network"] == "red"
 
 
 def test_one_that_is_taken_while_the_report_is_applied(
