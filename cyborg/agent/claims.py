@@ -102,6 +102,20 @@ def of_devices(
         yield device, claims
 
 
+def given_twice(device: base.Device) -> str | None:
+    """A PCI function that a device gives out by two handles, whatever else these tell."""
+    given: set[str] = set()
+    for deployable in device.deployables:
+        for handle in deployable.attach_handles:
+            address = _address(handle) if handle.attach_type == "PCI" else None
+            if address is None:
+                continue
+            if address in given:
+                return address
+            given.add(address)
+    return None
+
+
 def _claimed(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
     """What a driver claims, which others can be compared with."""
     claimed: dict[Any, Any] = dict(driver.claims(functions))
@@ -122,12 +136,17 @@ def _sentence(winner: str, addresses: list[str]) -> str:
 def _functions_of(
     handle: base.AttachHandle, functions: Mapping[str, pci.Function]
 ) -> Iterator[str]:
-    if handle.attach_type == "TEST_PCI":
+    address = _address(handle) if handle.attach_type != "TEST_PCI" else None
+    if address is None:
         return
-    try:
-        address = pci.join(handle.attach_info)
-    except KeyError:
-        return  # the handle of a mediated device need not tell its parent
     yield f"PCI function {address}"
     if handle.attach_type == "PCI" and address in functions:
         yield from (f"PCI function {vf}" for vf in functions[address].vfs)
+
+
+def _address(handle: base.AttachHandle) -> str | None:
+    """The PCI function of a handle, which for a mediated device is its parent, if it is told."""
+    try:
+        return pci.join(handle.attach_info).lower()
+    except KeyError:
+        return None

@@ -258,6 +258,9 @@ def _checked(found: Iterable[base.Device]) -> tuple[base.Device, ...]:
     for device in devices:
         if not isinstance(device, base.Device):
             raise TypeError(f"discover() returned a {type(device).__name__}, not a Device")
+        twice = claims.given_twice(device)
+        if twice is not None:
+            raise ValueError(f"discover() returned PCI function {twice} twice in one device")
     return devices
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from cyborg.tests.unit.test_discovery import until
 
 PATIENCE = 60
 A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+LETTERS = "0000:3b:00.0"
 
 
 class Claimer:
@@ -123,6 +125,32 @@ def test_a_function_is_given_out_by_one_driver_only_though_control_paths_differ(
     assert findings.errors == {
         "second": f"The driver reports PCI function {A}, which is driver first's"
     }
+
+
+def test_a_function_is_the_same_in_capital_letters():
+    loud = device(LETTERS.upper(), LETTERS.upper())
+
+    findings = found(first=Reporter(device(LETTERS, LETTERS)), second=Reporter(loud))
+
+    assert findings.devices["second"] == ()
+
+
+def test_a_function_that_a_device_has_twice_is_given_to_nobody():
+    (part,) = device(A, A).deployables
+    handle = part.attach_handles[0]
+    other = replace(handle, attach_info={**handle.attach_info, "physical_network": "blue"})
+    both = replace(part, attach_handles=(handle, other), num_accelerators=2)
+    parts = (part, replace(part, name="host-1_other"))
+
+    findings = found(
+        first=Reporter(replace(device(A, A), deployables=(both,))),
+        second=Reporter(replace(device(B, B), deployables=parts)),
+        third=Reporter(device(C, C)),
+    )
+
+    assert findings.devices == {"third": (device(C, C),)}
+    sentence = f"ValueError: discover() returned PCI function {A} twice in one device"
+    assert findings.errors == dict.fromkeys(["first", "second"], sentence)
 
 
 class Hanging(Claimer):
