@@ -31,6 +31,7 @@ class _Situation:
     arq: models.Arq
     device_uuid: str
     deployable_uuid: str
+    programmable: bool
     in_doubt: bool
     now_ms: int
     host: str
@@ -87,6 +88,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         arq=holder,
         device_uuid=device_uuid,
         deployable_uuid=deployable.uuid,
+        programmable=deployable.program_mode is not None,
         in_doubt=deployable.in_doubt,
         now_ms=now_ms,
         host=host,
@@ -130,7 +132,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except programs.CannotRun as exc:
         _fail(claim, situation, str(exc))
         return
-    if not programmed:
+    if situation.in_doubt or not programmed:
         _await_programming(conf, claim, situation)
         return
     if not situation.prepares:
@@ -193,6 +195,8 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
     guard = (arq.uuid == situation.arq.uuid, arq.state == states.BIND_STARTED)
     host = models.Host
     with db.writer() as session:
+        if situation.programmable and _is_in_doubt(session, situation):
+            raise work.TryLater("What the deployable runs is being put back first.")
         # A report from before the step must not pass for one that says the same after a reboot.
         db.update(session, host, host.name == situation.host, report_digest=None)
         # The ARQ may be in the same state again, but for another handle and another step.
@@ -200,6 +204,13 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
         if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):
             _end(session, situation, states.BOUND)
             LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq.uuid)
+
+
+def _is_in_doubt(session: orm.Session, situation: _Situation) -> bool:
+    """Whether its deployable is to be written; what it is stays so until the transaction ends."""
+    row = models.Deployable
+    where = row.uuid == situation.deployable_uuid
+    return bool(session.scalar(sa.select(row.in_doubt).where(where).with_for_update(read=True)))
 
 
 @db.retry
@@ -236,6 +247,8 @@ def _restart_clock(arq_uuid: str) -> None:
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     # What is gone from its host needs no cleaning there, but what was written to it comes back.
     if situation.cleans and (situation.erases or not situation.missing):
+        if situation.in_doubt and not situation.missing:
+            raise work.TryLater("The deployable is being written; the handle is cleaned then.")
         _refuse_down(situation)
         try:
             rpc.run_host_step(

@@ -95,7 +95,7 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
         if last is not None and last.state == operations.FAILED:
             raise CannotRun(f"It could not be programmed with {what}: {last.error}")
         try:
-            operations.request(
+            present = operations.request(
                 session,
                 deployable,
                 what,
@@ -104,4 +104,6 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
             )
         except (errors.Conflict, errors.NotOffered) as exc:
             raise CannotRun(str(exc)) from exc
+        if present.error is not None:
+            raise CannotRun(f"What it ran before cannot be put back now: {present.error}")
     return False

@@ -35,6 +35,12 @@ def awaiting(session: orm.Session, operation: program_models.Operation) -> set[s
     return {arq.instance_uuid for arq in users if arq.instance_uuid and _waits_for(arq, what)}
 
 
+def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
+    """Whether a guest has any of a locked deployable."""
+    users = _users(session, deployable.id, deployable.rp_uuid)
+    return any(arq.state == models.BOUND for arq in users)
+
+
 def _users(session: orm.Session, deployable_id: int, rp_uuid: str) -> list[models.Arq]:
     """The ARQs that hold a handle of the deployable, or are to be given one."""
     arq, handle = models.Arq, models.AttachHandle

@@ -32,11 +32,12 @@ FAILED = "failed"
 
 STATES = (QUEUED, RESERVING, WRITING, SUCCEEDED, FAILED)
 
-#: What may follow each state. What is being written ends only when the host has said how.
+#: What may follow each state. What is being written ends only when the host has said how; what a
+#: guest has is written again until that is done.
 _FOLLOWS: Mapping[str, Collection[str]] = {
     QUEUED: {RESERVING, SUCCEEDED, FAILED},
     RESERVING: {WRITING, FAILED},
-    WRITING: {SUCCEEDED, FAILED},
+    WRITING: {SUCCEEDED, FAILED, RESERVING},
     SUCCEEDED: (),
     FAILED: (),
 }
@@ -58,6 +59,9 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
 
 #: Seconds between two looks of a request that waits.
 _POLL = 0.5
+
+#: The most entries that an operation keeps, the last ones.
+_HISTORY_MAX = 100
 
 #: Ended operations that are forgotten at once.
 _BATCH = 500
@@ -243,13 +247,21 @@ def _coming(
 def coming(
     session: orm.Session, deployables: Iterable[models.Deployable]
 ) -> dict[str, wanted.Wanted]:
-    """What those of the deployables that are in doubt will run, by their uuids."""
+    """What those of the deployables that are in doubt will run soon, by their uuids.
+
+    What could not be put back at first may take any time.
+    """
     doubtful = {each.uuid: each for each in deployables if each.in_doubt}
     if not doubtful:
         return {}
     query = sa.select(_MODEL).where(_MODEL.active.in_(doubtful))
     active = {found.active: found for found in session.scalars(query)}
-    return {uuid: _coming(active.get(uuid), each) for uuid, each in doubtful.items()}
+    tried = {uuid for uuid, found in active.items() if found.error is not None}
+    return {
+        uuid: _coming(active.get(uuid), each)
+        for uuid, each in doubtful.items()
+        if uuid not in tried
+    }
 
 
 def active_on(session: orm.Session, deployable_uuid: str) -> program_models.Operation | None:
@@ -290,7 +302,7 @@ def move(
     at_ms = now(session)
     if state in {SUCCEEDED, FAILED}:
         values |= {"active": None, "ended_ms": at_ms}
-    values["history"] = [*operation.history, _entry(at_ms, text)]
+    values["history"] = [*operation.history, _entry(at_ms, text)][-_HISTORY_MAX:]
     guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
     if not db.update(session, _MODEL, *guard_, state=state, **values):
         raise work.LeaseLost(f"operation {operation.uuid}")
@@ -299,6 +311,17 @@ def move(
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
     db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
+
+
+def note(session: orm.Session, operation: program_models.Operation, error: str) -> None:
+    """Keep why an operation that goes on could not be carried out, as it is being tried again.
+
+    :raises LeaseLost: somebody else has moved it
+    """
+    guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
+    if not db.update(session, _MODEL, *guard_, error=error):
+        raise work.LeaseLost(f"operation {operation.uuid}")
+    LOG.warning("Operation %s is tried again: %r", operation.uuid, error)
 
 
 def _entry(at_ms: int, text: str) -> dict[str, Any]:

@@ -136,6 +136,24 @@ class _Held:
     def move(self, state: str, text: str, **values: Any) -> None:
         operations.move(self.session, self.operation, state, text, **values)
 
+    def end_badly(self, reason: str, fault: str) -> bool:
+        """End the operation, unless it is to put back what a guest has: False then."""
+        if self.is_needless() or self.operation.asked_by != operations.RECOVERY:
+            self.move(operations.FAILED, reason, error=reason, fault=fault)
+            return True
+        if self.operation.state == operations.WRITING:
+            self.move(operations.RESERVING, f"{reason} It is tried again.", error=reason)
+        else:
+            operations.note(self.session, self.operation, reason)
+        return False
+
+    def is_needless(self) -> bool:
+        """Whether it is to put back what no guest has any more."""
+        recovers = self.operation.asked_by == operations.RECOVERY
+        return recovers and not (
+            self.deployable is not None and guard.is_used(self.session, self.deployable)
+        )
+
     def tell(self) -> None:
         """Have Placement and the binds that wait for the deployable look at it again."""
         if self.deployable is not None:
@@ -228,39 +246,58 @@ def awaiting(claim: work.Claim) -> set[str]:
 
 @db.retry
 def begin_to_write(claim: work.Claim) -> None:
-    """Note that from now on only the host can say what the deployable runs."""
+    """Note that from now on only the host can say what the deployable runs.
+
+    :raises Refused: nobody has any more what it was to put back
+    """
     with db.writer() as session:
         held = _hold(session, claim)
+        if held.is_needless():
+            raise Refused(operations.CONFLICT, "No guest has it any more.")
         held.move(operations.WRITING, "Nobody has any of it; it is being written.")
 
 
 @db.retry
 def refuse(claim: work.Claim, refusal: Refused) -> None:
-    """End the operation before anything was written: the deployable is what it was."""
+    """End the operation before anything was written: the deployable is what it was.
+
+    :raises TryLater: a guest still has what it was to put back
+    """
+    reason = str(refusal)
     with db.writer() as session:
         held = _hold(session, claim)
-        held.move(
-            operations.FAILED, str(refusal), error=str(refusal), fault=refusal.fault
-        )
-        _leave_as_it_was(held)
+        ended = held.end_badly(reason, refusal.fault)
+        if ended:
+            _leave_as_it_was(held)
+    if not ended:
+        raise _again(reason)
 
 
 @db.retry
 def end_failed(
     claim: work.Claim, situation: Situation, failure: rpc.ProgramFailed, *, unchanged: bool
 ) -> None:
-    """End an operation whose host could not do it; ``unchanged``: not a byte was written."""
+    """End an operation whose host could not do it; ``unchanged``: not a byte was written.
+
+    :raises TryLater: a guest still has what it was to put back
+    """
     reason = str(failure)
     with db.writer() as session:
         held = _hold(session, claim)
-        held.move(operations.FAILED, reason, error=reason, fault=operations.BROKEN)
-        if unchanged:
+        ended = held.end_badly(reason, operations.BROKEN)
+        if ended and unchanged:
             _leave_as_it_was(held)
-        elif held.deployable is not None:
+        elif ended and held.deployable is not None:
             record.runs(held.session, held.deployable, image_uuid=None, function_id=None)
             if failure.report_counter is not None:
                 _outdate_reports(held.session, situation, failure.report_counter)
             held.tell()
+    if not ended:
+        raise _again(reason)
+
+
+def _again(reason: str) -> work.TryLater:
+    return work.TryLater(f"What a guest has cannot be put back now: {reason}")
 
 
 def _leave_as_it_was(held: _Held) -> None:
@@ -277,32 +314,37 @@ def _leave_as_it_was(held: _Held) -> None:
 
 @db.retry
 def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer) -> None:
-    """Record what the host has verified; where that is another function, the operation failed."""
+    """Record what the host has verified; where that is another function, the operation failed.
+
+    :raises TryLater: a guest still has what it was to put back
+    """
+    wrong, ended = "", True
     with db.writer() as session:
         held = _hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
-        expected = image["function_id"]
-        shown = answer.function
+        expected, shown = image["function_id"], answer.function
         if expected and shown is not None and not programs.same(expected, shown):
-            reason = f"The host shows function {shown or 'none'} where the image has {expected}."
-            held.move(operations.FAILED, reason, error=reason, fault=operations.BROKEN)
+            wrong = f"The host shows function {shown or 'none'} where the image has {expected}."
+            ended = held.end_badly(wrong, operations.BROKEN)
             image, expected = {}, None
         else:
-            held.move(operations.SUCCEEDED, f"Written, and verified by {answer.verified_by}.")
-        if held.deployable is None:
-            return
-        record.runs(
-            held.session,
-            held.deployable,
-            image_uuid=image.get("uuid"),
-            function_id=expected or shown or None,
-            function_name=image.get("function_name"),
-            programmed_by=held.operation.asked_by,
-            verified_by=answer.verified_by,
-            bitstream=image or None,
-        )
-        _outdate_reports(held.session, situation, answer.report_counter)
-        held.tell()
+            text = f"Written, and verified by {answer.verified_by}."
+            held.move(operations.SUCCEEDED, text, error=None)
+        if ended and held.deployable is not None:
+            record.runs(
+                held.session,
+                held.deployable,
+                image_uuid=image.get("uuid"),
+                function_id=expected or shown or None,
+                function_name=image.get("function_name"),
+                programmed_by=held.operation.asked_by,
+                verified_by=answer.verified_by,
+                bitstream=image or None,
+            )
+            _outdate_reports(held.session, situation, answer.report_counter)
+            held.tell()
+    if not ended:
+        raise _again(wrong)
 
 
 def _outdate_reports(session: orm.Session, situation: Situation, counter: int) -> None:

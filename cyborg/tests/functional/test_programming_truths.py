@@ -300,13 +300,6 @@ class Machine(stateful.RuleBasedStateMachine):
             before = self.cloud.pieces_done
             self.report(works=False)
             self.drop_allocations()
-            doubts = self.cloud.look().doubts
-            for guest in [one for one in self.guests if one.got and not one.card.image]:
-                if guest.card.name not in doubts:
-                    # What could not be put back is for its user to give up.
-                    self.guests.remove(guest)
-                    release.delete_instance_arqs(self.cloud.ctx, guest.uuid)
-                    self.leftovers.append(guest.uuid)
             self.cloud.let_time_pass()
             self._go_on(works=True)
             busy, rounds = self.cloud.pieces_done > before, rounds + 1

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hardware loses under its guests is put back, however long that takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cyborg.arqs import invariants
+from cyborg.programming import operations
+from cyborg.tests.functional.test_programming_truths import Machine
+from cyborg.tests.programmed_host import IMAGES, Fpga, Fpgas
+
+
+@pytest.fixture
+def machine(fpgas: Fpgas) -> Machine:
+    """The host of the histories, whose agent has reported."""
+    machine = Machine(fpgas)
+    machine.report(works=True)
+    return machine
+
+
+def lose(machine: Machine, letter: str, agent: str) -> Fpga:
+    """Let the power of a card fail, with an agent such that it cannot be put back."""
+    card = machine.cards[letter]
+    card.lose()
+    machine.cloud.agent = agent
+    machine.report(works=True)
+    return card
+
+
+def recoveries() -> list[tuple[str, str | None]]:
+    """What has become of each, and the last error."""
+    found = operations.list_operations()
+    return [(each.state, each.error) for each in found if each.asked_by == operations.RECOVERY]
+
+
+@pytest.mark.parametrize(
+    ("agent", "error"), [("fails", "written"), ("fails at the start", "read")]
+)
+def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(
+    machine: Machine, agent: str, error: str
+) -> None:
+    machine.boot(boots=[("b", "aes", False)], works=True)
+    card = lose(machine, "b", agent)
+
+    machine.let_time_pass()
+
+    assert recoveries() == [("reserving", f"it cannot be {error}")]
+    machine.cloud.agent = "works"
+    machine.let_time_pass()
+    assert card.image == machine.guests[0].got
+    assert recoveries() == [("succeeded", None)]
+    assert invariants.violations() == []
+
+
+def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
+    machine.boot(boots=[("c", "aes", False)], works=True)
+    card = lose(machine, "c", "fails")
+
+    machine.delete(number=0, forced=False, works=True)
+    machine.let_time_pass()
+    machine.cloud.agent = "works"
+    machine.let_time_pass()
+
+    assert recoveries() == [("failed", "No guest has it any more.")]
+    assert (card.image, machine.cloud.prepared) == ("", set())
+    assert machine.cloud.free(card) == card.handles
+
+
+def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Machine) -> None:
+    machine.boot(boots=[("c", "aes", False)], works=True)
+    lose(machine, "c", "fails")
+
+    machine.boot(boots=[("c", "aes", False)], works=True)
+
+    # It was refused at once; who asked first waits.
+    assert [each.got for each in machine.guests] == [IMAGES["aes-1"]]
+
+
+def test_a_handle_is_not_touched_while_its_card_is_written(machine: Machine) -> None:
+    """Neither cleaned after the guest that it is written for, nor prepared for another."""
+    machine.cloud.agent = "dies"
+    machine.boot(boots=[("c", "aes", False)], works=True)
+    card = machine.cards["c"]
+    assert card.child is not None
+
+    machine.delete(number=0, forced=False, works=True)
+    machine.report(works=True)
+    machine.let_time_pass()
+    card.end_child()
+    machine.come_to_rest()
+
+    assert machine.cloud.free(card) == card.handles
