@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -33,6 +34,7 @@ class NvmeController(declarative.PciDriver):
         super().__init__(conf)
         # A guest's controller does not tell which subsystem it is of.
         self._subsystems: dict[tuple[str, str, str], str] = {}
+        self._known_ports: tuple[pci.Snapshot, Mapping[str, Sequence[pci.Function]]] | None = None
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
@@ -76,18 +78,30 @@ class NvmeController(declarative.PciDriver):
     def shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """Why nobody may be given the controller, or erase it, beside another of its subsystem."""
         mine = self._subsystem(function, functions)
-        for other in functions.values() if mine is not None else ():
-            kin = {function.address, function.pf} & {other.address, other.pf}
-            is_port = not kin - {None} and fnmatch.fnmatchcase(other.class_code, CLASS)
-            if not is_port or self._is_excluded(other, functions):
-                continue
-            if self._subsystem(other, functions) == mine:
+        for other in self._ports(functions).get(mine or "", ()):
+            if not {function.address, function.pf} & {other.address, other.pf} - {None}:
                 ports = " and ".join(sorted((function.address, other.address)))
                 return (
                     f"NVMe controllers {ports} are ports of one disk: exclude one in "
                     f"[{self.group}] device_spec"
                 )
         return None
+
+    def _ports(self, functions: pci.Snapshot) -> Mapping[str, Sequence[pci.Function]]:
+        """The controllers of each subsystem, less those that the operator excludes."""
+        # Another thread may ask of another walk meanwhile.
+        known = self._known_ports
+        if known is None or known[0] is not functions:
+            found: dict[str, list[pci.Function]] = {}
+            for each in functions.values():
+                if fnmatch.fnmatchcase(each.class_code, CLASS):
+                    # One that has just gone is no port, and nothing ails the others.
+                    with contextlib.suppress(pci.Vanished):
+                        told = self._subsystem(each, functions)
+                        if told is not None and not self._is_excluded(each, functions):
+                            found.setdefault(told, []).append(each)
+            known = self._known_ports = functions, found
+        return known[1]
 
     def _is_excluded(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         spec = device_spec.first_match(self._specs, function, functions)

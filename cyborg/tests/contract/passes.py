@@ -84,9 +84,19 @@ def without_each(driver: str, text: str, addresses: Iterable[str]) -> dict[str, 
     found = {}
     for address in addresses:
         (made,) = registry.load(conf).drivers.values()
-        meanwhile = pci.Snapshot(walk.values(), _Vanishing(walk._details, address))
-        found[address] = list(made.discover(_Host(pci=meanwhile)))
+        found[address] = list(made.discover(_without(walk, address)))
     return found
+
+
+def judged_without(driver: str, text: str, address: str) -> dict[str, str | None]:
+    """How the other devices of a driver are when a function vanishes in the middle of a pass."""
+    (made,) = registry.load(configured(text, [driver], "host-1")).drivers.values()
+    host = _without(pci.scan(), address)
+    assert isinstance(made, base.HealthReporting)
+    return {
+        pci.join(each.control_path.cpid_info): made.health(each, host)
+        for each in made.discover(host)
+    }
 
 
 def install(site: str) -> None:
@@ -114,6 +124,11 @@ class _Host:
     pci: pci.Snapshot
     name: str = "host-1"
     foreign: frozenset[str] = frozenset()
+
+
+def _without(walk: pci.Snapshot, address: str) -> _Host:
+    """The host with a function that vanishes before more is asked of it."""
+    return _Host(pci=pci.Snapshot(walk.values(), _Vanishing(walk._details, address)))
 
 
 class _Vanishing:

@@ -57,3 +57,13 @@ def _passed_on(address: str) -> tuple[list[str | None], list[str | None]]:
         file.write_text("")
     after = looking.run().devices["nvme_driver"]
     return [each.unhealthy for each in before], [each.unhealthy for each in after]
+
+
+def test_a_controller_that_is_pulled_is_nobody_elses_ailment(simulate):
+    """It goes after the walk, before anything more is read of it."""
+    simulated = simulate({"cards": [{"card": "nvme-pm1733", "count": 3}]})
+    pulled = simulated.card("nvme-pm1733", 1)
+
+    others = simulated.call(passes.judged_without, "nvme_driver", LISTED, pulled)
+
+    assert others == {simulated.card("nvme-pm1733", number): None for number in (0, 2)}
