@@ -170,13 +170,16 @@ class Discovery:
                 devices[name] = call.value.devices
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
+        # What these found meanwhile, they found without knowing what is their own.
         for name, question in host.answers.silent.items():
-            # What it found meanwhile, it found without knowing what is its own.
             devices.pop(name, None)
             errors[name] = self._hangs()
             self._hanging.setdefault(name, question)
+        for name, sentence in host.answers.errors.items():
+            devices.pop(name, None)
+            errors.setdefault(name, sentence)
         accepted = self._settle(devices, errors, host.walked)
-        for name, sentence in {**host.answers.errors, **host.ties}.items():
+        for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
         return Findings(devices=accepted, errors=errors)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import logging
@@ -48,13 +49,14 @@ class MdevDriver(mediated.HostSteps):
 
     def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The parents that are PCI functions."""
-        found = ((address, self._spec(address)) for address in functions)
-        # A function that cannot be a parent is nobody's for that.
-        return {
-            address: spec.exactness
-            for address, spec in found
-            if spec is not None and functions.names(address, "mdev_supported_types")
-        }
+        claimed = {}
+        for address in functions:
+            spec = self._spec(address)
+            # A function that cannot be a parent, or has just gone, is nobody's for that.
+            with contextlib.suppress(pci.Vanished):
+                if spec is not None and functions.names(address, "mdev_supported_types"):
+                    claimed[address] = spec.exactness
+        return claimed
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every parent that is listed and offers the type."""

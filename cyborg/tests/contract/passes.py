@@ -84,7 +84,10 @@ def without_each(driver: str, text: str, addresses: Iterable[str]) -> dict[str, 
     found = {}
     for address in addresses:
         (made,) = registry.load(conf).drivers.values()
-        found[address] = list(made.discover(_without(walk, address)))
+        host = _without(walk, address)
+        if isinstance(made, base.Claiming):
+            made.claims(host.pci)
+        found[address] = list(made.discover(host))
     return found
 
 

@@ -106,6 +106,18 @@ def test_claims_that_are_nonsense_are_told_and_hinder_no_other(claimed):
     assert findings.errors.keys() == {"broken"}
 
 
+def test_who_cannot_say_what_it_claims_keeps_what_it_had_and_reports_nothing():
+    exact, rough = Claimer({A: 8}), Claimer({A: 1, B: 1})
+    agent = discovery.Discovery("host-1", {"exact": exact, "rough": rough}, timeout=60)
+    assert agent.run().devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
+
+    exact.error = OSError("one card is gone")
+    findings = agent.run()
+
+    assert findings.devices == {"rough": (device(B, B),)}
+    assert findings.errors["exact"] == "OSError: one card is gone"
+
+
 class Reporter:
     def __init__(self, *devices: base.Device) -> None:
         self.devices = devices
