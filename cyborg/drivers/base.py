@@ -271,7 +271,8 @@ class Claiming(Protocol):
         """Addresses of functions it would report, each with how exactly it is meant.
 
         The driver with the largest number gets the function; it counts digits of the ids and
-        the address that the driver, or the operator's list, asks for. No I/O.
+        the address that the driver, or the operator's list, asks for. No I/O. After an exception
+        what :meth:`Driver.discover` finds in that pass does not count.
         """
 
 

@@ -354,12 +354,14 @@ def _link_late_ones(functions: dict[str, dict[str, object]]) -> None:
     function tells beforehand, gives it away.
     """
     pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
+    vf_device = functools.cache(lambda pf: sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device"))
     for facts in functions.values():
         is_bridge = str(facts["class_code"]).startswith(_BRIDGES)
         if facts["pf"] or facts["sriov_totalvfs"] or is_bridge:
             continue
         for pf in pfs:
-            if facts["vendor"] == pf["vendor"] and _is_place_of_vf(facts, pf):
+            is_kin = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
+            if is_kin and _is_place_of_vf(facts, pf):
                 facts["pf"] = pf["address"]
 
 
@@ -372,12 +374,7 @@ def _is_place_of_vf(facts: dict[str, object], pf: dict[str, object]) -> bool:
     offset = int(sysfs.optional(f"{path}/sriov_offset") or 0)
     stride = int(sysfs.optional(f"{path}/sriov_stride") or 0) or 1
     index, rest = divmod(number - pf_number - offset, stride)
-    return (
-        sysfs.optional(f"{path}/sriov_vf_device") == facts["device"]
-        and offset > 0
-        and rest == 0
-        and 0 <= index < int(str(pf["sriov_totalvfs"]))
-    )
+    return offset > 0 and rest == 0 and 0 <= index < int(str(pf["sriov_totalvfs"]))
 
 
 def _routing_id(address: str) -> tuple[str, int]:
