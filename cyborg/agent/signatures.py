@@ -76,6 +76,13 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
 
     certificate = signature["img_signature_certificate_uuid"]
     caller = _caller()
+    for each in trusted:
+        try:
+            signature_utils.get_certificate(caller, each)
+        except Exception as exc:
+            # To cursive one that it cannot get now is none that is trusted.
+            if _is_unanswered(exc):
+                raise
     if trusted:
         certificate_utils.verify_certificate(caller, certificate, list(trusted))
     return signature_utils.get_verifier(

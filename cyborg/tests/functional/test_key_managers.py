@@ -24,12 +24,15 @@ SIGNATURE = {
 
 
 @contextlib.contextmanager
-def answering(status: int):
-    """The address of a server, or of what is before it, that answers everything with the status."""
+def answering(status: int, **others: int):
+    """The address of a server, or of what is before it, that answers with the status.
+
+    ``others`` are those of paths that end so.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_error(status)
+            self.send_error(others.get(self.path.rpartition("/")[2], status))
 
         def log_message(self, *args: object) -> None:
             """Nobody reads it."""
@@ -79,6 +82,13 @@ def test_a_vault_that_is_sealed_or_broken_says_nothing_now(vault, signed, status
         vault(url)
         with pytest.raises(signatures.NoKeyManager):
             signatures.verify(signed, SIGNATURE, ())
+
+
+def test_who_is_trusted_is_not_known_while_no_certificate_can_be_had(vault, signed):
+    with answering(404, trusted=503) as url:
+        vault(url)
+        with pytest.raises(signatures.NoKeyManager):
+            signatures.verify(signed, SIGNATURE, ["gone", "trusted"])
 
 
 def test_a_vault_that_is_down_says_nothing_now(vault, signed):
