@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH110, PTH120
+# ruff: noqa: PTH110, PTH115, PTH120
 # pathlib takes several times as long, and a host has hundreds of mounts.
 """What the host itself uses: below which PCI functions its file systems and its networks are.
 
@@ -46,10 +46,9 @@ def read() -> Mapping[str, str]:
         for address in _of_interface(name, set()):
             uses.setdefault(address, f"the host's network interface {name} is on it")
     for name in interfaces:
-        # It belongs to a bridge, a bond or a switch of the host.
-        if os.path.exists(f"{_NETS}/{name}/master"):
-            for address in _addresses(f"{_NETS}/{name}"):
-                uses.setdefault(address, f"its network interface {name} is a port of the host's")
+        reason = _built_on(name)
+        for address in _addresses(f"{_NETS}/{name}") if reason is not None else ():
+            uses.setdefault(address, f"its network interface {name} is {reason}")
     for name, where in sorted(set(_mounted())):
         for address in _of_block_device(name, set()):
             uses.setdefault(address, f"the host uses it for {where}")
@@ -92,6 +91,22 @@ def _addressed() -> Iterator[str]:
     for (label,) in _ROW.iter_unpack(rows[:filled]):
         # An address may have a label of its own: eth0:1.
         yield os.fsdecode(label.partition(b"\0")[0].partition(b":")[0])
+
+
+def _built_on(name: str) -> str | None:
+    """What the host has made of an interface of a card, with an address of its own or without."""
+    path = f"{_NETS}/{name}"
+    try:
+        is_virtual = "/virtual/" in os.readlink(path)
+    except OSError:
+        return None  # it is gone, or none
+    if is_virtual:
+        return None  # those of cards that are below it have it as their upper one
+    links = sysfs.names(path)
+    if "master" in links:
+        return "a port of the host's"  # of a bridge, a bond or a switch
+    upper = next((link for link in links if link.startswith("upper_")), None)
+    return None if upper is None else f"below {upper.removeprefix('upper_')} of the host's"
 
 
 def _of_interface(name: str, seen: set[str]) -> Iterator[str]:

@@ -123,6 +123,25 @@ def test_a_network_card_with_an_address_is_used_though_there_is_no_route(simulat
     }
 
 
+@pytest.mark.parametrize("upper", ["ens1f0.100", "macvtap0"])
+def test_a_network_card_that_only_guests_have_an_address_behind_is_used(simulate, upper):
+    """A VLAN of it is a port of a bridge, or a guest has a macvtap on it."""
+    simulated = simulate({"cards": ["x710"]})
+    card = simulated.card("x710")
+    links = {
+        f"{simulated.path(card)}/net/ens1f0/upper_{upper}": f"devices/virtual/net/{upper}",
+        f"devices/virtual/net/{upper}/lower_ens1f0": f"{simulated.path(card)}/net/ens1f0",
+        f"devices/virtual/net/{upper}/master": "devices/virtual/net/br100",
+        f"class/net/{upper}": f"devices/virtual/net/{upper}",
+    }
+    for path, target in links.items():
+        simulated.files.link(path, target)
+
+    assert simulated.call(used) == {
+        card: f"its network interface ens1f0 is below {upper} of the host's"
+    }
+
+
 def test_every_device_of_a_btrfs_is_used(simulate):
     """The table of mounts tells but one of them, if any."""
     simulated = simulate({"cards": [{"card": "nvme-system", "count": 2}], "mounts": {}})
