@@ -33,6 +33,7 @@ class _Situation:
     deployable_uuid: str
     programmable: bool
     in_doubt: bool
+    lacks_program: bool
     now_ms: int
     host: str
     host_down: bool
@@ -90,6 +91,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         deployable_uuid=deployable.uuid,
         programmable=deployable.program_mode is not None,
         in_doubt=deployable.in_doubt,
+        lacks_program=programs.lacks_program(holder.group, deployable),
         now_ms=now_ms,
         host=host,
         host_down=down,
@@ -134,6 +136,9 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         return
     if situation.in_doubt or not programmed:
         _await_programming(conf, claim, situation)
+        return
+    if situation.lacks_program:
+        _fail(claim, situation, "The deployable has lost its program.")
         return
     if not situation.prepares:
         _bound(claim, situation)
@@ -195,10 +200,10 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
     guard = (arq.uuid == situation.arq.uuid, arq.state == states.BIND_STARTED)
     host = models.Host
     with db.writer() as session:
-        if situation.programmable and _is_in_doubt(session, situation):
-            raise work.TryLater("What the deployable runs is being put back first.")
         # A report from before the step must not pass for one that says the same after a reboot.
         db.update(session, host, host.name == situation.host, report_digest=None)
+        if situation.programmable and not _is_programmed(session, situation):
+            raise work.TryLater("What the deployable runs has changed meanwhile.")
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
         if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):
@@ -206,11 +211,12 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
             LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq.uuid)
 
 
-def _is_in_doubt(session: orm.Session, situation: _Situation) -> bool:
-    """Whether its deployable is to be written; what it is stays so until the transaction ends."""
+def _is_programmed(session: orm.Session, situation: _Situation) -> bool:
+    """Whether its deployable runs what is asked for; that stays so until the transaction ends."""
     row = models.Deployable
-    where = row.uuid == situation.deployable_uuid
-    return bool(session.scalar(sa.select(row.in_doubt).where(where).with_for_update(read=True)))
+    query = sa.select(row).where(row.uuid == situation.deployable_uuid)
+    found = session.scalar(query.with_for_update(read=True))
+    return found is not None and programs.serves(situation.arq.group, found)
 
 
 @db.retry

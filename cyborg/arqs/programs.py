@@ -31,7 +31,7 @@ def obstacle(
         return None if what and what.is_part_of(its) else "being programmed"
     if what and deployable.program_mode is None and not what.is_run_by(deployable):
         return f"not programmable, and does not run {what}"
-    if not what and runs_nothing(deployable):
+    if lacks_program(group, deployable):
         return "not programmed yet"
     return None
 
@@ -63,6 +63,17 @@ def runs_nothing(deployable: models.Deployable) -> bool:
     """Whether the deployable has to be programmed before anybody can use it."""
     known = deployable.bitstream_id or deployable.function_id
     return deployable.program_mode == models.SINGLE_PROGRAM and not known
+
+
+def lacks_program(group: Mapping[str, str], deployable: models.Deployable) -> bool:
+    """Whether the deployable runs nothing, and the group asks for nothing that it is to run."""
+    return runs_nothing(deployable) and not wanted.of_group(group)
+
+
+def serves(group: Mapping[str, str], deployable: models.Deployable) -> bool:
+    """Whether the deployable runs what the group asks for, for sure."""
+    lacks = lacks_program(group, deployable) or needs_programming(group, deployable)
+    return not lacks and not deployable.in_doubt
 
 
 def needs_programming(group: Mapping[str, str], deployable: models.Deployable) -> bool:

@@ -226,6 +226,52 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
         operations.ask(deployable().uuid, another, "instance 1")
 
 
+@pytest.mark.parametrize("written", [True, False], ids=["written", "found"])
+@pytest.mark.parametrize(
+    ("asked", "after"),
+    [({"accel:function_id": "aes"}, "BindStarted"), ({}, "BindFailed")],
+    ids=["aes", "any"],
+)
+def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, str],
+    after: str,
+    *,
+    written: bool,
+) -> None:
+    keeps = {"program_mode": "single-program", "prepares": True}
+    hosts.apply(hosts.card("a", function="aes", **keeps))
+    if written:
+        with db.writer() as session:
+            row = session.scalars(sa.select(models.Deployable)).one()
+            record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+
+    def prepare(*_: object) -> None:
+        """Meanwhile a report shows the loss, and nothing is put back where no guest has it."""
+        hosts.apply(hosts.card("a", function="", **keeps))
+        if deployable().in_doubt:
+            claim = work.claim("conductor-1", 600, [work.PROGRAM])
+            assert claim is not None
+            assert progress.read(claim) is not None
+            progress.refuse(claim, progress.Refused(operations.CONFLICT, "No guest has it."))
+            assert work.finish(claim)
+
+    monkeypatch.setattr(rpc, "run_host_step", prepare)
+    (uuid,) = boots.arqs(ctx, 1, boots.GROUP | asked)
+    boots.bind(ctx, [uuid], models.new_uuid())
+
+    for _ in range(2):
+        engine.drain(conf)
+        assert boots.states(ctx)[uuid] != "Bound"
+        assert invariants.violations() == []
+        engine.make_due()
+
+    assert boots.states(ctx)[uuid] == after
+    assert (deployable().function_id, deployable().in_doubt) == (None, False)
+
+
 @pytest.mark.parametrize("value", ["x" * 256, "nu\0l", "half \ud800"])
 @pytest.mark.parametrize("key", [glance.FUNCTION_ID, glance.FUNCTION_NAME])
 def test_an_image_may_say_nothing_that_cannot_be_recorded(
