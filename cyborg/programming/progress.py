@@ -285,12 +285,13 @@ def end_failed(
     with db.writer() as session:
         held = _hold(session, claim)
         ended = held.end_badly(reason, operations.BROKEN)
+        if failure.report_counter is not None:
+            # Also where it is tried again: it may be given up before anything else is written.
+            _outdate_reports(held.session, situation, failure.report_counter)
         if ended and unchanged:
             _leave_as_it_was(held)
         elif ended and held.deployable is not None:
             record.runs(held.session, held.deployable, image_uuid=None, function_id=None)
-            if failure.report_counter is not None:
-                _outdate_reports(held.session, situation, failure.report_counter)
             held.tell()
     if not ended:
         raise _again(reason)
@@ -330,6 +331,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         else:
             text = f"Written, and verified by {answer.verified_by}."
             held.move(operations.SUCCEEDED, text, error=None)
+        _outdate_reports(held.session, situation, answer.report_counter)
         if ended and held.deployable is not None:
             record.runs(
                 held.session,
@@ -341,7 +343,6 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
                 verified_by=answer.verified_by,
                 bitstream=image or None,
             )
-            _outdate_reports(held.session, situation, answer.report_counter)
             held.tell()
     if not ended:
         raise _again(wrong)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, glance, rpc, work
-from cyborg.arqs import binding, invariants
+from cyborg.arqs import binding, invariants, release
 from cyborg.db import models
 from cyborg.inventory import programs, query
 from cyborg.inventory import report as inventory_report
@@ -18,6 +18,7 @@ from cyborg.programming import fit, operations, progress, record, wanted
 from cyborg.tests import boots, engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
+AES = {glance.FUNCTION_ID: "aes"}
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -199,6 +200,38 @@ def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
     assert deployable().function_id is None
     report("zip")
     assert deployable().function_id == "zip"
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["shows another", "fails"])
+def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, *, shows: bool
+) -> None:
+    _lose_in_use(ctx, conf)
+    claim = _claim()
+    assert progress.read(claim) is not None
+    assert progress.withdraw(claim, dataclasses.replace(_image(), properties=AES))
+    progress.begin_to_write(claim)
+    late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
+    with pytest.raises(work.TryLater, match="cannot be put back now"):
+        _fail(claim, late.counter, shows=shows)
+    release.delete_arqs(ctx, list(boots.states(ctx)))
+
+    with pytest.raises(progress.Refused) as needless:
+        progress.begin_to_write(claim)
+    progress.refuse(claim, needless.value)
+
+    inventory_report.apply_report(late)
+    assert (deployable().function_id, deployable().in_doubt) == (None, False)
+
+
+def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
+    """The host shows another function after it was written, or it cannot be written."""
+    if shows:
+        answer = rpc.ProgramAnswer(function="zip", verified_by="test", report_counter=counter)
+        progress.end_well(claim, _situation(claim), answer)
+    else:
+        failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=counter)
+        progress.end_failed(claim, _situation(claim), failure, unchanged=False)
 
 
 def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
