@@ -236,7 +236,7 @@ class Fpgas(Cloud):
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
             )
-        if not self._guests_of(card, step.image_uuid):
+        if not self._is_in_use(card, step.image_uuid):
             card.before = ""
         card.image, card.lost = "", False
         if self.agent == "fails":
@@ -291,23 +291,23 @@ class Fpgas(Cloud):
         if self.agent == "is not heard":
             raise rpc.HostUnreachable("the agent's answer is lost")
 
-    def _guests_of(self, card: Fpga, image: str) -> list[str]:
-        """The ARQs that have the card that is about to be written: none, if it is with news."""
+    def _is_in_use(self, card: Fpga, image: str) -> bool:
+        """Whether anybody has the card that is about to be written, or had: not if with news."""
         handle, arq = models.AttachHandle, models.Arq
         query = (
-            sa.select(arq.uuid)
+            sa.select(arq.id)
             .join(handle, handle.id == arq.attach_handle_id)
             .join(models.Deployable, models.Deployable.id == handle.deployable_id)
             .where(models.Deployable.name == card.name, arq.state == models.BOUND)
         )
         with db.reader() as session:
-            guests = list(session.scalars(query))
-        # What was lost may be put back under them.
-        assert guests == [] or image == card.before
-        assert guests or self.prepared.isdisjoint(card.numbers)
+            guests = session.scalars(query).all()
+        in_use = bool(guests) or not self.prepared.isdisjoint(card.numbers)
+        # What was lost may be put back under guests, and under handles that they have just left.
+        assert not in_use or image == card.before
         # Nor can anybody be given it.
         assert self.free(card) == 0
-        return guests
+        return in_use
 
     def look(self) -> Seen:
         """What Cyborg says of guests, and whether it has said all to Placement."""
