@@ -36,9 +36,12 @@ def awaiting(session: orm.Session, operation: program_models.Operation) -> set[s
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
-    """Whether a guest has any of a locked deployable."""
+    """Whether a guest has any of a locked deployable, or is being given it.
+
+    A handle that is being prepared must not be found under another program.
+    """
     users = _users(session, deployable.id, deployable.rp_uuid)
-    return any(arq.state == models.BOUND for arq in users)
+    return any(arq.attach_handle_id and arq.state in models.SERVING for arq in users)
 
 
 def _users(session: orm.Session, deployable_id: int, rp_uuid: str) -> list[models.Arq]:

@@ -125,7 +125,8 @@ def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> program_mod
 def wait(uuid: str, seconds: float) -> None:
     """Return when the operation has succeeded.
 
-    :raises ServiceUnavailable: it has not ended after that time, and goes on
+    :raises ServiceUnavailable: it has not ended after that time, or could not be carried out at
+        first, and goes on
     :raises Conflict, Invalid, HostFailed: it has failed
     """
     deadline = time.monotonic() + seconds
@@ -137,6 +138,11 @@ def wait(uuid: str, seconds: float) -> None:
             raise _FAULTS[operation.fault or BROKEN](
                 f"Operation {uuid} on deployable {operation.deployable_uuid} failed: "
                 f"{operation.error}"
+            )
+        if operation.error is not None:
+            raise errors.ServiceUnavailable(
+                f"Operation {uuid} on deployable {operation.deployable_uuid} is tried again and "
+                f"again: {operation.error}"
             )
         if time.monotonic() >= deadline:
             raise errors.ServiceUnavailable(

@@ -254,7 +254,9 @@ def begin_to_write(claim: work.Claim) -> None:
         held = _hold(session, claim)
         if held.is_needless():
             raise Refused(operations.CONFLICT, "No guest has it any more.")
-        held.move(operations.WRITING, "Nobody has any of it; it is being written.")
+        recovers = held.operation.asked_by == operations.RECOVERY
+        text = "It is being written again." if recovers else "Nobody has it; it is being written."
+        held.move(operations.WRITING, text)
 
 
 @db.retry

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from cyborg import errors
 from cyborg.arqs import invariants
+from cyborg.inventory import query
 from cyborg.programming import operations
 from cyborg.tests.functional.test_programming_truths import Machine
-from cyborg.tests.programmed_host import IMAGES, Fpga, Fpgas
+from cyborg.tests.programmed_host import IMAGES, PROGRAMS, Fpga, Fpgas
 
 
 @pytest.fixture
@@ -67,6 +69,29 @@ def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
     assert machine.cloud.free(card) == card.handles
 
 
+@pytest.mark.parametrize("agent", ["works", "fails"])
+def test_what_is_lost_while_a_guest_is_given_it_is_put_back_or_not_given(
+    machine: Machine, agent: str
+) -> None:
+    machine.program(letter="c", program="aes", works=True)
+    machine.cloud.agent = "is not heard"
+    machine.boot(boots=[("c", "aes", False)], works=True)
+    assert len(machine.cloud.prepared) == 1
+
+    card = lose(machine, "c", agent)
+    for _ in range(3):
+        machine.let_time_pass()
+
+    if agent == "works":
+        assert machine.guests[0].got == card.image == IMAGES["aes-1"]
+        assert recoveries() == [("succeeded", None)]
+    else:
+        assert machine.guests[0].got is None
+        assert recoveries() == [("failed", "No guest has it any more.")]
+    machine.come_to_rest()
+    assert len(machine.cloud.prepared) == (agent == "works")
+
+
 def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Machine) -> None:
     machine.boot(boots=[("c", "aes", False)], works=True)
     lose(machine, "c", "fails")
@@ -75,6 +100,10 @@ def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Mach
 
     # It was refused at once; who asked first waits.
     assert [each.got for each in machine.guests] == [IMAGES["aes-1"]]
+    (deployable,) = (row for row in query.list_deployables() if row.in_doubt)
+    joined = operations.ask(deployable.uuid, PROGRAMS["aes"], "user admin")
+    with pytest.raises(errors.ServiceUnavailable, match=r"again and again: it cannot be written"):
+        operations.wait(joined.uuid, 60)
 
 
 def test_a_handle_is_not_touched_while_its_card_is_written(machine: Machine) -> None:
