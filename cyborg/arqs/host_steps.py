@@ -172,7 +172,11 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
 def _await_programming(
     conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation
 ) -> None:
-    """Wait: whoever ends the programming has us look again."""
+    """Wait: whoever ends the programming has us look again. What may take any time is no use."""
+    hindrance = programs.hindrance(situation.deployable_uuid)
+    if hindrance:
+        _fail(claim, situation, f"What it ran before cannot be put back now: {hindrance}")
+        return
     waited = _waited(situation)
     if waited < conf.conductor.bind_deadline * 1000:
         raise work.TryLater("The deployable is being programmed.")

@@ -106,7 +106,7 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
         if last is not None and last.state == operations.FAILED:
             raise CannotRun(f"It could not be programmed with {what}: {last.error}")
         try:
-            present = operations.request(
+            operations.request(
                 session,
                 deployable,
                 what,
@@ -115,6 +115,11 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
             )
         except (errors.Conflict, errors.NotOffered) as exc:
             raise CannotRun(str(exc)) from exc
-        if present.error is not None:
-            raise CannotRun(f"What it ran before cannot be put back now: {present.error}")
     return False
+
+
+def hindrance(deployable_uuid: str) -> str | None:
+    """Why what the deployable has lost could not be put back so far, or None."""
+    with db.reader() as session:
+        present = operations.active_on(session, deployable_uuid)
+    return None if present is None else present.error

@@ -69,13 +69,14 @@ def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
     assert machine.cloud.free(card) == card.handles
 
 
+@pytest.mark.parametrize("profile", ["aes", "any"])
 @pytest.mark.parametrize("agent", ["works", "fails"])
 def test_what_is_lost_while_a_guest_is_given_it_is_put_back_or_not_given(
-    machine: Machine, agent: str
+    machine: Machine, agent: str, profile: str
 ) -> None:
     machine.program(letter="c", program="aes", works=True)
     machine.cloud.agent = "is not heard"
-    machine.boot(boots=[("c", "aes", False)], works=True)
+    machine.boot(boots=[("c", profile, False)], works=True)
     assert len(machine.cloud.prepared) == 1
 
     card = lose(machine, "c", agent)
