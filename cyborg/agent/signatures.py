@@ -68,6 +68,9 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
         verifier.verify()
     except crypto_exc.InvalidSignature as exc:
         raise BadSignature("the data is not what was signed") from exc
+    except Exception as exc:
+        # Such as a key that is too small for such a hash.
+        raise BadSignature(f"{type(exc).__name__}: {exc}") from exc
 
 
 def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:

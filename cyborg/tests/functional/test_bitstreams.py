@@ -249,7 +249,9 @@ def test_two_that_need_one_image_share_it(cache, images, folder):
 class Signer:
     """A key whose certificate is in the key manager; signed by another one's, or by itself."""
 
-    def __init__(self, keys: mock_key_manager.MockKeyManager, by: Signer | None = None) -> None:
+    def __init__(
+        self, keys: mock_key_manager.MockKeyManager, by: Signer | None = None, public=None
+    ) -> None:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"signer {id(self)}")])
         issuer = by or self
@@ -258,7 +260,7 @@ class Signer:
             x509.CertificateBuilder()
             .subject_name(self.name)
             .issuer_name(issuer.name)
-            .public_key(self.key.public_key())
+            .public_key(public or self.key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(today - datetime.timedelta(days=1))
             .not_valid_after(today + datetime.timedelta(days=1))
@@ -359,6 +361,14 @@ def test_a_signature_that_says_nothing_is_refused(cache, images, keys, change):
 
     with pytest.raises(bitstreams.Refused, match="signature of image"):
         read(cache, step)
+
+
+def test_a_key_that_is_too_small_for_its_hash_is_no_good(cache, images, keys):
+    small = rsa.RSAPublicNumbers(65537, 2**511 + 1).public_key()
+    signature = Signer(keys, public=small).sign(b"abc") | {"img_signature_hash_method": "SHA-512"}
+
+    with pytest.raises(bitstreams.Refused, match="Digest too large"):
+        read(cache, step_for(images.upload("aes", b"abc"), b"abc", signature=signature))
 
 
 def test_a_key_manager_that_is_away_says_nothing_of_a_signature(cache, images, keys, silent_vault):
