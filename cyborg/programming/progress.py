@@ -245,18 +245,21 @@ def awaiting(claim: work.Claim) -> set[str]:
 
 
 @db.retry
-def begin_to_write(claim: work.Claim) -> None:
+def begin_to_write(claim: work.Claim) -> bool:
     """Note that from now on only the host can say what the deployable runs.
 
-    :raises Refused: nobody has any more what it was to put back
+    False where the operation was to put back what nobody has any more; that ends it.
     """
     with db.writer() as session:
         held = _hold(session, claim)
         if held.is_needless():
-            raise Refused(operations.CONFLICT, "No guest has it any more.")
+            held.end_badly("No guest has it any more.", operations.CONFLICT)
+            _leave_as_it_was(held)
+            return False
         recovers = held.operation.asked_by == operations.RECOVERY
         text = "It is being written again." if recovers else "Nobody has it; it is being written."
         held.move(operations.WRITING, text)
+        return True
 
 
 @db.retry

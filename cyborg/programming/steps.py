@@ -52,7 +52,8 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             state = operations.RESERVING
         if state == operations.RESERVING:
             _reserve(conf, claim, situation)
-            progress.begin_to_write(claim)
+            if not progress.begin_to_write(claim):
+                return
     except progress.Refused as exc:
         progress.refuse(claim, exc)
         return
