@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -278,7 +279,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
     *,
     written: bool,
 ) -> None:
-    keeps = {"program_mode": "single-program", "prepares": True}
+    keeps: dict[str, Any] = {"program_mode": "single-program", "prepares": True}
     hosts.apply(hosts.card("a", function="aes", **keeps))
     if written:
         with db.writer() as session:
