@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -203,6 +203,8 @@ class Fpgas(Cloud):
         #: Whether somebody tells Placement as soon as an operation waits for that.
         self.tells = True
         self._works = False
+        #: What happens in the middle of the next step.
+        self.meanwhile: Callable[[], None] | None = None
 
     def do_one(self, kinds: Collection[str] | None = None) -> bool:
         self._works = True
@@ -232,6 +234,7 @@ class Fpgas(Cloud):
         self._refuse(step)
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
+        self._meet()
         if self.agent == "fails at the start":
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
@@ -263,6 +266,7 @@ class Fpgas(Cloud):
         self._refuse(step)
         # Its program comes first, and it is not written before the handle is clean.
         assert card.child is None
+        self._meet()
         if self.agent == "kills":
             raise Killed
         if self.agent == "dies":
@@ -274,6 +278,11 @@ class Fpgas(Cloud):
         else:
             self.prepared.discard(number)
         self._answer()
+
+    def _meet(self) -> None:
+        happen, self.meanwhile = self.meanwhile, None
+        if happen is not None:
+            happen()
 
     def _refuse(self, step: rpc.HostStep | rpc.ProgramStep) -> None:
         if self.agent == "is away":

@@ -9,8 +9,8 @@ from cyborg import errors
 from cyborg.arqs import invariants
 from cyborg.inventory import query
 from cyborg.programming import operations
-from cyborg.tests.functional.test_programming_truths import Machine
 from cyborg.tests.programmed_host import IMAGES, PROGRAMS, Fpga, Fpgas
+from cyborg.tests.programming_machine import Machine
 
 
 @pytest.fixture

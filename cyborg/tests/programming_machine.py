@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may happen to a host with FPGAs, and what must be true of it at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+
+import sqlalchemy as sa
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from cyborg import db, errors
+from cyborg.arqs import binding, invariants, release, removal, service
+from cyborg.db import models, program_models
+from cyborg.inventory import admin, programs
+from cyborg.inventory import report as inventory_report
+from cyborg.programming import operations, pools, reconciler
+from cyborg.tests import hosts
+from cyborg.tests.cloud import Killed
+from cyborg.tests.programmed_host import (
+    FUNCTIONS,
+    IMAGES,
+    PROFILES,
+    PROGRAMS,
+    Fpga,
+    Fpgas,
+    Guest,
+    Pass,
+)
+
+LETTERS = st.sampled_from("abc")
+#: Mostly the usual thing.
+USUALLY = st.integers(0, 3).map(bool)
+#: What the agent does with what it is asked.
+AGENTS = st.sampled_from(
+    ["works"] * 3 + ["fails at the start", "fails", "is away", "is not heard", "dies"]
+)
+#: A card, a device profile, and whether Placement is asked.
+BOOTS = st.tuples(LETTERS, st.sampled_from(sorted(PROFILES)), st.booleans())
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """One history of the host."""
+
+    def __init__(self, cloud: Fpgas) -> None:
+        super().__init__()
+        self.cloud = cloud
+        cloud.renew()
+        self.cards = cloud.fpgas
+        self.guests: list[Guest] = []
+        #: Consumers whose instance is gone, and whose allocations Nova has yet to drop.
+        self.leftovers: list[str] = []
+        self.under_way: list[Pass] = []
+        #: Cards whose device is disabled.
+        self.disabled: set[str] = set()
+        #: Since the last rest, which takes long.
+        self.steps = 0
+
+    @stateful.initialize(
+        programs=st.lists(st.sampled_from(sorted(PROGRAMS)), min_size=1, max_size=3),
+        boots=st.lists(BOOTS, min_size=1, max_size=4),
+    )
+    def begin(self, programs: list[str], boots: list[tuple[str, str, bool]]) -> None:
+        """All is there, and some of it is programmed and in use."""
+        self.report(works=True)
+        for letter, program in zip(self.cards, programs, strict=False):
+            self.program(letter=letter, program=program, works=True)
+        self.boot(boots=boots, works=True)
+
+    # What happens on the host.
+
+    @stateful.rule(late=st.booleans(), works=USUALLY)
+    def report(self, *, works: bool, late: bool = False) -> None:
+        """The agent looks at its hardware; what it has seen may arrive later."""
+        if late:
+            self.under_way.append(self.cloud.begin_pass())
+        else:
+            self._deliver(self.cloud.begin_pass())
+            self._go_on(works=works)
+
+    @stateful.precondition(lambda self: self.under_way)
+    @stateful.rule(works=USUALLY)
+    def deliver(self, *, works: bool) -> None:
+        self._deliver(self.under_way.pop(0))
+        self._go_on(works=works)
+
+    def _deliver(self, seen: Pass) -> None:
+        doubts = self.cloud.look().doubts
+        if inventory_report.apply_report(seen.report) == inventory_report.OLD:
+            return
+        for card in self.cards.values():
+            if card.name not in doubts and seen.losses[card.letter] == card.losses:
+                card.looked_at = True
+
+    @stateful.rule(how=AGENTS, tells=USUALLY)
+    def change_the_agent(self, how: str, *, tells: bool) -> None:
+        """And whether Placement is told at once while an operation waits for that."""
+        self.cloud.agent, self.cloud.tells = how, tells
+
+    @stateful.rule(letter=LETTERS, loses=st.booleans())
+    def meet_a_step(self, letter: str, *, loses: bool) -> None:
+        """In the middle of the next step on the host the agent looks, and power may have failed."""
+
+        def happen() -> None:
+            if loses:
+                self.cards[letter].lose()
+            self._deliver(self.cloud.begin_pass())
+
+        self.cloud.meanwhile = happen
+
+    @stateful.rule(
+        what=st.sampled_from(["loss", "child", "image", "status", "allocations"]),
+        letter=LETTERS,
+        works=USUALLY,
+    )
+    def happen(self, what: str, letter: str, *, works: bool) -> None:
+        """Something that nobody is told of at once, or that is rare."""
+        card = self.cards[letter]
+        if what == "loss":
+            # Guests are restarted with their host, which reports first.
+            card.lose()
+        elif what == "child":
+            card.end_child()
+        elif what == "image":
+            self.cloud.newest["aes"] = IMAGES["aes-2"]
+        elif what == "status":
+            self._set_status(card)
+        else:
+            self.drop_allocations()
+        self._go_on(works=works)
+
+    # What administrators and Nova do.
+
+    def _set_status(self, card: Fpga) -> None:
+        """Disable a device, or enable it."""
+        self.disabled ^= {card.letter}
+        status = admin.MAINTAINING if card.letter in self.disabled else admin.ENABLED
+        query = sa.select(models.Device.uuid).where(models.Device.id == self._row(card).device_id)
+        with db.reader() as session:
+            uuid = session.scalars(query).one()
+        admin.set_device_status(uuid, status)
+
+    @stateful.rule(
+        letter=LETTERS,
+        program=st.sampled_from(sorted(PROGRAMS)),
+        late=st.booleans(),
+        works=USUALLY,
+    )
+    def program(self, letter: str, program: str, *, works: bool, late: bool = False) -> None:
+        """A report may be under way meanwhile."""
+        seen = self.cloud.begin_pass() if late else None
+        self._ask(letter, program)
+        self._go_on(works=works)
+        if seen is not None:
+            self._deliver(seen)
+            self.look()
+            self._go_on(works=works)
+
+    def _ask(self, letter: str, program: str) -> None:
+        uuid = self._row(self.cards[letter]).uuid
+        with contextlib.suppress(errors.Conflict):
+            operations.ask(uuid, PROGRAMS[program], "user admin")
+
+    @stateful.rule(boots=st.lists(BOOTS, min_size=1, max_size=3), works=USUALLY)
+    def boot(self, boots: list[tuple[str, str, bool]], *, works: bool) -> None:
+        for letter, profile, claims in boots:
+            self._boot(letter, profile, claims=claims)
+        self._go_on(works=works)
+
+    def _boot(self, letter: str, profile: str, *, claims: bool) -> None:
+        """Nova claims first, and does not go on without; other consumers do not ask Placement."""
+        card = self.cards[letter]
+        consumer = models.new_uuid()
+        if claims:
+            if card.provider not in self.cloud.placement.candidates("FPGA"):
+                return
+            self.cloud.placement.allocate(consumer, card.provider, FPGA=1)
+        (arq,) = service.create(self.cloud.ctx, profile)
+        asks = PROFILES[profile]
+        function = asks.get("accel:function_id") or asks.get("accel:function_name", "").lower()
+        guest = Guest(consumer, arq.uuid, card, function or None, asks.get("accel:bitstream_id"))
+        target = binding.BindTarget(
+            hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=consumer
+        )
+        try:
+            binding.request_changes(self.cloud.ctx, {arq.uuid: target}, [])
+        except errors.CyborgError:
+            release.delete_arqs(self.cloud.ctx, [arq.uuid])
+            self.cloud.placement.release(consumer)
+        else:
+            self.guests.append(guest)
+
+    @stateful.rule(number=st.integers(0, 9), forced=st.booleans(), works=USUALLY)
+    def delete(self, number: int, *, forced: bool, works: bool) -> None:
+        """By Nova, or first by an administrator who knows that the instance is no more."""
+        if not self.guests:
+            # No precondition: what Hypothesis may choose must not hang on what became of a boot.
+            return
+        guest = self.guests.pop(number % len(self.guests))
+        if forced:
+            self.cloud.prepared.discard(self.cloud.number_of(guest.arq))
+            with contextlib.suppress(errors.Conflict):
+                removal.release_arq(self.cloud.ctx, guest.arq, force=True)
+        release.delete_instance_arqs(self.cloud.ctx, guest.uuid)
+        self.leftovers.append(guest.uuid)
+        self._go_on(works=works)
+
+    def drop_allocations(self) -> None:
+        """Nova gives back in Placement what its deleted instances had."""
+        for consumer in self.leftovers:
+            self.cloud.placement.release(consumer)
+        self.leftovers.clear()
+
+    @stateful.rule(
+        function=st.sampled_from(FUNCTIONS),
+        free=st.integers(0, 4),
+        devices=st.integers(1, 3),
+        works=USUALLY,
+    )
+    def want_slots(self, function: str, free: int, devices: int, *, works: bool) -> None:
+        """The pool of the function is made, changed, or deleted where nothing is to be free."""
+        known = [pool.row for pool in pools.list_pools() if pool.row.name == function]
+        spec = pools.Spec(
+            name=function,
+            description=None,
+            function_id=function,
+            image_uuid=None,
+            hosts=None,
+            traits=(),
+            free=free,
+            max_devices=devices,
+        )
+        if not known:
+            pools.create_pool(spec)
+        elif free:
+            pools.replace_pool(known[0].uuid, spec)
+        else:
+            pools.delete_pool(known[0].uuid)
+        self._go_on(works=works)
+
+    # What conductors do.
+
+    def _go_on(self, *, works: bool) -> None:
+        while works and self.cloud.do_one():
+            self.look()
+
+    @stateful.rule(
+        how=st.sampled_from(["before a commit", "after a commit", "in a host step", "no answer"]),
+        count=st.integers(0, 8),
+    )
+    def work_and_be_killed(self, how: str, count: int) -> None:
+        """Or Placement's answer is lost, which looks the same from there."""
+        agent = self.cloud.agent
+        if how == "in a host step":
+            self.cloud.agent = "kills"
+        elif how == "no answer":
+            self.cloud.placement.lose_answer_after = count
+        else:
+            self.cloud.commits_left, self.cloud.kill_before = count, how.startswith("before")
+        with contextlib.suppress(Killed):
+            self._go_on(works=True)
+        self.cloud.live()
+        self.cloud.agent = agent
+
+    @stateful.rule(
+        letter=LETTERS,
+        program=st.sampled_from(sorted(PROGRAMS)),
+        first=st.sampled_from(["kills", "is not heard", "dies"]),
+        then=st.sampled_from(["works", "fails at the start", "fails at the start", "fails"]),
+    )
+    def take_over(self, letter: str, program: str, first: str, then: str) -> None:
+        """One conductor begins to write, and another sees to it; a report is under way."""
+        idle = [card.letter for card in self.cards.values() if self.cloud.free(card)]
+        letter = letter if letter in idle else next(iter(idle), letter)
+        agent, seen = self.cloud.agent, self.cloud.begin_pass()
+        self.cloud.agent = first
+        self._ask(letter, program)
+        with contextlib.suppress(Killed):
+            self._go_on(works=True)
+        self.cloud.agent = then
+        self.let_time_pass()
+        self._deliver(seen)
+        self.cloud.agent = agent
+
+    @stateful.rule()
+    def let_time_pass(self) -> None:
+        self.cloud.let_time_pass()
+        reconciler.look(self.cloud.conf)
+        self._go_on(works=True)
+
+    @stateful.precondition(lambda self: self.steps > 4)
+    @stateful.rule()
+    def come_to_rest(self) -> None:
+        """All is well and nothing changes any more."""
+        self.steps = 0
+        self.cloud.live()
+        for card in self.cards.values():
+            card.end_child()
+        busy, rounds = True, 0
+        while busy:
+            before = self.cloud.pieces_done
+            self.report(works=False)
+            self.drop_allocations()
+            self.cloud.let_time_pass()
+            self._go_on(works=True)
+            busy, rounds = self.cloud.pieces_done > before, rounds + 1
+            assert rounds < 9
+        assert invariants.violations() == []
+        self.cloud.placement.assert_right("host-1")
+        with db.reader() as session:
+            assert session.scalars(sa.select(models.Work)).all() == []
+            active = sa.select(program_models.Operation).where(
+                program_models.Operation.active.is_not(None)
+            )
+            assert session.scalars(active).all() == []
+        self._assert_records()
+
+    def teardown(self) -> None:
+        self.come_to_rest()
+
+    def _assert_records(self) -> None:
+        for card in self.cards.values():
+            row = self._row(card)
+            assert not row.in_doubt
+            assert (row.function_id or "") == card.loaded
+            offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
+            assert self.cloud.free(card) == (card.handles if offered else 0)
+
+    def _row(self, card: Fpga) -> models.Deployable:
+        query = sa.select(models.Deployable).where(models.Deployable.name == card.name)
+        with db.reader() as session:
+            return session.scalars(query).one()
+
+    # What must be true at any moment.
+
+    @stateful.invariant()
+    def count(self) -> None:
+        self.steps += 1
+
+    @stateful.invariant()
+    def look(self) -> None:
+        seen = self.cloud.look()
+        for guest in self.guests:
+            if guest.arq in seen.bound:
+                self._assert_served(guest, seen.bound[guest.arq])
+        told = not seen.untold
+        for card in self.cards.values():
+            card.lost = card.lost and not (card.looked_at and told)
+            if not card.lost and card.name not in seen.doubts:
+                card.before = ""
+            # Of what is written nothing is believed but what its host says in the end.
+            if not card.lost and card.name not in seen.doubts and card.name in seen.records:
+                assert seen.records[card.name].holds(card.image)
+        shows = self.cloud.placement.shows("FPGA")
+        for card in self.cards.values():
+            free, traits = shows.get(card.provider, (0, frozenset()))
+            assert not free or not told or card.name not in seen.doubts
+            if free and not card.lost:
+                expected = {programs.function_trait("FAKE", card.loaded)} if card.loaded else set()
+                # It may lack one until a report shows what a failed write has left behind.
+                assert {trait for trait in traits if "FUNCTION_ID" in trait} <= expected
+                assert card.loaded or card.mode == "dynamic"
+
+    def _assert_served(self, guest: Guest, number: int) -> None:
+        """It has what it asked for and nothing else, but for what the power failure took."""
+        card = guest.card
+        assert number in self.cloud.prepared or not card.stepped
+        if guest.got is None:
+            guest.got = card.before if card.lost else card.image
+            assert guest.is_served_by(guest.got)
+        elif card.image != guest.got:
+            assert not card.image
+            # It is in doubt until it is back, or could not be put back.
+            row = self._row(card)
+            assert card.lost or row.in_doubt or row.function_id is None
