@@ -147,6 +147,13 @@ class _Held:
             operations.note(self.session, self.operation, reason)
         return False
 
+    def has_lost_before(self) -> bool:
+        """Whether a report, and not the operation, has put the deployable in doubt."""
+        asked_only = self.operation.state == operations.QUEUED
+        recovers = self.operation.asked_by == operations.RECOVERY
+        in_doubt = self.deployable is not None and self.deployable.in_doubt
+        return asked_only and in_doubt and not recovers
+
     def is_needless(self) -> bool:
         """Whether it is to put back what no guest has any more."""
         recovers = self.operation.asked_by == operations.RECOVERY
@@ -271,8 +278,12 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
     reason = str(refusal)
     with db.writer() as session:
         held = _hold(session, claim)
+        lost = held.has_lost_before()
         ended = held.end_badly(reason, refusal.fault)
-        if ended:
+        if lost:
+            work.want(session, work.PROGRAM, [claim.key])
+            held.tell()
+        elif ended:
             _leave_as_it_was(held)
     if not ended:
         raise _again(reason)
@@ -292,7 +303,7 @@ def end_failed(
         ended = held.end_badly(reason, operations.BROKEN)
         if failure.report_counter is not None:
             # Also where it is tried again: it may be given up before anything else is written.
-            _outdate_reports(held.session, situation, failure.report_counter)
+            record.outdate_reports(session, situation.host, failure.report_counter)
         if ended and unchanged:
             _leave_as_it_was(held)
         elif ended and held.deployable is not None:
@@ -336,7 +347,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         else:
             text = f"Written, and verified by {answer.verified_by}."
             held.move(operations.SUCCEEDED, text, error=None)
-        _outdate_reports(held.session, situation, answer.report_counter)
+        record.outdate_reports(session, situation.host, answer.report_counter)
         if ended and held.deployable is not None:
             record.runs(
                 held.session,
@@ -351,19 +362,6 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             held.tell()
     if not ended:
         raise _again(wrong)
-
-
-def _outdate_reports(session: orm.Session, situation: Situation, counter: int) -> None:
-    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
-    host = models.Host
-    db.update(
-        session,
-        host,
-        host.id == situation.host.id,
-        host.report_started == situation.host.report_started,
-        host.report_counter < counter,
-        report_counter=counter,
-    )
 
 
 @db.retry

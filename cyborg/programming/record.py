@@ -66,6 +66,19 @@ def read_reports_anew(session: orm.Session, deployable: models.Deployable) -> No
     db.update(session, host, host.id == of_device.scalar_subquery(), report_digest=None)
 
 
+def outdate_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
+    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
+    host = models.Host
+    db.update(
+        session,
+        host,
+        host.id == seen.id,
+        host.report_started == seen.report_started,
+        host.report_counter < counter,
+        report_counter=counter,
+    )
+
+
 def certain(session: orm.Session, deployable: models.Deployable) -> None:
     """Record that a locked deployable runs what it ran before it was in doubt.
 

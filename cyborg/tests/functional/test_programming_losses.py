@@ -55,6 +55,18 @@ def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(
     assert invariants.violations() == []
 
 
+def test_what_was_lost_is_put_back_though_something_else_was_asked_for_before(
+    machine: Machine,
+) -> None:
+    machine.boot(boots=[("b", "aes", False)], works=True)
+    machine.program(letter="b", program="image of aes", works=False)
+
+    card = lose(machine, "b", "works")
+
+    assert card.image == machine.guests[0].got
+    assert recoveries() == [("succeeded", None)]
+
+
 def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
     machine.boot(boots=[("c", "aes", False)], works=True)
     card = lose(machine, "c", "fails")
