@@ -198,6 +198,8 @@ class Deployable(Base):
     verified_by: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: It is being programmed, or that was interrupted: nothing of it may be given to anybody.
     in_doubt: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: Meanwhile the last report has shown that it does not run what is recorded.
+    contradicted: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
     prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
     cleans: orm.Mapped[bool] = orm.mapped_column(default=False)

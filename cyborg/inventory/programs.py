@@ -17,13 +17,19 @@ ORIGIN = "program"
 def update(row: models.Deployable, deployable: base.Deployable) -> None:
     """Take over how a deployable is programmed, and what its hardware shows.
 
-    While it is being programmed nothing is believed but what the host says in the end. Where the
-    hardware has lost a program that somebody uses, the deployable is in doubt from now on.
+    While it is being programmed nothing is believed but what the host says in the end; what is
+    shown counts where nothing was written after all. Where the hardware has lost a program that
+    somebody uses, the deployable is in doubt from now on.
     """
     row.program_mode = deployable.program_mode
     row.function_vendor = deployable.function_vendor
     shown = deployable.function
-    if row.in_doubt or shown is None or plain(shown) == plain(row.function_id or ""):
+    if shown is None:
+        return
+    is_as_recorded = plain(shown) == plain(row.function_id or "")
+    if row.in_doubt:
+        row.contradicted = not is_as_recorded
+    if row.in_doubt or is_as_recorded:
         return
     if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
         row.in_doubt = True

@@ -43,6 +43,7 @@ def runs(
         programmed_by=programmed_by,
         verified_by=verified_by,
         in_doubt=False,
+        contradicted=False,
     )
     _set_trait(session, deployable, function_id)
     read_reports_anew(session, deployable)
@@ -80,10 +81,13 @@ def outdate_reports(session: orm.Session, seen: models.Host, counter: int) -> No
 
 
 def certain(session: orm.Session, deployable: models.Deployable) -> None:
-    """Record that a locked deployable runs what it ran before it was in doubt.
+    """Record that a locked deployable, of which nothing was written, runs what it ran before.
 
-    Whatever a report has said to the contrary meanwhile is read again.
+    Where a report has said otherwise meanwhile, it has lost that, which nobody had.
     """
+    if deployable.contradicted:
+        runs(session, deployable, image_uuid=None, function_id=None)
+        return
     db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=False)
     read_reports_anew(session, deployable)
 

@@ -85,11 +85,10 @@ class Machine(stateful.RuleBasedStateMachine):
         self._go_on(works=works)
 
     def _deliver(self, seen: Pass) -> None:
-        doubts = self.cloud.look().doubts
         if inventory_report.apply_report(seen.report) == inventory_report.OLD:
             return
         for card in self.cards.values():
-            if card.name not in doubts and seen.losses[card.letter] == card.losses:
+            if seen.losses[card.letter] == card.losses:
                 card.looked_at = True
 
     @stateful.rule(how=AGENTS, tells=USUALLY)

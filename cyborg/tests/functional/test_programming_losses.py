@@ -67,6 +67,23 @@ def test_what_was_lost_is_put_back_though_something_else_was_asked_for_before(
     assert recoveries() == [("succeeded", None)]
 
 
+def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(
+    machine: Machine,
+) -> None:
+    machine.program(letter="a", program="aes", works=True)
+    card = machine.cards["a"]
+    assert machine.cloud.free(card) == card.handles
+    machine.cloud.agent = "fails at the start"
+    machine.meet_a_step("a", loses=True)
+
+    machine.program(letter="a", program="zip", works=True)
+
+    assert [each.state for each in operations.list_operations()] == ["succeeded", "failed"]
+    assert machine.cloud.free(card) == 0
+    machine.look()
+    machine.come_to_rest()
+
+
 def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
     machine.boot(boots=[("c", "aes", False)], works=True)
     card = lose(machine, "c", "fails")
