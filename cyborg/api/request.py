@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pecan
@@ -25,6 +26,10 @@ class Request(pecan.Request):
     max_limit: int
     #: Seconds for which a request waits until a deployable is programmed.
     program_wait: float
+    #: Seconds for which a list of an instance's ARQs waits for their binds.
+    bind_wait: float
+    #: Of the requests that wait for binds; the other threads stay free for all others.
+    bind_waiters: threading.Semaphore
     #: What links begin with, without a slash at the end.
     base_url: str
     #: Headers that the answer gets whatever it is.
@@ -57,6 +62,7 @@ class RequestHook(hooks.PecanHook):
     def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
+        self._bind_waiters = threading.Semaphore(max(1, conf.api.api_workers // 2))
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""
@@ -66,6 +72,8 @@ class RequestHook(hooks.PecanHook):
         request.version = versions.MIN
         request.max_limit = self._conf.api.max_limit
         request.program_wait = self._conf.programming.answer_timeout
+        request.bind_wait = self._conf.api.bind_wait
+        request.bind_waiters = self._bind_waiters
         request.caller = context.from_environ(request.environ, self._enforcer)
         request.base_url = (self._conf.api.public_endpoint or request.application_url).rstrip("/")
 

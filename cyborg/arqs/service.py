@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,6 +33,9 @@ COLUMNS: dict[str, Any] = {
     "updated_at": models.Arq.updated_at,
 }
 _OPTIONS = (orm.joinedload(models.Arq.attach_handle),)
+
+#: Seconds between two looks of a request that waits for binds: the first, and the longest.
+_FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @db.retry
@@ -109,6 +113,21 @@ def list_arqs(
             ):
                 raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
     return found
+
+
+def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
+    """Return when no ARQ of an instance is being bound, or after that time."""
+    under_way = _visible(ctx).with_only_columns(models.Arq.id).limit(1)
+    under_way = under_way.where(
+        models.Arq.instance_uuid == instance, models.Arq.state == states.BIND_STARTED
+    )
+    deadline, pause = time.monotonic() + seconds, _FIRST_LOOK
+    while time.monotonic() < deadline:
+        with db.reader() as session:
+            if session.scalar(under_way) is None:
+                return
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _undecided(arq: models.Arq) -> bool:

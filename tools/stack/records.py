@@ -132,6 +132,13 @@ class Records:
             _signal(pid, signal.SIGKILL)
         (self._records / f"{name}.json").unlink(missing_ok=True)
 
+    def signal(self, name: str, which: signal.Signals) -> None:
+        """Signal a process that runs, and those that it started."""
+        pid = self.pid(name)
+        if pid is None:
+            raise self._ended(name)
+        _signal(pid, which)
+
     def _ended(self, name: str) -> Failed:
         lines = self.log(name).read_text(errors="replace").splitlines()
         return Failed("\n".join([f"{name} has ended:", *lines[-20:]]))

@@ -38,6 +38,8 @@ class AcceleratorRequests(Resource):
         if "instance" in wanted:
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
+        if "instance_uuid" in wanted and not only_resolved:
+            _await_binds(request, wanted["instance_uuid"])
         found = service.list_arqs(request.caller, page, only_resolved=only_resolved, **wanted)
         return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)
 
@@ -111,6 +113,19 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     if changes.names_project and not request.caller.is_admin:
         raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
     binding.request_changes(request.caller, changes.binds, changes.unbinds)
+
+
+def _await_binds(request: Request, instance: str) -> None:
+    """Wait a while for what is being bound.
+
+    Nova asks once, then waits for events alone. None reaches it while it unshelves a server,
+    which has no host until its accelerators are bound.
+    """
+    if request.bind_waiters.acquire(blocking=False):
+        try:
+            service.await_binds(request.caller, instance, request.bind_wait)
+        finally:
+            request.bind_waiters.release()
 
 
 def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:

@@ -78,6 +78,7 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) 
     """The API, served, with devices, profiles, ARQs of which one is bound, and an operation."""
     conf.set_override("auth_strategy", "noauth", group="api")
     conf.set_override("answer_timeout", 1, group="programming")
+    conf.set_override("bind_wait", 0, group="api")
     hosts.apply(
         hosts.card("a"),
         hosts.card("b", resource_class="GPU", traits=()),

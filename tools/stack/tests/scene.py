@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import time
 import uuid as uuidlib
@@ -15,7 +16,7 @@ import settings
 from keystoneauth1 import exceptions as ka_exc
 from openstack import exceptions as sdk_exc
 from records import BIN
-from stack import Stack
+from stack import CONDUCTORS, Stack
 
 #: Name of a flavor and its device profile: the groups of the profile.
 PROFILES: dict[str, list[dict[str, str]]] = {
@@ -109,11 +110,26 @@ class Scene:
 
     def act(self, server: Any, action: str, status: str, arguments: Any = None) -> Any:
         """Have Nova do something to a server, and wait until it has."""
+        self.ask(server, action, arguments)
+        return self.until_status(server, status)
+
+    def ask(self, server: Any, action: str, arguments: Any = None) -> None:
+        """Have Nova do something to a server."""
         answer = self.compute.post(
             f"/servers/{server.id}/action", json={action: arguments}, microversion="2.90"
         )
         assert answer.status_code < 300, answer.text
-        return self.until_status(server, status)
+
+    @contextlib.contextmanager
+    def paused_conductors(self) -> Iterator[None]:
+        """While nothing is decided."""
+        for name in CONDUCTORS:
+            self.stack.records.signal(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for name in CONDUCTORS:
+                self.stack.records.signal(name, signal.SIGCONT)
 
     def fail_host(self, host: str) -> None:
         """Stop a compute service, and tell Nova that it is dead."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from scene import SNAPSHOT
 
@@ -62,6 +64,24 @@ def test_a_shelved_server_gets_accelerators_anew(scene):
         scene.until("a server without a host", lambda: is_nowhere(scene, server))
         scene.act(server, "unshelve", "ACTIVE")
 
+    scene.check_bound(server, 2)
+
+
+def test_a_shelved_server_waits_for_slow_conductors(scene):
+    """No event reaches Nova until the server has a host, which is after its binds."""
+    server = scene.boot("accel-two")
+    scene.act(server, "shelve", "SHELVED_OFFLOADED")
+    scene.until("a server without a host", lambda: is_nowhere(scene, server))
+    scene.until("free handles", lambda: None if scene.arqs(server) else True)
+    with scene.paused_conductors():
+        scene.ask(server, "unshelve")
+        # Not by instance: that would wait.
+        scene.until("asked-for binds", lambda: len(scene.arqs()) == 2 or None)
+        # Nova's compute service asks what is bound in this time.
+        time.sleep(2)
+        assert {arq["state"] for arq in scene.arqs()} == {"BindStarted"}
+
+    scene.until_status(server, "ACTIVE")
     scene.check_bound(server, 2)
 
 

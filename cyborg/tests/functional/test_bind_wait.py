@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A list of an instance's ARQs waits for binds that are under way, as Nova needs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import webob
+from oslo_config import cfg
+
+from cyborg import context
+from cyborg.api import app
+from cyborg.arqs import service
+from cyborg.db import models
+from cyborg.tests import boots, engine, hosts
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+Get = Callable[[str], list[dict[str, Any]]]
+
+
+class Clock:
+    """Time that passes only while somebody sleeps, in whose sleeps ``meanwhile`` happens."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(service, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def instance(ctx: context.RequestContext) -> str:
+    """An instance whose two ARQs are being bound."""
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, 2), instance)
+    return instance
+
+
+@pytest.fixture
+def get(conf: cfg.ConfigOpts) -> Get:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    # One request may wait.
+    conf.set_override("api_workers", 2, group="api")
+    application = app.load(conf)
+
+    def get(query: str) -> list[dict[str, Any]]:
+        request = webob.Request.blank(f"/v2/accelerator_requests?{query}")
+        answer = request.get_response(application)
+        assert answer.status_int == 200, answer.text
+        arqs: list[dict[str, Any]] = answer.json["arqs"]
+        return arqs
+
+    return get
+
+
+def states(arqs: list[dict[str, Any]]) -> list[str]:
+    return [arq["state"] for arq in arqs]
+
+
+def test_it_answers_what_is_bound_meanwhile(
+    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
+) -> None:
+    clock.meanwhile = lambda: engine.drain(conf)
+    arqs = get(f"instance={instance}")
+    assert states(arqs) == [models.BOUND] * 2
+    assert all(arq["attach_handle_info"] for arq in arqs)
+    slept = clock.now
+    assert 0 < slept < conf.api.bind_wait
+
+    assert get(f"instance={instance}") == arqs
+    assert clock.now == slept
+
+
+def test_it_answers_what_there_is_when_its_time_is_over(
+    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
+) -> None:
+    assert states(get(f"instance={instance}")) == [models.BIND_STARTED] * 2
+    assert clock.now == pytest.approx(conf.api.bind_wait)
+
+
+def test_nobody_waits_for_what_is_another_instances(clock: Clock, get: Get, instance: str) -> None:
+    assert get(f"instance={models.new_uuid()}") == []
+    assert states(get("")) == [models.BIND_STARTED] * 2
+    assert clock.now == 0
+
+
+def test_nobody_waits_where_the_operator_has_said_so(
+    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
+) -> None:
+    conf.set_override("bind_wait", 0, group="api")
+    assert states(get(f"instance={instance}")) == [models.BIND_STARTED] * 2
+    assert clock.now == 0
+
+
+def test_those_who_wait_leave_threads_to_others(clock: Clock, get: Get, instance: str) -> None:
+    """While half of them wait, whoever else asks is answered at once."""
+    others: list[list[str]] = []
+
+    def ask() -> None:
+        others.append(states(get(f"instance={instance}")))
+
+    def meanwhile() -> None:
+        clock.meanwhile = lambda: None
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        others.append([str(clock.now)])
+
+    clock.meanwhile = meanwhile
+    get(f"instance={instance}")
+    # At the first wait, of which the other one has not made another.
+    assert others == [[models.BIND_STARTED] * 2, [str(service._FIRST_LOOK)]]
+
+    before = clock.now
+    get(f"instance={instance}")
+    assert clock.now > before
