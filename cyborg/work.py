@@ -256,6 +256,15 @@ def is_wanted(kind: str, key: str) -> bool:
         return session.scalar(sa.select(row.id).where(row.kind == kind, row.key == key)) is not None
 
 
+def is_untried(kind: str, key: str) -> bool:
+    """Whether that is still to be done, and no try has ended since it was wanted last."""
+    row = models.Work
+    untried = sa.or_(row.owner.is_not(None), row.due_ms <= db.now_ms())
+    query = sa.select(row.id).where(row.kind == kind, row.key == key, untried)
+    with db.reader() as session:
+        return session.scalar(query) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
     """A row that was tried again and again to no avail."""

@@ -18,7 +18,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, notifications, rpc, work
 from cyborg.arqs import release, service, states
 from cyborg.context import RequestContext
-from cyborg.db import models
+from cyborg.db import models, program_models
 from cyborg.inventory import missing
 from cyborg.notifications import notices
 
@@ -155,7 +155,8 @@ def remove_device(uuid: str, *, force: bool) -> GivenUp:
     ``force`` gives up the ARQs that are bound to it.
 
     :raises NotFound: there is no such device
-    :raises Conflict: it would come back with the next report, or ARQs are bound to it
+    :raises Conflict: it would come back with the next report, ARQs are bound to it, or it is being
+        programmed
     """
     given_up = _remove_device(uuid, force=force)
     rpc.kick()
@@ -177,6 +178,8 @@ def _remove_device(uuid: str, *, force: bool) -> GivenUp:
                 f"Device {uuid} is there, its host {host.name} reports it: it would come back. "
                 "Take it out of the host, or keep the host's drivers from claiming it."
             )
+        if not (force or host.down):
+            _refuse_programmed(session, row)
         given_up = _give_up_devices(session, host, [row], force=force)
         _forget_digest(session, host)
     return given_up
@@ -274,6 +277,23 @@ def _refuse_serving(arqs: Collection[models.Arq]) -> None:
         raise errors.Conflict(
             f"There are ARQs that hold attach handles: {named}. Delete their instances first, or "
             "give force=true to give the ARQs up."
+        )
+
+
+def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
+    """Some cards leave the bus while they are written, and come back before that has ended."""
+    operation, deployable = program_models.Operation, models.Deployable
+    query = (
+        sa.select(operation.uuid)
+        .join(deployable, deployable.uuid == operation.active)
+        .where(deployable.device_id == device.id)
+        .limit(1)
+    )
+    uuid = session.scalar(query)
+    if uuid is not None:
+        raise errors.Conflict(
+            f"Device {device.uuid} is being programmed by operation {uuid}. Wait for its end, or "
+            "give force=true."
         )
 
 

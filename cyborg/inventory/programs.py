@@ -32,7 +32,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     if row.in_doubt or is_as_recorded:
         return
     if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
-        row.in_doubt = True
+        row.in_doubt = row.contradicted = True
         return
     row.bitstream_id = row.bitstream = row.function_name = None
     row.programmed_ms = row.programmed_by = row.verified_by = None

@@ -74,12 +74,13 @@ def _end_gone(
     deployable: models.Deployable | None,
     operation: program_models.Operation,
 ) -> None:
-    values = {"error": _GONE, "fault": operations.BROKEN}
-    operations.move(session, operation, operations.FAILED, _GONE, **values)
+    held = _Held(session, deployable, operation)
+    lost = operation.asked_by == operations.RECOVERY or held.has_lost_before()
+    held.move(operations.FAILED, _GONE, error=_GONE, fault=operations.BROKEN)
     if deployable is None:
         return
-    if operation.asked_by == operations.RECOVERY:
-        # It stays in doubt, and gets another one when a report shows it again.
+    if lost:
+        # It stays in doubt, and gets a recovery when a report shows it again.
         record.read_reports_anew(session, deployable)
     else:
         record.certain(session, deployable)

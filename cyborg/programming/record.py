@@ -85,7 +85,8 @@ def certain(session: orm.Session, deployable: models.Deployable) -> None:
 
     Where a report has said otherwise meanwhile, it has lost that, which nobody had.
     """
-    if deployable.contradicted:
+    # A conductor of an older release leaves the second as it was.
+    if deployable.in_doubt and deployable.contradicted:
         runs(session, deployable, image_uuid=None, function_id=None)
         return
     db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=False)
@@ -94,4 +95,5 @@ def certain(session: orm.Session, deployable: models.Deployable) -> None:
 
 def doubt(session: orm.Session, deployable: models.Deployable) -> None:
     """Record that nobody knows, for now, what a locked deployable runs."""
-    db.update(session, models.Deployable, models.Deployable.id == deployable.id, in_doubt=True)
+    row, contradicted = models.Deployable, deployable.in_doubt and deployable.contradicted
+    db.update(session, row, row.id == deployable.id, in_doubt=True, contradicted=contradicted)

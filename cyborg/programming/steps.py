@@ -63,8 +63,14 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
     """The image that the operation asks for.
 
-    :raises Refused: there is none, or it does not fit the deployable
+    :raises Refused: there is none, or it does not fit the deployable, which may have lost what
+        somebody has of it
     """
+    if situation.deployable.in_doubt and situation.operation.asked_by != operations.RECOVERY:
+        # Glance may be away, which is not needed for what is put back.
+        raise progress.Refused(
+            operations.CONFLICT, "It has lost what it ran, and that is put back first."
+        )
     if not clients.configured(conf, "glance"):
         raise progress.Refused(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
@@ -125,14 +131,15 @@ def _refuse_consumers(
 
 
 def _await_placement(claim: work.Claim, host: str) -> None:
-    """Return when whatever was to be told to Placement has been told.
+    """Return when whatever was to be told to Placement has been told, as far as it takes that.
 
     That is left to the work ``placement/<host>``: a second one who tells Placement of the host
-    could have read the database before the deployable was in doubt.
+    could have read the database before the deployable was in doubt. A try that failed may have done
+    so for another provider of the host, such as one that is gone and still has allocations.
     """
     rpc.kick()
     deadline = time.monotonic() + PLACEMENT_WAIT
-    while work.is_wanted(work.PLACEMENT, host):
+    while work.is_untried(work.PLACEMENT, host):
         claim.checkpoint()
         if time.monotonic() >= deadline:
             raise work.TryLater(f"Placement is not told yet what host {host} offers.")

@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 import jsonschema
 import pytest
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
@@ -196,6 +197,8 @@ class Fpgas(Cloud):
             profiles.create_profile(name=name, groups=groups, description=None, uuid=None)
         #: The image that Glance finds for each function, whose name is that of its images.
         self.newest = {"aes": IMAGES["aes-1"], "zip": IMAGES["zip-1"]}
+        #: Whether Glance answers.
+        self.finds = True
         #: Which agent it is, and how often it has looked at the hardware.
         self.started, self.passes = 1, 0
         #: Numbers of the handles that are prepared for a guest.
@@ -203,8 +206,9 @@ class Fpgas(Cloud):
         #: Whether somebody tells Placement as soon as an operation waits for that.
         self.tells = True
         self._works = False
-        #: What happens in the middle of the next step.
+        #: What happens in the middle of the next step, and while Glance is asked the next time.
         self.meanwhile: Callable[[], None] | None = None
+        self.while_asked: Callable[[], None] | None = None
 
     def do_one(self, kinds: Collection[str] | None = None) -> bool:
         self._works = True
@@ -339,6 +343,11 @@ class Fpgas(Cloud):
 
     def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
         """Glance's side."""
+        if not self.finds:
+            raise ka_exc.ConnectFailure("Glance is away")
+        happen, self.while_asked = self.while_asked, None
+        if happen is not None:
+            happen()
         name = what["function_id"] or what["name"] or what["function_name"] or ""
         uuid = what["uuid"] or self.newest[name.lower()]
         function = function_of(uuid)

@@ -96,16 +96,22 @@ class Machine(stateful.RuleBasedStateMachine):
         """And whether Placement is told at once while an operation waits for that."""
         self.cloud.agent, self.cloud.tells = how, tells
 
-    @stateful.rule(letter=LETTERS, loses=st.booleans())
-    def meet_a_step(self, letter: str, *, loses: bool) -> None:
-        """In the middle of the next step on the host the agent looks, and power may have failed."""
+    @stateful.rule(letter=LETTERS, loses=st.booleans(), early=st.booleans())
+    def meet_a_step(self, letter: str, *, loses: bool, early: bool = False) -> None:
+        """In the middle of the next step on the host the agent looks, and power may have failed.
+
+        Early: while the image is looked for that is to be written.
+        """
 
         def happen() -> None:
             if loses:
                 self.cards[letter].lose()
             self._deliver(self.cloud.begin_pass())
 
-        self.cloud.meanwhile = happen
+        if early:
+            self.cloud.while_asked = happen
+        else:
+            self.cloud.meanwhile = happen
 
     @stateful.rule(
         what=st.sampled_from(["loss", "child", "image", "status", "allocations"]),

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
-from cyborg import errors
-from cyborg.arqs import invariants
+from cyborg import db, errors, work
+from cyborg.arqs import invariants, removal
+from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import operations
 from cyborg.tests.programmed_host import IMAGES, PROGRAMS, Fpga, Fpgas
@@ -67,6 +69,101 @@ def test_what_was_lost_is_put_back_though_something_else_was_asked_for_before(
     assert recoveries() == [("succeeded", None)]
 
 
+@pytest.fixture
+def lost(machine: Machine) -> Fpga:
+    """A card that has lost the program of its guest, while another one is asked for.
+
+    That was asked for before the guest came, and Glance does not answer.
+    """
+    for letter in "ab":
+        machine.program(letter=letter, program="aes", works=True)
+    card = machine.cards["b"]
+    machine.cloud.finds = False
+    machine.program(letter="b", program="zip", works=True)
+    machine.boot(boots=[("b", "aes", False)], works=True)
+    assert machine.guests[0].got == IMAGES["aes-1"]
+    card.lose()
+    machine.report(works=False)
+    return card
+
+
+def test_what_was_lost_is_put_back_without_glance_whatever_else_was_asked_for(
+    machine: Machine, lost: Fpga
+) -> None:
+    for _ in range(2):
+        machine.let_time_pass()
+
+    assert lost.image == machine.guests[0].got
+    assert recoveries() == [("succeeded", None)]
+
+
+def test_a_card_that_leaves_the_bus_after_its_loss_is_put_back_when_it_returns(
+    machine: Machine, lost: Fpga
+) -> None:
+    machine.cards["a"].lose()
+    machine.report(works=False)
+    del machine.cards["b"]
+    machine.report(works=False)
+    for _ in range(2):
+        machine.cloud.let_time_pass()
+        while machine.cloud.do_one():
+            pass
+    asked = [each.state for each in operations.list_operations() if each.instance_uuid is None]
+    assert "queued" not in asked
+    machine.cards["b"] = lost
+
+    machine.report(works=True)
+
+    assert lost.image == machine.guests[0].got
+    assert ("succeeded", None) in recoveries()
+
+
+def test_another_provider_that_placement_keeps_does_not_hinder(machine: Machine) -> None:
+    """One that is gone, and of which somebody still has an allocation."""
+    machine.cloud.placement.allocate(models.new_uuid(), machine.cards["c"].provider, FPGA=1)
+    del machine.cards["c"]
+    machine.report(works=True)
+    assert work.is_wanted(work.PLACEMENT, "host-1")
+
+    machine.program(letter="a", program="aes", works=True)
+
+    assert [each.state for each in operations.list_operations()] == ["succeeded"]
+    machine.let_time_pass()
+    card = machine.cards["a"]
+    assert machine.cloud.free(card) == card.handles
+
+
+def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None:
+    """It may only have left the bus for that, and come back while it is still written."""
+    machine.cloud.agent = "is not heard"
+    machine.program(letter="b", program="aes", works=True)
+    assert [each.state for each in operations.list_operations()] == ["writing"]
+    del machine.cards["b"]
+    machine.report(works=False)
+    (gone,) = (each for each in query.list_devices() if each.missing)
+
+    with pytest.raises(errors.Conflict, match="is being programmed by operation"):
+        removal.remove_device(gone.uuid, force=False)
+
+    assert removal.remove_device(gone.uuid, force=True).devices == (gone.uuid,)
+    machine.let_time_pass()
+    assert [each.state for each in operations.list_operations()] == ["failed"]
+
+
+def test_what_an_older_conductor_left_of_a_doubt_means_nothing(machine: Machine) -> None:
+    machine.program(letter="a", program="aes", works=True)
+    with db.writer() as session:
+        session.execute(sa.update(models.Deployable).values(contradicted=True))
+    machine.cloud.agent = "fails at the start"
+
+    machine.program(letter="a", program="zip", works=True)
+
+    machine.look()
+    card = machine.cards["a"]
+    assert card.image == IMAGES["aes-1"]
+    assert machine.cloud.free(card) == card.handles
+
+
 def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(
     machine: Machine,
 ) -> None:
@@ -82,6 +179,30 @@ def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(
     assert machine.cloud.free(card) == 0
     machine.look()
     machine.come_to_rest()
+
+
+def test_what_a_guest_loses_and_leaves_while_an_image_is_looked_for_is_not_forgotten(
+    machine: Machine,
+) -> None:
+    machine.program(letter="a", program="aes", works=True)
+    machine.cloud.finds = False
+    machine.program(letter="a", program="zip", works=True)
+    machine.boot(boots=[("a", "aes", False)], works=True)
+    card = machine.cards["a"]
+
+    def happen() -> None:
+        card.lose()
+        machine.report(works=False)
+        machine.delete(number=0, forced=False, works=False)
+
+    machine.cloud.finds, machine.cloud.while_asked = True, happen
+    machine.cloud.agent = "fails at the start"
+
+    machine.let_time_pass()
+
+    assert machine.guests == []
+    assert machine.cloud.free(card) == 0
+    machine.look()
 
 
 def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
