@@ -62,7 +62,7 @@ class RequestHook(hooks.PecanHook):
     def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
-        self._bind_waiters = threading.Semaphore(max(1, conf.api.api_workers // 2))
+        self._bind_waiters = threading.Semaphore(conf.api.api_workers // 2)
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""

@@ -22,12 +22,13 @@ OPTS: list[cfg.Opt] = [
         min=0.0,
         max=60.0,
         mutable=True,
-        help="Seconds for which a list of an instance's accelerator requests (instance=...) waits "
-        "while some are being bound. Nova asks for it once and then waits for events, of which "
-        "none reaches it while it unshelves a server: a bind that takes longer than this lets "
-        "that fail, five minutes later. At most half as many requests as there are api_workers "
-        "wait at a time in a process; others are answered at once. 0 answers all at once. When "
-        "cyborg-api stops it waits ten seconds for the requests that it has begun.",
+        help="Seconds for which a list of an instance's accelerator requests (instance=...) for "
+        "another service waits while some are being bound. Nova asks for it once and then waits "
+        "for events, of which none reaches it while it unshelves a server: a bind that takes "
+        "longer than this lets that fail, five minutes later. At most half as many requests as "
+        "there are api_workers wait at a time in a process; others are answered at once. 0 answers "
+        "all at once. When cyborg-api stops it waits ten seconds for the requests that it has "
+        "begun.",
     ),
     cfg.BoolOpt(
         "enable_ssl_api",

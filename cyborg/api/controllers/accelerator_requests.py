@@ -38,7 +38,7 @@ class AcceleratorRequests(Resource):
         if "instance" in wanted:
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
-        if "instance_uuid" in wanted and not only_resolved:
+        if request.caller.has_service_token and "instance_uuid" in wanted and not only_resolved:
             _await_binds(request, wanted["instance_uuid"])
         found = service.list_arqs(request.caller, page, only_resolved=only_resolved, **wanted)
         return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)

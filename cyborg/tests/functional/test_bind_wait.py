@@ -19,7 +19,8 @@ from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
-Get = Callable[[str], list[dict[str, Any]]]
+#: Shows the ARQs that a query finds, to Nova or to somebody else.
+Get = Callable[..., list[dict[str, Any]]]
 
 
 class Clock:
@@ -60,8 +61,9 @@ def get(conf: cfg.ConfigOpts) -> Get:
     conf.set_override("api_workers", 2, group="api")
     application = app.load(conf)
 
-    def get(query: str) -> list[dict[str, Any]]:
-        request = webob.Request.blank(f"/v2/accelerator_requests?{query}")
+    def get(query: str, *, service: str = "service") -> list[dict[str, Any]]:
+        who = {"X-Roles": "admin,reader", "X-Project-Id": "admin", "X-Service-Roles": service}
+        request = webob.Request.blank(f"/v2/accelerator_requests?{query}", headers=who)
         answer = request.get_response(application)
         assert answer.status_int == 200, answer.text
         arqs: list[dict[str, Any]] = answer.json["arqs"]
@@ -93,6 +95,11 @@ def test_it_answers_what_there_is_when_its_time_is_over(
 ) -> None:
     assert states(get(f"instance={instance}")) == [models.BIND_STARTED] * 2
     assert clock.now == pytest.approx(conf.api.bind_wait)
+
+
+def test_nobody_waits_but_services(clock: Clock, get: Get, instance: str) -> None:
+    assert states(get(f"instance={instance}", service="")) == [models.BIND_STARTED] * 2
+    assert clock.now == 0
 
 
 def test_nobody_waits_for_what_is_another_instances(clock: Clock, get: Get, instance: str) -> None:

@@ -75,14 +75,18 @@ def test_a_shelved_server_waits_for_slow_conductors(scene):
     scene.until("free handles", lambda: None if scene.arqs(server) else True)
     with scene.paused_conductors():
         scene.ask(server, "unshelve")
-        # Not by instance: that would wait.
-        scene.until("asked-for binds", lambda: len(scene.arqs()) == 2 or None)
+        scene.until("asked-for binds", lambda: are_asked_for(scene, 2) or None)
         # Nova's compute service asks what is bound in this time.
         time.sleep(2)
-        assert {arq["state"] for arq in scene.arqs()} == {"BindStarted"}
+        assert are_asked_for(scene, 2)
 
     scene.until_status(server, "ACTIVE")
     scene.check_bound(server, 2)
+
+
+def are_asked_for(scene, count):
+    """Whether there are so many ARQs, and all are being bound."""
+    return [arq["state"] for arq in scene.arqs()] == count * ["BindStarted"]
 
 
 def is_nowhere(scene, server):
