@@ -12,6 +12,12 @@ from cyborg.drivers import base
 #: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
+#: The keys of a device profile's group that ask for a program, and for what of it.
+GROUP_KEYS = {
+    "accel:bitstream_id": "image_uuid",
+    "accel:function_id": "function_id",
+    "accel:function_name": "function_name",
+}
 
 
 def update(row: models.Deployable, deployable: base.Deployable) -> None:
@@ -31,7 +37,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
         row.contradicted = not is_as_recorded
     if row.in_doubt or is_as_recorded:
         return
-    if row.bitstream_id is not None and any(handle.arq for handle in row.attach_handles):
+    if _is_used(row):
         row.in_doubt = row.contradicted = True
         return
     row.bitstream_id = row.bitstream = row.function_name = None
@@ -39,6 +45,14 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     row.function_id = shown or None
     row.function_plain = plain(shown) if shown else None
     _set_trait(row)
+
+
+def _is_used(row: models.Deployable) -> bool:
+    """Whether somebody has what was programmed here, or has asked for what the hardware shows."""
+    arqs = [handle.arq for handle in row.attach_handles if handle.arq]
+    if row.bitstream_id is not None:
+        return bool(arqs)
+    return row.function_id is not None and any(GROUP_KEYS.keys() & arq.group.keys() for arq in arqs)
 
 
 def _set_trait(row: models.Deployable) -> None:

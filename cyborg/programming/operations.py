@@ -174,7 +174,7 @@ def request(
             "does not say that it can."
         )
     present = active_on(session, deployable.uuid)
-    if present is None and deployable.in_doubt and deployable.bitstream_id is not None:
+    if present is None and deployable.in_doubt and wanted.of_deployable(deployable):
         # A report has said that its program is lost; nothing else is written until it is back.
         present = recover(session, deployable)
         work.want(session, work.PROGRAM, [deployable.uuid])
@@ -194,8 +194,12 @@ def request(
 
 
 def recover(session: orm.Session, deployable: models.Deployable) -> program_models.Operation:
-    """Make the operation that writes again what a locked deployable has lost."""
+    """Make the operation that writes again what a locked deployable has lost.
+
+    An image of the same function will do where it is not known which image it was.
+    """
     what = wanted.Wanted(image_uuid=deployable.bitstream_id)
+    what = what or wanted.of_deployable(deployable)
     return _kept(session, _made(session, deployable, what, RECOVERY))
 
 

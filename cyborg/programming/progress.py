@@ -55,11 +55,15 @@ def read(claim: work.Claim) -> Situation | None:
         operation = operations.active_on(session, claim.key)
         if deployable is None or (deployable.missing and not _is_written(operation)):
             if operation is not None:
-                _end_gone(session, deployable, operation)
+                _end_gone(_Held(session, deployable, operation))
             return None
         if operation is None and deployable.in_doubt:
             operation = _recovery(session, deployable)
         if operation is None:
+            return None
+        held = _Held(session, deployable, operation)
+        if operation.state == operations.QUEUED and held.is_needless():
+            _end_needless(held)
             return None
         return _situation(session, deployable, operation)
 
@@ -69,13 +73,9 @@ def _is_written(operation: program_models.Operation | None) -> bool:
     return operation is not None and operation.state == operations.WRITING
 
 
-def _end_gone(
-    session: orm.Session,
-    deployable: models.Deployable | None,
-    operation: program_models.Operation,
-) -> None:
-    held = _Held(session, deployable, operation)
-    lost = operation.asked_by == operations.RECOVERY or held.has_lost_before()
+def _end_gone(held: _Held) -> None:
+    session, deployable = held.session, held.deployable
+    lost = held.operation.asked_by == operations.RECOVERY or held.has_lost_before()
     held.move(operations.FAILED, _GONE, error=_GONE, fault=operations.BROKEN)
     if deployable is None:
         return
@@ -91,7 +91,7 @@ def _recovery(
     session: orm.Session, deployable: models.Deployable
 ) -> program_models.Operation | None:
     """The operation that writes again what the hardware has lost while guests have it."""
-    if deployable.bitstream_id is None:
+    if not wanted.of_deployable(deployable):
         record.runs(session, deployable, image_uuid=None, function_id=None)
         _want_placement(session, deployable)
         return None
@@ -261,13 +261,17 @@ def begin_to_write(claim: work.Claim) -> bool:
     with db.writer() as session:
         held = _hold(session, claim)
         if held.is_needless():
-            held.end_badly("No guest has it any more.", operations.CONFLICT)
-            _leave_as_it_was(held)
+            _end_needless(held)
             return False
         recovers = held.operation.asked_by == operations.RECOVERY
         text = "It is being written again." if recovers else "Nobody has it; it is being written."
         held.move(operations.WRITING, text)
         return True
+
+
+def _end_needless(held: _Held) -> None:
+    held.end_badly("No guest has it any more.", operations.CONFLICT)
+    _leave_as_it_was(held)
 
 
 @db.retry

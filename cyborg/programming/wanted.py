@@ -12,13 +12,6 @@ from oslo_utils import uuidutils
 from cyborg.db import models, program_models
 from cyborg.inventory import programs
 
-#: The keys of a device profile's group that ask for a program.
-_GROUP_KEYS = {
-    "accel:bitstream_id": "image_uuid",
-    "accel:function_id": "function_id",
-    "accel:function_name": "function_name",
-}
-
 _WORDS = {
     "image_uuid": "image {}",
     "image_name": "image named {}",
@@ -80,7 +73,7 @@ class Wanted:
 
 def of_group(group: Mapping[str, str]) -> Wanted:
     """The program that a group of a device profile asks for; empty where it asks for none."""
-    given = {name: group[key] for key, name in _GROUP_KEYS.items() if group.get(key)}
+    given = {name: group[key] for key, name in programs.GROUP_KEYS.items() if group.get(key)}
     if "image_uuid" in given and uuidutils.is_uuid_like(given["image_uuid"]):
         given["image_uuid"] = str(uuid.UUID(given["image_uuid"]))
     return Wanted(**given)

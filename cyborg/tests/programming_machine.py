@@ -26,6 +26,7 @@ from cyborg.tests.programmed_host import (
     Fpgas,
     Guest,
     Pass,
+    function_of,
 )
 
 LETTERS = st.sampled_from("abc")
@@ -373,6 +374,9 @@ class Machine(stateful.RuleBasedStateMachine):
         if guest.got is None:
             guest.got = card.before if card.lost else card.image
             assert guest.is_served_by(guest.got)
+        elif card.loaded and card.loaded == function_of(guest.got) and guest.image is None:
+            # Another image of it, where nobody knew which one it was.
+            guest.got = card.image
         elif card.image != guest.got:
             assert not card.image
             # It is in doubt until it is back, or could not be put back.

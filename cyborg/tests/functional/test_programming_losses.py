@@ -205,6 +205,57 @@ def test_what_a_guest_loses_and_leaves_while_an_image_is_looked_for_is_not_forgo
     machine.look()
 
 
+@pytest.fixture
+def shown(machine: Machine) -> Fpga:
+    """A card of which only the hardware says what it runs, as nobody knows who wrote it."""
+    card = machine.cards["a"]
+    card.image = IMAGES["aes-1"]
+    machine.report(works=True)
+    return card
+
+
+@pytest.mark.parametrize("profile", ["aes", "named aes"])
+def test_a_function_that_a_guest_asked_for_is_put_back_whoever_wrote_it(
+    machine: Machine, shown: Fpga, profile: str
+) -> None:
+    machine.boot(boots=[("a", profile, False)], works=True)
+    assert machine.guests[0].got == IMAGES["aes-1"]
+    assert machine.cloud.look().records[shown.name].image is None
+
+    lose(machine, "a", "works")
+
+    assert shown.loaded == "aes"
+    assert recoveries() == [("succeeded", None)]
+    machine.come_to_rest()
+
+
+def test_a_function_that_nobody_asked_for_is_not_written(machine: Machine, shown: Fpga) -> None:
+    machine.boot(boots=[("a", "any", False)], works=True)
+
+    lose(machine, "a", "works")
+
+    assert shown.image == ""
+    assert machine.cloud.free(shown) == 0
+    assert recoveries() == []
+    machine.come_to_rest()
+
+
+def test_a_function_is_not_looked_for_when_its_guest_is_gone(
+    machine: Machine, shown: Fpga
+) -> None:
+    machine.boot(boots=[("a", "aes", False)], works=True)
+    machine.cloud.finds = False
+    lose(machine, "a", "works")
+    assert [state for state, _ in recoveries()] == ["queued"]
+
+    machine.delete(number=0, forced=False, works=True)
+    machine.let_time_pass()
+
+    assert recoveries() == [("failed", "No guest has it any more.")]
+    machine.cloud.finds = True
+    machine.come_to_rest()
+
+
 def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
     machine.boot(boots=[("c", "aes", False)], works=True)
     card = lose(machine, "c", "fails")
