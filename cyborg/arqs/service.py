@@ -115,19 +115,21 @@ def list_arqs(
     return found
 
 
-def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
-    """Return when no ARQ of an instance is being bound, or after that time."""
-    under_way = _visible(ctx).with_only_columns(models.Arq.id).limit(1)
-    under_way = under_way.where(
-        models.Arq.instance_uuid == instance, models.Arq.state == states.BIND_STARTED
-    )
+def await_binds(ctx: RequestContext, instance: str, seconds: float) -> bool:
+    """Whether all ARQs of an instance are Bound within that time; False once one is not to be."""
+    query = _visible(ctx).with_only_columns(models.Arq.state).distinct()
+    query = query.where(models.Arq.instance_uuid == instance)
     deadline, pause = time.monotonic() + seconds, _FIRST_LOOK
     while time.monotonic() < deadline:
         with db.reader() as session:
-            if session.scalar(under_way) is None:
-                return
+            found = set(session.scalars(query))
+        if not found <= {states.BIND_STARTED, states.BOUND}:
+            return False
+        if states.BIND_STARTED not in found:
+            return True
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE)
+    return False
 
 
 def _undecided(arq: models.Arq) -> bool:

@@ -38,9 +38,9 @@ class AcceleratorRequests(Resource):
         if "instance" in wanted:
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
-        if request.caller.has_service_token and "instance_uuid" in wanted and not only_resolved:
-            _await_binds(request, wanted["instance_uuid"])
         found = service.list_arqs(request.caller, page, only_resolved=only_resolved, **wanted)
+        if not only_resolved and _are_soon_bound(request, wanted.get("instance_uuid"), found):
+            found = service.list_arqs(request.caller, page, **wanted)
         return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)
 
     @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.ARQ)
@@ -115,17 +115,22 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     binding.request_changes(request.caller, changes.binds, changes.unbinds)
 
 
-def _await_binds(request: Request, instance: str) -> None:
-    """Wait a while for what is being bound.
+def _are_soon_bound(request: Request, instance: str | None, found: list[models.Arq]) -> bool:
+    """Whether another service had better be shown an instance's ARQs again, as all are Bound now.
 
     Nova asks once, then waits for events alone. None reaches it while it unshelves a server,
-    which has no host until its accelerators are bound.
+    which has no host until its accelerators are bound. What fails meanwhile it learns from the
+    event only: an ARQ that it is shown as BindFailed does not keep it from starting the server.
     """
-    if request.bind_waiters.acquire(blocking=False):
-        try:
-            service.await_binds(request.caller, instance, request.bind_wait)
-        finally:
-            request.bind_waiters.release()
+    waits = any(arq.state == states.BIND_STARTED for arq in found)
+    if instance is None or not waits or not request.caller.has_service_token:
+        return False
+    if not request.bind_waiters.acquire(blocking=False):
+        return False
+    try:
+        return service.await_binds(request.caller, instance, request.bind_wait)
+    finally:
+        request.bind_waiters.release()
 
 
 def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:

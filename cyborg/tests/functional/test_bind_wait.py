@@ -97,6 +97,22 @@ def test_it_answers_what_there_is_when_its_time_is_over(
     assert clock.now == pytest.approx(conf.api.bind_wait)
 
 
+def test_what_fails_meanwhile_is_not_shown_as_decided(
+    conf: cfg.ConfigOpts, clock: Clock, get: Get, ctx: context.RequestContext
+) -> None:
+    """Nova would start the server without it; it waits for the event instead."""
+    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, 9), instance)
+    clock.meanwhile = lambda: engine.drain(conf)
+
+    assert set(states(get(f"instance={instance}"))) == {models.BIND_STARTED}
+    slept = clock.now
+    assert 0 < slept < conf.api.bind_wait
+    assert models.BIND_FAILED in states(get(f"instance={instance}"))
+    assert clock.now == slept
+
+
 def test_nobody_waits_but_services(clock: Clock, get: Get, instance: str) -> None:
     assert states(get(f"instance={instance}", service="")) == [models.BIND_STARTED] * 2
     assert clock.now == 0
