@@ -36,6 +36,9 @@ ABILITIES = {
 }
 
 
+#: How a conductor dies. To it, that Placement's answer is lost looks the same.
+DEATHS = ("before a commit", "after a commit", "in a host step", "no answer")
+
 #: Seconds that no test takes.
 _LEASE = 3600
 
@@ -180,6 +183,21 @@ class Cloud:
         self.commits_left = None
         self.placement.lose_answer_after = None
         self.agent = "works"
+
+    @contextlib.contextmanager
+    def dying(self, how: str, count: int) -> Iterator[None]:
+        """While a conductor works and is killed in one of the ways ``DEATHS``, if it gets there."""
+        agent = self.agent
+        if how == "in a host step":
+            self.agent = "kills"
+        elif how == "no answer":
+            self.placement.lose_answer_after = count
+        else:
+            self.commits_left, self.kill_before = count, how.startswith("before")
+        with contextlib.suppress(Killed):
+            yield
+        self.live()
+        self.agent = agent
 
     def before_commit(self, connection: sa.Connection) -> None:
         """Die instead of committing, where it is time."""

@@ -16,7 +16,7 @@ from cyborg.inventory import admin, programs
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
-from cyborg.tests.cloud import Killed
+from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.programmed_host import (
     FUNCTIONS,
     IMAGES,
@@ -250,23 +250,10 @@ class Machine(stateful.RuleBasedStateMachine):
         while works and self.cloud.do_one():
             self.look()
 
-    @stateful.rule(
-        how=st.sampled_from(["before a commit", "after a commit", "in a host step", "no answer"]),
-        count=st.integers(0, 8),
-    )
+    @stateful.rule(how=st.sampled_from(DEATHS), count=st.integers(0, 8))
     def work_and_be_killed(self, how: str, count: int) -> None:
-        """Or Placement's answer is lost, which looks the same from there."""
-        agent = self.cloud.agent
-        if how == "in a host step":
-            self.cloud.agent = "kills"
-        elif how == "no answer":
-            self.cloud.placement.lose_answer_after = count
-        else:
-            self.cloud.commits_left, self.cloud.kill_before = count, how.startswith("before")
-        with contextlib.suppress(Killed):
+        with self.cloud.dying(how, count):
             self._go_on(works=True)
-        self.cloud.live()
-        self.cloud.agent = agent
 
     @stateful.rule(
         letter=LETTERS,

@@ -10,7 +10,6 @@ Placement says what the database says, and the database what the host has.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 
@@ -26,7 +25,7 @@ from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts
-from cyborg.tests.cloud import ABILITIES, CLASSES, HANDLES, Card, Cloud, Instance, Killed
+from cyborg.tests.cloud import ABILITIES, CLASSES, DEATHS, HANDLES, Card, Cloud, Instance
 
 LETTERS = st.sampled_from(sorted(ABILITIES))
 #: Mostly the usual thing.
@@ -200,23 +199,10 @@ class Machine(stateful.RuleBasedStateMachine):
         while works and self.cloud.do_one():
             pass
 
-    @stateful.rule(
-        how=st.sampled_from(["before a commit", "after a commit", "in a host step", "no answer"]),
-        count=st.integers(0, 8),
-    )
+    @stateful.rule(how=st.sampled_from(DEATHS), count=st.integers(0, 8))
     def work_and_be_killed(self, how: str, count: int) -> None:
-        """Or Placement's answer is lost, which looks the same from there."""
-        agent = self.cloud.agent
-        if how == "in a host step":
-            self.cloud.agent = "kills"
-        elif how == "no answer":
-            self.cloud.placement.lose_answer_after = count
-        else:
-            self.cloud.commits_left, self.cloud.kill_before = count, how.startswith("before")
-        with contextlib.suppress(Killed):
+        with self.cloud.dying(how, count):
             self._go_on(works=True)
-        self.cloud.live()
-        self.cloud.agent = agent
 
     @stateful.rule()
     def let_time_pass(self) -> None:
