@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -156,10 +156,11 @@ class Client:
             generation=generation,
         )
 
-    def is_withdrawn(self, uuid: str) -> bool:
-        """Whether the provider is there and nothing of it is on offer."""
-        found = self._call("GET", f"/resource_providers/{uuid}/inventories")
-        return all(inv.reserved >= inv.total for inv in _inventories(found).values())
+    def is_withdrawn(self, uuid: str, classes: Collection[str]) -> bool:
+        """Whether the provider is there and nothing of these resource classes is on offer."""
+        found = _inventories(self._call("GET", f"/resource_providers/{uuid}/inventories"))
+        ours = (inv for name, inv in found.items() if name in classes)
+        return all(inv.reserved >= inv.total for inv in ours)
 
     def consumers(self, uuid: str) -> set[str]:
         """The uuids of all who have an allocation of the provider."""

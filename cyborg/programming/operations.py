@@ -36,7 +36,7 @@ STATES = (QUEUED, RESERVING, WRITING, SUCCEEDED, FAILED)
 #: guest has is written again until that is done.
 _FOLLOWS: Mapping[str, Collection[str]] = {
     QUEUED: {RESERVING, SUCCEEDED, FAILED},
-    RESERVING: {WRITING, FAILED},
+    RESERVING: {WRITING, SUCCEEDED, FAILED},
     WRITING: {SUCCEEDED, FAILED, RESERVING},
     SUCCEEDED: (),
     FAILED: (),
@@ -332,6 +332,22 @@ def note(session: orm.Session, operation: program_models.Operation, error: str) 
     if not db.update(session, _MODEL, *guard_, error=error):
         raise work.LeaseLost(f"operation {operation.uuid}")
     LOG.warning("Operation %s is tried again: %r", operation.uuid, error)
+
+
+@db.retry
+def note_wait(claim: work.Claim, reason: str) -> None:
+    """Let the history of the operation that is seen to say what it waits for, if that is news.
+
+    :raises LeaseLost: somebody else sees to it
+    """
+    with db.writer() as session:
+        work.hold(session, claim)
+        found = active_on(session, claim.key)
+        text = f"It waits: {reason}"
+        # What is tried again and again says so in its error.
+        if found is not None and found.error is None and found.history[-1]["text"] != text:
+            history = [*found.history, _entry(now(session), text)][-_HISTORY_MAX:]
+            db.update(session, _MODEL, _MODEL.id == found.id, history=history)
 
 
 def _entry(at_ms: int, text: str) -> dict[str, Any]:

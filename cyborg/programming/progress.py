@@ -62,8 +62,7 @@ def read(claim: work.Claim) -> Situation | None:
         if operation is None:
             return None
         held = _Held(session, deployable, operation)
-        if operation.state == operations.QUEUED and held.is_needless():
-            _end_needless(held)
+        if operation.state == operations.QUEUED and _has_ended(held):
             return None
         return _situation(session, deployable, operation)
 
@@ -84,7 +83,7 @@ def _end_gone(held: _Held) -> None:
         record.read_reports_anew(session, deployable)
     else:
         record.certain(session, deployable)
-    _want_placement(session, deployable)
+    record.tell_placement(session, deployable)
 
 
 def _recovery(
@@ -93,7 +92,7 @@ def _recovery(
     """The operation that writes again what the hardware has lost while guests have it."""
     if not wanted.of_deployable(deployable):
         record.runs(session, deployable, image_uuid=None, function_id=None)
-        _want_placement(session, deployable)
+        record.tell_placement(session, deployable)
         return None
     return operations.recover(session, deployable)
 
@@ -162,11 +161,18 @@ class _Held:
             self.deployable is not None and guard.is_used(self.session, self.deployable)
         )
 
+    def is_back(self) -> bool:
+        """Whether the hardware shows again what was lost, and nothing has been written since."""
+        recovers = self.operation.asked_by == operations.RECOVERY
+        untried = recovers and self.operation.error is None
+        row = self.deployable
+        return untried and row is not None and row.in_doubt and not row.contradicted
+
     def tell(self) -> None:
         """Have Placement and the binds that wait for the deployable look at it again."""
         if self.deployable is not None:
-            _want_placement(self.session, self.deployable)
-            _want_binds(self.session, self.deployable)
+            record.tell_placement(self.session, self.deployable)
+            record.tell_binds(self.session, self.deployable)
 
 
 def _hold(session: orm.Session, claim: work.Claim) -> _Held:
@@ -205,7 +211,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         record.doubt(held.session, deployable)
         text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, image=_kept(image))
-        _want_placement(held.session, deployable)
+        record.tell_placement(held.session, deployable)
         return True
 
 
@@ -224,7 +230,7 @@ def put_back(claim: work.Claim) -> bool:
         record.doubt(held.session, deployable)
         text = f"Image {image['uuid']} is to be written again; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, image=image)
-        _want_placement(held.session, deployable)
+        record.tell_placement(held.session, deployable)
         return True
 
 
@@ -256,12 +262,12 @@ def awaiting(claim: work.Claim) -> set[str]:
 def begin_to_write(claim: work.Claim) -> bool:
     """Note that from now on only the host can say what the deployable runs.
 
-    False where the operation was to put back what nobody has any more; that ends it.
+    False where the operation was to put back what nobody has any more, or what is back; that ends
+    it.
     """
     with db.writer() as session:
         held = _hold(session, claim)
-        if held.is_needless():
-            _end_needless(held)
+        if _has_ended(held):
             return False
         recovers = held.operation.asked_by == operations.RECOVERY
         text = "It is being written again." if recovers else "Nobody has it; it is being written."
@@ -269,9 +275,18 @@ def begin_to_write(claim: work.Claim) -> bool:
         return True
 
 
-def _end_needless(held: _Held) -> None:
-    held.end_badly("No guest has it any more.", operations.CONFLICT)
-    _leave_as_it_was(held)
+def _has_ended(held: _Held) -> bool:
+    """End an operation that was to put back what need not be put back; False where it must be."""
+    if held.deployable is not None and held.is_back():
+        held.move(operations.SUCCEEDED, "The hardware shows it again; nothing was written.")
+        record.certain(held.session, held.deployable)
+        held.tell()
+        return True
+    if held.is_needless():
+        held.end_badly("No guest has it any more.", operations.CONFLICT)
+        _leave_as_it_was(held)
+        return True
+    return False
 
 
 @db.retry
@@ -378,22 +393,3 @@ def restart_clocks(claim: work.Claim) -> None:
         if deployable is not None:
             waiting = (arq.device_rp_uuid == deployable.rp_uuid, arq.state == models.BIND_STARTED)
             db.update(session, arq, *waiting, bind_started_ms=db.now_ms())
-
-
-def _want_placement(session: orm.Session, deployable: models.Deployable) -> None:
-    query = (
-        sa.select(models.Host.name)
-        .join(models.Device, models.Device.host_id == models.Host.id)
-        .where(models.Device.id == deployable.device_id)
-    )
-    work.want(session, work.PLACEMENT, session.scalars(query))
-
-
-def _want_binds(session: orm.Session, deployable: models.Deployable) -> None:
-    arq, handle = models.Arq, models.AttachHandle
-    waiting = (
-        sa.select(handle.uuid)
-        .join(arq, arq.attach_handle_id == handle.id)
-        .where(handle.deployable_id == deployable.id, arq.state == models.BIND_STARTED)
-    )
-    work.want(session, work.HOST_STEP, session.scalars(waiting))

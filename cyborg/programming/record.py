@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.inventory import programs
 
@@ -97,3 +97,24 @@ def doubt(session: orm.Session, deployable: models.Deployable) -> None:
     """Record that nobody knows, for now, what a locked deployable runs."""
     row, contradicted = models.Deployable, deployable.in_doubt and deployable.contradicted
     db.update(session, row, row.id == deployable.id, in_doubt=True, contradicted=contradicted)
+
+
+def tell_placement(session: orm.Session, deployable: models.Deployable) -> None:
+    """Have Placement told what the deployable offers now."""
+    query = (
+        sa.select(models.Host.name)
+        .join(models.Device, models.Device.host_id == models.Host.id)
+        .where(models.Device.id == deployable.device_id)
+    )
+    work.want(session, work.PLACEMENT, session.scalars(query))
+
+
+def tell_binds(session: orm.Session, deployable: models.Deployable) -> None:
+    """Have the binds looked at that wait for the deployable."""
+    arq, handle = models.Arq, models.AttachHandle
+    waiting = (
+        sa.select(handle.uuid)
+        .join(arq, arq.attach_handle_id == handle.id)
+        .where(handle.deployable_id == deployable.id, arq.state == models.BIND_STARTED)
+    )
+    work.want(session, work.HOST_STEP, session.scalars(waiting))

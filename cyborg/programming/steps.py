@@ -15,9 +15,10 @@ import json
 import time
 from typing import Any
 
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, glance, rpc, work
+from cyborg import clients, errors, glance, rpc, work
 from cyborg.drivers import base
 from cyborg.placement import client
 from cyborg.programming import fit, operations, progress, wanted
@@ -29,6 +30,14 @@ _POLL = 0.05
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Carry out the operation on a deployable from where it was left, if there is one."""
+    try:
+        _go_on(conf, claim)
+    except (errors.CyborgError, ka_exc.ClientException) as exc:
+        operations.note_wait(claim, str(exc))
+        raise
+
+
+def _go_on(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     claim.checkpoint()
     situation = progress.read(claim)
     if situation is None:
@@ -107,7 +116,9 @@ def _reserve(
     """
     _await_placement(claim, situation.host.name)
     api, provider = client.Client(conf), situation.deployable.rp_uuid
-    if not api.is_withdrawn(provider):
+    # Inventory of other classes is somebody else's, who has put it there and may leave it.
+    ours = {each.value for each in situation.attributes if each.key == "rc"}
+    if not api.is_withdrawn(provider, ours):
         raise work.TryLater(f"Placement still offers provider {provider}.")
     _refuse_consumers(api, claim, situation)
 

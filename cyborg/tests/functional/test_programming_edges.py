@@ -137,7 +137,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     hosts.apply()
     assert invariants.violations() == []
 
-    report("aes")
+    report("")
 
     assert deployable().in_doubt
     again = _claimed_recovery().operation

@@ -133,6 +133,47 @@ def test_another_provider_that_placement_keeps_does_not_hinder(machine: Machine)
     assert machine.cloud.free(card) == card.handles
 
 
+def test_inventory_that_somebody_else_has_put_there_does_not_hinder(machine: Machine) -> None:
+    card, placement = machine.cards["b"], machine.cloud.placement
+    total = {"total": 8}
+    placement.set_inventories(card.provider, FPGA={"total": card.handles}, CUSTOM_OTHER=total)
+
+    machine.program(letter="b", program="aes", works=True)
+
+    assert [each.state for each in operations.list_operations()] == ["succeeded"]
+    assert card.loaded == "aes"
+
+
+def test_what_a_report_misread_is_not_written(machine: Machine) -> None:
+    """The next report came before anything was done."""
+    machine.boot(boots=[("b", "aes", False)], works=True)
+    card, image = machine.cards["b"], machine.cards["b"].image
+    card.image = ""
+    machine.report(works=False)
+    card.image = image
+    machine.report(works=False)
+    machine.cloud.agent = "fails"
+
+    machine.let_time_pass()
+
+    assert recoveries() == [("succeeded", None)]
+    assert card.image == image
+    assert machine.cloud.free(card) == card.handles
+    machine.cloud.agent = "works"
+    machine.come_to_rest()
+
+
+def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
+    machine.cloud.finds = False
+
+    machine.program(letter="b", program="aes", works=True)
+    machine.let_time_pass()
+
+    (operation,) = operations.list_operations()
+    said = [entry["text"] for entry in operation.history]
+    assert said[1:] == ["It waits: Glance is away"]
+
+
 def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None:
     """It may only have left the bus for that, and come back while it is still written."""
     machine.cloud.agent = "is not heard"
