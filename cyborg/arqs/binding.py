@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
-from cyborg.arqs import outcome, programs, release, states
+from cyborg.arqs import fit, outcome, programs, release, states
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -169,36 +169,16 @@ def _check_fit(
             f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {obstacle}; "
             "choose another provider."
         )
-    misfit = programs.flaw(arq.group) or _misfit(arq.group, deployable.attributes)
+    misfit = (
+        programs.flaw(arq.group)
+        or fit.misfit(arq.group, deployable.attributes)
+        or fit.misfit_when_bound(arq.group, deployable)
+    )
     if misfit:
         raise errors.Invalid(
             f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
             f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {misfit}."
         )
-
-
-def _misfit(group: Mapping[str, str], attributes: Sequence[models.Attribute]) -> str | None:
-    """Why a provider with these attributes cannot serve the group, or None where it can."""
-    traits = {attribute.value for attribute in attributes if attribute.key.startswith("trait")}
-    other_class = _other_class(group, attributes)
-    if other_class:
-        return other_class
-    for key, value in group.items():
-        kind, _, trait = key.partition(":")
-        if kind == "trait" and (trait in traits) != (value == "required"):
-            return f"trait {trait} is {value}"
-    return None
-
-
-def _other_class(
-    group: Mapping[str, str], attributes: Sequence[models.Attribute]
-) -> str | None:
-    """Why a provider of this resource class cannot serve the group, or None where it can."""
-    classes = {attribute.value for attribute in attributes if attribute.key == "rc"}
-    asked = {key.partition(":")[2] for key in group if key.startswith("resources:")}
-    if classes.isdisjoint(asked):
-        return f"it offers {', '.join(sorted(classes))}, not {', '.join(sorted(asked))}"
-    return None
 
 
 def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
@@ -348,10 +328,10 @@ def _decide(
     """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
     if deployable is None or lack:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
-    other_class = _other_class(arq.group, deployable.attributes)
-    if other_class:
+    misfit = fit.misfit_when_bound(arq.group, deployable)
+    if misfit:
         # A report has changed it since the request was checked, while nobody held a handle.
-        return _fail(session, arq, f"Provider {arq.device_rp_uuid} changed: {other_class}.")
+        return _fail(session, arq, f"Provider {arq.device_rp_uuid} changed: {misfit}.")
     free = handles[deployable.id]
     if not free:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} has no free attach handle.")

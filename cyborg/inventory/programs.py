@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cyborg.db import models
 from cyborg.drivers import base
@@ -12,6 +12,7 @@ from cyborg.drivers import base
 #: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
+_TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
 #: The keys of a device profile's group that ask for a program, and for what of it.
 GROUP_KEYS = {
     "accel:bitstream_id": "image_uuid",
@@ -52,7 +53,14 @@ def _is_used(row: models.Deployable) -> bool:
     arqs = [handle.arq for handle in row.attach_handles if handle.arq]
     if row.bitstream_id is not None:
         return bool(arqs)
-    return row.function_id is not None and any(GROUP_KEYS.keys() & arq.group.keys() for arq in arqs)
+    return row.function_id is not None and any(_asks_for(arq.group, row) for arq in arqs)
+
+
+def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:
+    """Whether a group asks for a program, or for the trait of the function recorded of the row."""
+    known = (each.value for each in row.attributes if each.key == TRAIT_KEY)
+    required = any(group.get(f"trait:{trait}") == "required" for trait in known)
+    return required or not GROUP_KEYS.keys().isdisjoint(group)
 
 
 def _set_trait(row: models.Deployable) -> None:
@@ -76,9 +84,14 @@ def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
 
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
-    parts = ["CUSTOM_FPGA_FUNCTION_ID", vendor, plain(function_id)]
+    parts = [_TRAIT, vendor, plain(function_id)]
     legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
     return legal[:255]
+
+
+def is_function_trait(trait: str) -> bool:
+    """Whether a trait is that of some function."""
+    return trait.startswith(f"{_TRAIT}_")
 
 
 def same(one: str, other: str | None) -> bool:
