@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from oslo_utils import uuidutils
@@ -10,6 +11,8 @@ from oslo_utils import uuidutils
 from cyborg import db, errors, work
 from cyborg.db import models
 from cyborg.programming import operations, wanted
+
+LOG = logging.getLogger(__name__)
 
 
 class CannotRun(errors.CyborgError):
@@ -104,7 +107,8 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
             session, deployable_uuid, instance, arq.bind_started_ms or 0
         )
         if last is not None and last.state == operations.FAILED:
-            raise CannotRun(f"It could not be programmed with {what}: {last.error}")
+            reason = last.error if last.fault != operations.CONFLICT else _neutral(arq, last.error)
+            raise CannotRun(f"It could not be programmed with {what}: {reason}")
         try:
             operations.request(
                 session,
@@ -113,9 +117,21 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
                 asked_by=f"instance {instance}",
                 instance_uuid=instance,
             )
-        except (errors.Conflict, errors.NotOffered) as exc:
+        except errors.NotOffered as exc:
             raise CannotRun(str(exc)) from exc
+        except errors.Conflict as exc:
+            other = operations.active_on(session, deployable_uuid) is not None
+            reason = _neutral(arq, exc, "being programmed with something else" if other else None)
+            raise CannotRun(
+                f"Deployable {deployable_uuid} cannot be programmed: {reason}"
+            ) from exc
     return False
+
+
+def _neutral(arq: models.Arq, known: object, state: str | None = None) -> str:
+    """What the ARQ's own project is told of a conflict: nothing of those who are in the way."""
+    LOG.info("ARQ %s cannot have its program: %s", arq.uuid, known)
+    return f"it is {state or 'in use'}."
 
 
 def hindrance(deployable_uuid: str) -> str | None:

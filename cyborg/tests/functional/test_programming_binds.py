@@ -70,9 +70,27 @@ def test_a_bind_never_changes_what_another_guest_runs(dynamic: Card, sink: NovaS
 
     failed = dynamic.resolved(second)
     assert failed["state"] == "BindFailed"
-    assert first in failed["state_reason"]
+    # Whose guest that is concerns administrators only.
+    sentence = f"Deployable {dynamic.uuid} cannot be programmed: "
+    assert failed["state_reason"] == f"{sentence}it is in use."
+    refused = dynamic.program(function_id=ZIP)
+    assert refused.status_code == 409
+    assert f"{sentence}ARQ {first} of instance " in refused.text
     assert dynamic.runs()["function_id"] == AES
     until(lambda: sink.events == {first: "completed", second: "failed"})
+
+
+def test_a_bind_does_not_tell_who_has_an_allocation(dynamic: Card) -> None:
+    dynamic.image(ZIP)
+    consumer = models.new_uuid()
+    dynamic.site.placement.allocate(consumer, RP, FPGA=1)
+
+    failed = dynamic.resolved(dynamic.bind(function_id=ZIP))
+
+    assert failed["state"] == "BindFailed"
+    reason = f"It could not be programmed with function {ZIP}: it is in use."
+    assert failed["state_reason"] == reason
+    assert f"Consumer {consumer} has an allocation" in dynamic.operation()["error"]
 
 
 def test_a_guest_does_not_change_its_own_function(dynamic: Card) -> None:
