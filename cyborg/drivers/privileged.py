@@ -16,13 +16,12 @@ import errno
 import os
 import pathlib
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar, cast
 
 from oslo_privsep import capabilities, priv_context
 
-from cyborg.drivers import card_locks, nvme_admin
+from cyborg.drivers import nvme_admin, tool_runs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,8 +53,6 @@ programming = priv_context.PrivContext(
 
 _FPGACONF = "/usr/bin/fpgaconf"
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
-#: How much of what a tool says is kept for the sentence on its failure.
-_SAID_MAX = 500
 
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
@@ -236,7 +233,7 @@ def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
     """
     domain, bus, place = _checked(_ADDRESS, address).split(":")
     device, number = place.split(".")
-    _run_tool(
+    tool_runs.run(
         [
             _FPGACONF,
             *("--segment", f"0x{domain}"),
@@ -258,35 +255,7 @@ def xbmgmt(address: str, bitstream: str, timeout: float, lock: str) -> None:
     """
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
-    _run_tool(command, timeout, _file(lock))
-
-
-def _run_tool(command: list[str], timeout: float, lock: str) -> None:
-    try:
-        with card_locks.taken(pathlib.Path(lock)) as held:
-            done = subprocess.run(  # noqa: S603 - a fixed list; the rest of it was checked
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout,
-                cwd="/",
-                check=False,
-                pass_fds=[held],
-            )
-    except FileNotFoundError as exc:
-        raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
-    except subprocess.TimeoutExpired as exc:
-        sentence = f"{command[0]} did not end within {timeout:g} s: {_tail(exc.output)}"
-        raise OSError(errno.ETIMEDOUT, sentence) from exc
-    if done.returncode:
-        sentence = f"{command[0]} ended with {done.returncode}: {_tail(done.stdout)}"
-        raise OSError(errno.EIO, sentence)
-
-
-def _tail(said: bytes | None) -> str:
-    text = " ".join((said or b"").decode(errors="replace").split())
-    return text[-_SAID_MAX:]
+    tool_runs.run(command, timeout, _file(lock))
 
 
 def _file(path: str) -> str:
