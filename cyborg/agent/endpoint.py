@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from cyborg import errors, rpc
 from cyborg.agent import bitstreams, passes, runs
-from cyborg.drivers import base
+from cyborg.drivers import base, checks
 
 LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Endpoint:
             LOG.exception("Cannot program deployable %s", target.deployable)
             sentence = f"{type(exc).__name__}: {exc}"
             raise rpc.ProgramFailed(sentence, written=True) from exc
-        if not _is_wanted(step.function_id, done.function):
+        if not checks.is_function(step.function_id, done.function):
             sentence = f"Function {done.function} is loaded, not {step.function_id}"
             raise rpc.ProgramFailed(sentence, written=True)
         return rpc.ProgramAnswer(
@@ -207,10 +207,3 @@ class Endpoint:
 
 def _written(sentence: str) -> errors.CyborgError:
     return rpc.ProgramFailed(sentence, written=True)
-
-
-def _is_wanted(wanted: str | None, loaded: str | None) -> bool:
-    """Whether that is loaded which is wanted, as far as both are known."""
-    if wanted is None or loaded is None:
-        return True
-    return wanted.replace("-", "").lower() == loaded.replace("-", "").lower()

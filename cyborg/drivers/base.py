@@ -321,11 +321,16 @@ class Cleanable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTarget:
-    """The deployable that is to be programmed, and its device's control path."""
+    """The deployable that is to be programmed, and its device's control path.
+
+    ``function`` is the id of the function that the bitstream should have, where that is known. A
+    driver that can tell refuses any other before it writes.
+    """
 
     deployable: str
     control_path: ControlPath
     attach_handles: tuple[AttachHandle, ...]
+    function: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,8 +362,9 @@ class BeingWritten(Exception):
 class Programmable(Protocol):
     """Deployables with a ``program_mode`` can be given another function.
 
-    May be run twice, never while a guest has a handle of the deployable, and never for two
-    deployables of one device at once.
+    May be run twice, but never for two deployables of one device at once. No guest has a handle of
+    the deployable, unless the hardware has lost what guests use: then the same is written again
+    under them, and what they have is to stay as it is, such as virtual functions.
     """
 
     def program(self, target: ProgramTarget, bitstream: pathlib.Path) -> Programmed:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every database can store and Placement can name of what a driver reports.
 
-Each function raises a ValueError or a TypeError for anything else.
+Each function but one raises a ValueError or a TypeError for anything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COUNT_MAX = 2**31 - 1
 
 #: Ids of functions and their vendors become parts of a trait.
 _FUNCTION = re.compile(r"[A-Za-z0-9_.-]{0,128}", re.ASCII)
-_FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,64}", re.ASCII)
+_FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,50}", re.ASCII)
 
 
 def fact(key: str, value: object) -> None:
@@ -60,6 +60,13 @@ def function_id(function: str) -> None:
     """The id of a function."""
     if not _FUNCTION.fullmatch(function):
         raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
+
+
+def is_function(expected: str | None, shown: str | None) -> bool:
+    """Whether both ids are of one function, as far as they are known: hyphens mean nothing."""
+    if expected is None or shown is None:
+        return True
+    return expected.replace("-", "").lower() == shown.replace("-", "").lower()
 
 
 def text(field_name: str, value: object, limit: int) -> None:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, bitstream_headers, declarative, pci, privileged, vendor_tools
+from cyborg.drivers import (
+    base,
+    bitstream_headers,
+    declarative,
+    facts,
+    pci,
+    privileged,
+    vendor_tools,
+)
 
 #: Cards by the ids of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -107,7 +115,10 @@ class IntelFpgaDriver(declarative.PciDriver):
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
-        """The device with how it is programmed, and what it shows as loaded."""
+        """The device with how it is programmed, and what it shows as loaded.
+
+        A card of which another driver has a function is given as it is, and not programmed.
+        """
         region = _single_region(function, functions)
         written = vendor_tools.is_running(self.conf, function.address)
         if written or region is not None:
@@ -117,6 +128,9 @@ class IntelFpgaDriver(declarative.PciDriver):
         if function.address not in self._single:
             return device
         (deployable,) = device.deployables
+        if vendor_tools.left_out(deployable.attach_handles, _parts(function)):
+            shown = region if not written else None
+            return replace(device, deployables=(_with_trait(deployable, shown),))
         # Whoever has one of several handles must not see another's change what all run.
         alone = len(deployable.attach_handles) == 1
         programmable = replace(
@@ -130,11 +144,15 @@ class IntelFpgaDriver(declarative.PciDriver):
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream by ``fpgaconf``; sysfs shows what is loaded then."""
         wanted = bitstream_headers.gbs(bitstream)
+        vendor_tools.refuse_another(target, wanted.afu_id)
         address = pci.join(target.control_path.cpid_info)
         vendor_tools.refuse_running(self.conf, address)
-        region = _region_now(address)
-        if region is None:
+        functions = pci.scan()
+        card = functions.get(address)
+        region = _single_region(card, functions) if card is not None else None
+        if card is None or region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
+        vendor_tools.refuse_part(target, _parts(card))
         if region.interface_id not in {None, wanted.interface_id}:
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
@@ -169,6 +187,19 @@ def _single_region(card: pci.Function, functions: pci.Snapshot) -> _Region | Non
     """The card's region, if it shows one, and what is loaded there."""
     regions = _regions(card, functions)
     return regions[0] if len(regions) == 1 and regions[0].function is not None else None
+
+
+def _parts(card: pci.Function) -> Sequence[str]:
+    """The functions that are given out of a card, which run one program."""
+    return card.vfs or (card.address,)
+
+
+def _with_trait(deployable: base.Deployable, region: _Region | None) -> base.Deployable:
+    """The deployable with the trait of the function that it runs, which no conductor makes."""
+    if region is None or not region.function:
+        return deployable
+    trait = facts.trait(f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.function}")
+    return replace(deployable, traits=(*deployable.traits, trait))
 
 
 def _region_now(address: str) -> _Region | None:

@@ -7,11 +7,11 @@ A tool goes on when its agent dies, and the next agent leaves the card alone unt
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_locks
+from cyborg.drivers import base, card_locks, checks, pci
 
 
 def is_running(conf: cfg.ConfigOpts, address: str) -> bool:
@@ -37,8 +37,8 @@ def write(
     """Have the tool, a function of :mod:`cyborg.drivers.privileged`, load a bitstream.
 
     :raises NothingWritten: there is no such tool, or no place for the lock
-    :raises BeingWritten: another one writes the card
-    :raises OSError: it has failed
+    :raises BeingWritten: another one writes the card, or something that the tool has left behind
+    :raises OSError: it has failed, and nothing of it runs any more
     """
     lock = _lock(conf, address)
     try:
@@ -52,12 +52,47 @@ def write(
         raise _being_written(conf, address) from exc
     except FileNotFoundError as exc:
         raise base.NothingWritten(str(exc)) from exc
+    except OSError as exc:
+        if is_running(conf, address):
+            raise _being_written(conf, address, exc) from exc
+        raise
+    refuse_running(conf, address)
 
 
-def _being_written(conf: cfg.ConfigOpts, address: str) -> base.BeingWritten:
-    return base.BeingWritten(
+def refuse_another(target: base.ProgramTarget, function: str) -> None:
+    """Return where the bitstream has the function that is expected of it.
+
+    :raises NothingWritten: it has another one
+    """
+    if not checks.is_function(target.function, function):
+        raise base.NothingWritten(
+            f"The bitstream is of function {function}, and its image says {target.function}"
+        )
+
+
+def left_out(handles: Iterable[base.AttachHandle], parts: Collection[str]) -> list[str]:
+    """The functions of a card that are not among the handles: others may have those."""
+    return sorted(set(parts) - {pci.join(handle.attach_info) for handle in handles})
+
+
+def refuse_part(target: base.ProgramTarget, parts: Collection[str]) -> None:
+    """Return where the deployable has all functions of its card, which run one program.
+
+    :raises NothingWritten: others may have one of them
+    """
+    if others := left_out(target.attach_handles, parts):
+        raise base.NothingWritten(
+            f"PCI function {others[0]} is not of this deployable, and runs what is written to it"
+        )
+
+
+def _being_written(
+    conf: cfg.ConfigOpts, address: str, failure: OSError | None = None
+) -> base.BeingWritten:
+    sentence = (
         f"A tool that was started before writes card {address}; it has {_lock(conf, address)} open"
     )
+    return base.BeingWritten(f"{sentence}: {failure}" if failure else sentence)
 
 
 def _lock(conf: cfg.ConfigOpts, address: str) -> pathlib.Path:

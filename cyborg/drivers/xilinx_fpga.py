@@ -55,9 +55,14 @@ class XilinxFpgaDriver(declarative.PciDriver):
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
-        """The device with how it is programmed, and what its user's driver shows as loaded."""
+        """The device with how it is programmed, and what its user's driver shows as loaded.
+
+        A card of which another driver has a function is given as it is, and not programmed.
+        """
         (deployable,) = device.deployables
         place = pci.join(device.control_path.cpid_info)
+        if vendor_tools.left_out(deployable.attach_handles, _slot(place, functions)):
+            return device
         written = vendor_tools.is_running(self.conf, place)
         programmable = replace(
             deployable,
@@ -77,12 +82,14 @@ class XilinxFpgaDriver(declarative.PciDriver):
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream by ``xbmgmt``, whose word counts where sysfs shows nothing."""
         wanted = bitstream_headers.xclbin(bitstream)
+        vendor_tools.refuse_another(target, wanted)
         address = pci.join(target.control_path.cpid_info)
         vendor_tools.refuse_running(self.conf, address)
+        vendor_tools.refuse_part(target, _slot(address, pci.scan()))
         vendor_tools.write(self.conf, privileged.xbmgmt, address, bitstream)
         shown = _loaded(address, pci.scan())
         if shown is None:
-            return base.Programmed(function=None, verified_by="exit status of xbmgmt")
+            return base.Programmed(function=wanted, verified_by="exit status of xbmgmt")
         if shown != wanted:
             raise RuntimeError(f"FPGA {address} shows {shown} as loaded, not {wanted}")
         return base.Programmed(function=shown, verified_by="xclbinuuid in sysfs")
@@ -95,6 +102,12 @@ def _loaded(place: str, functions: pci.Snapshot) -> str | None:
     if not text:
         return None
     return "" if _NOTHING_LOADED.fullmatch(text) else text
+
+
+def _slot(place: str, functions: pci.Snapshot) -> list[str]:
+    """The functions of the card with a function here: one program is for all of them."""
+    slot = place.rpartition(".")[0]
+    return [address for address in functions if address.rpartition(".")[0] == slot]
 
 
 def _user(place: str) -> str:

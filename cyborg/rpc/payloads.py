@@ -160,6 +160,7 @@ class ProgramStep:
             deployable=self.deployable,
             control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
             attach_handles=self.attach_handles,
+            function=self.function_id,
         )
 
     def to_wire(self) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
@@ -12,8 +16,8 @@ def handle(address: str) -> base.AttachHandle:
     return base.AttachHandle(attach_type="PCI", attach_info=pci.split(address))
 
 
-def found(simulated, driver: str) -> tuple[base.Device, ...]:
-    (only,) = simulated.call(passes.run, [driver])
+def found(simulated, driver: str, *others: str, text: str = "") -> tuple[base.Device, ...]:
+    (only,) = simulated.call(passes.run, [driver, *others], text)
     assert only.errors == {}
     return only.devices[driver]
 
@@ -103,6 +107,26 @@ def test_one_region_has_a_handle_for_each_virtual_function(simulate):
     assert deployable.program_mode == "single-program"
 
 
+@pytest.mark.parametrize("others", [[0], [2], [0, 1]])
+@pytest.mark.parametrize("is_excluded", [True, False])
+def test_a_card_of_which_another_has_a_part_is_not_programmed(simulate, others, is_excluded):
+    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+    vfs = simulated.vfs(simulated.card("pac-a10"))
+    group = "[intel_fpga_driver]" if is_excluded else "[pci]"
+    specs = [json.dumps({"address": vfs[each], "exclude": is_excluded}) for each in others]
+    text = "\n".join([group, *(f"device_spec = {spec}" for spec in specs)])
+
+    (device,) = found(simulated, "intel_fpga_driver", "pci_driver", text=text)
+
+    (deployable,) = device.deployables
+    rest = [vf for number, vf in enumerate(vfs) if number not in others]
+    assert deployable.attach_handles == tuple(handle(vf) for vf in rest)
+    assert deployable.num_accelerators == len(rest)
+    assert (deployable.program_mode, deployable.function) == (None, None)
+    # What it runs cannot be changed, as on any such card.
+    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B" in deployable.traits
+
+
 class TestXilinx(contract.SimulatedDriverContract):
     entry_point = "xilinx_fpga_driver"
     recorded = "xilinx"
@@ -143,6 +167,25 @@ class TestXilinx(contract.SimulatedDriverContract):
 
         assert ailing.unhealthy == f"PCI function {user} is missing from the bus"
         assert {device.unhealthy for device in others} == {None}
+
+
+@pytest.mark.parametrize(
+    ("group", "other", "own"),
+    [("pci", "1", "0"), ("xilinx_fpga_driver", "0", "1"), ("xilinx_fpga_driver", "1", "0")],
+)
+def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
+    simulate, group, other, own
+):
+    simulated = simulate({"cards": ["u250"]})
+    slot = simulated.card("u250")[:-1]
+    spec = json.dumps({"address": f"{slot}{other}", "exclude": group != "pci"})
+    text = f"[{group}]\ndevice_spec = {spec}"
+
+    (device,) = found(simulated, "xilinx_fpga_driver", "pci_driver", text=text)
+
+    (deployable,) = device.deployables
+    assert deployable.attach_handles == (handle(f"{slot}{own}"),)
+    assert (deployable.program_mode, deployable.function) == (None, None)
 
 
 class TestInspur(contract.SimulatedDriverContract):

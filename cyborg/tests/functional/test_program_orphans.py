@@ -24,6 +24,7 @@ from cyborg.tests.functional.test_program_tools import (
     OLD,
     XCLBIN,
     gbs,
+    handles,
     port_of,
     settings,
     tool,  # noqa: F401
@@ -49,7 +50,7 @@ def ask(driver: str, state: str, address: str) -> str:
         deployable_uuid=str(uuid.UUID(int=1)),
         cpid_type="PCI",
         cpid_info=pci.split(address),
-        attach_handles=(),
+        attach_handles=handles(address),
         image_uuid=bitstream.name.partition(".")[0],
         size=bitstream.stat().st_size,
         hash_algo="sha512",

@@ -51,8 +51,29 @@ def settings(state: str, timeout: int = 60) -> str:
     return f"[DEFAULT]\nstate_path = {state}\n[programming]\ntool_timeout = {timeout}\n"
 
 
-def attempt(name: str, tool: str, bitstream: str, address: str, timeout: int = 60) -> str:
-    """Program a card on the host that this process sees; what came of it, in words."""
+def handles(address: str) -> tuple[base.AttachHandle, ...]:
+    """By what the card at this address is given out on the host that this process sees."""
+    functions = pci.scan()
+    slot = [each for each in functions if each.rpartition(".")[0] == address.rpartition(".")[0]]
+    return tuple(
+        base.AttachHandle(attach_type="PCI", attach_info=pci.split(each))
+        for each in functions[address].vfs or slot
+    )
+
+
+def attempt(
+    name: str,
+    tool: str,
+    bitstream: str,
+    address: str,
+    timeout: int = 60,
+    function: str | None = None,
+    without: str | None = None,
+) -> str:
+    """Program a card on the host that this process sees; what came of it, in words.
+
+    ``function`` is what the image says, and ``without`` a function that another driver has.
+    """
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
     state = pathlib.Path(bitstream).parent / "state"
@@ -62,7 +83,14 @@ def attempt(name: str, tool: str, bitstream: str, address: str, timeout: int = 6
         "xilinx": xilinx_fpga.XilinxFpgaDriver,
     }
     path = base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address))
-    target = base.ProgramTarget(deployable="host-1_card", control_path=path, attach_handles=())
+    target = base.ProgramTarget(
+        deployable="host-1_card",
+        control_path=path,
+        attach_handles=tuple(
+            each for each in handles(address) if pci.join(each.attach_info) != without
+        ),
+        function=function,
+    )
     try:
         done = drivers[name](conf).program(target, pathlib.Path(bitstream))
     except Exception as exc:  # noqa: BLE001 - whatever a driver raises
@@ -84,13 +112,22 @@ def program(simulate, tool, tmp_path) -> Callable[..., str]:
     """Program the host's card with a file of that content while the tool behaves so."""
 
     def program(
-        simulated, name: str, card: str, data: bytes, behaviour: str = "", timeout: int = 60
+        simulated,
+        name: str,
+        card: str,
+        data: bytes,
+        behaviour: str = "",
+        timeout: int = 60,
+        function: str | None = None,
+        without: str | None = None,
     ) -> str:
         (tmp_path / "behaviour").write_text(behaviour)
         bitstream = tmp_path / "bitstream"
         bitstream.write_bytes(data)
+        place = simulated.card(card)
+        file = str(bitstream)
         return simulated.call(
-            attempt, name, str(tool), str(bitstream), simulated.card(card), timeout
+            attempt, name, str(tool), file, place, timeout, function, without
         )
 
     return program
@@ -235,7 +272,9 @@ def test_a_xilinx_card_is_programmed_by_xbmgmt(xilinx, program, tool, tmp_path):
 def test_where_sysfs_shows_nothing_the_tool_is_believed(xilinx, program):
     assert reports(xilinx, "xilinx_fpga_driver") == [("dynamic", None)]
 
-    assert program(xilinx, "xilinx", "u250", xclbin()) == "None by exit status of xbmgmt"
+    done = program(xilinx, "xilinx", "u250", xclbin())
+
+    assert done == f"{XCLBIN} by exit status of xbmgmt"
 
 
 def test_another_program_than_was_written_is_a_failure(xilinx, program):
