@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import jsonschema
 import pytest
@@ -17,142 +17,19 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.drivers import base
-from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import steps, wanted
+from cyborg.programming import steps
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
-
-FUNCTIONS = ("aes", "zip")
-#: Images of functions by their names; the second of one is newer.
-IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
-_NAMES = {uuid: name for name, uuid in IMAGES.items()}
-#: What is asked for, by a name.
-PROGRAMS = {
-    **{name: wanted.Wanted(function_id=name) for name in FUNCTIONS},
-    **{name: wanted.Wanted(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
-    "image of aes": wanted.Wanted(image_name="aes"),
-    "named zip": wanted.Wanted(function_name="Zip"),
-}
-PROFILES = {
-    "any": {},
-    **{name: {"accel:function_id": name} for name in FUNCTIONS},
-    "aes-2": {"accel:bitstream_id": IMAGES["aes-2"]},
-    "named aes": {"accel:function_name": "Aes"},
-}
-
-
-def function_of(image: str) -> str:
-    """The function of an image; none where there is no image."""
-    return _NAMES[image].partition("-")[0] if image else ""
-
-
-@dataclass(slots=True)
-class Fpga:
-    """A card as it is, whoever knows."""
-
-    letter: str
-    mode: str
-    handles: int
-    #: Whether its handles are prepared for each use, and cleaned after it.
-    stepped: bool = False
-    #: The image of what the hardware runs.
-    image: str = ""
-    #: What it ran when its program was lost, until it is known for sure what it runs.
-    before: str = ""
-    #: What a process that outlived its agent still writes.
-    child: str | None = None
-    #: It was lost, and Placement has not been told: nobody has looked, or nobody has said so.
-    lost: bool = False
-    looked_at: bool = True
-    losses: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"host-1_{self.letter}"
-
-    @property
-    def provider(self) -> str:
-        return provider_uuid(self.name)
-
-    @property
-    def loaded(self) -> str:
-        """The function that the hardware shows."""
-        return function_of(self.image)
-
-    @property
-    def numbers(self) -> range:
-        """Of its handles."""
-        first = ord(self.letter) * 4
-        return range(first, first + self.handles)
-
-    def device(self) -> base.Device:
-        """The card as its driver finds it."""
-        part = hosts.deployable(
-            self.name,
-            self.numbers,
-            program_mode=self.mode,
-            function=self.loaded,
-            function_vendor="FAKE",
-            prepares=self.stepped,
-            cleans=self.stepped,
-        )
-        return hosts.device(self.letter, part)
-
-    def lose(self) -> None:
-        """The power fails; whatever writes it fails too."""
-        self.before = self.image or self.before
-        self.image, self.child = "", None
-        self.lost, self.looked_at, self.losses = True, False, self.losses + 1
-
-    def end_child(self) -> None:
-        """What still writes it has written."""
-        if self.child is not None:
-            self.image, self.child = self.child, None
-
-
-@dataclass(slots=True)
-class Guest:
-    """An instance as Nova sees it, and what it was promised."""
-
-    uuid: str
-    arq: str
-    card: Fpga
-    #: What it asked for.
-    function: str | None
-    image: str | None
-    #: The image that its card ran when it was given a handle.
-    got: str | None = None
-
-    def is_served_by(self, image: str) -> bool:
-        """Whether that is what it asked for."""
-        return self.function in {None, function_of(image)} and self.image in {None, image}
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A report under way, and how often each card had lost its program when it was looked at."""
-
-    report: rpc.HostReport
-    losses: dict[str, int]
-
-
-class Record(NamedTuple):
-    """What a deployable is recorded to run; nothing is None."""
-
-    image: str | None
-    function: str | None
-    function_name: str | None
-
-    def holds(self, image: str) -> bool:
-        """Whether that is the image which it runs, as far as the record says anything."""
-        function = function_of(image)
-        return (
-            self.image in {None, image}
-            and self.function in {None, function}
-            and self.function_name in {None, function.title()}
-        )
+from cyborg.tests.programmed_cards import (
+    IMAGES,
+    PROFILES,
+    Fpga,
+    Guest,
+    Pass,
+    Record,
+    function_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +78,8 @@ class Fpgas(Cloud):
         self.finds = True
         #: Which agent it is, and how often it has looked at the hardware.
         self.started, self.passes = 1, 0
+        #: Whom Placement has given some of a card, and who have not asked Cyborg for it yet.
+        self.claimed: list[Guest] = []
         #: Numbers of the handles that are prepared for a guest.
         self.prepared: set[int] = set()
         #: Whether somebody tells Placement as soon as an operation waits for that.
@@ -228,7 +107,11 @@ class Fpgas(Cloud):
         report = hosts.report(
             *(card.device() for card in self.fpgas.values()), order=(self.started, self.passes)
         )
-        return Pass(report, {letter: card.losses for letter, card in self.fpgas.items()})
+        misread = frozenset(each.letter for each in self.fpgas.values() if each.misread)
+        for card in self.fpgas.values():
+            card.misread = False
+        losses = {letter: card.losses for letter, card in self.fpgas.items()}
+        return Pass(report, losses, misread)
 
     def run_program(
         self, conf: cfg.ConfigOpts, host: str, step: rpc.ProgramStep, timeout: float
@@ -320,7 +203,9 @@ class Fpgas(Cloud):
         known = self.look().records[card.name].image is not None
         assert not in_use or image == card.before or not known
         assert not in_use or function_of(image) == function_of(card.before)
-        # Nor can anybody be given it.
+        # Nor has anybody been given it, or can be.
+        puts_back = card.before and function_of(image) == function_of(card.before)
+        assert puts_back or all(each.card is not card for each in self.claimed)
         assert self.free(card) == 0
         return in_use
 
@@ -342,6 +227,18 @@ class Fpgas(Cloud):
     def free(self, card: Fpga) -> int:
         """How many of the card's handles Placement reserves for nobody."""
         return self.placement.shows("FPGA").get(card.provider, (0, frozenset()))[0]
+
+    def claim(self, guest: Guest) -> bool:
+        """Have Placement give some of its card to the guest, where it has what that needs."""
+        provider = guest.card.provider
+        if provider not in self.placement.candidates("FPGA"):
+            return False
+        keys = PROFILES[guest.profile]
+        required = {key.partition(":")[2] for key in keys if key.startswith("trait:")}
+        if not required <= self.placement.shows("FPGA")[provider][1]:
+            return False
+        self.placement.allocate(guest.uuid, provider, FPGA=1)
+        return True
 
     def find_image(self, conf: cfg.ConfigOpts, **what: str | None) -> glance.Image:
         """Glance's side."""

@@ -17,17 +17,17 @@ from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
 from cyborg.tests.cloud import DEATHS, Killed
-from cyborg.tests.programmed_host import (
+from cyborg.tests.programmed_cards import (
     FUNCTIONS,
     IMAGES,
     PROFILES,
     PROGRAMS,
     Fpga,
-    Fpgas,
     Guest,
     Pass,
     function_of,
 )
+from cyborg.tests.programmed_host import Fpgas
 
 LETTERS = st.sampled_from("abc")
 #: Mostly the usual thing.
@@ -36,6 +36,7 @@ USUALLY = st.integers(0, 3).map(bool)
 AGENTS = st.sampled_from(
     ["works"] * 3 + ["fails at the start", "fails", "is away", "is not heard", "dies"]
 )
+INCIDENTS = ("loss", "child", "image", "status", "allocations", "misread", "glance")
 #: A card, a device profile, and whether Placement is asked.
 BOOTS = st.tuples(LETTERS, st.sampled_from(sorted(PROFILES)), st.booleans())
 
@@ -91,6 +92,9 @@ class Machine(stateful.RuleBasedStateMachine):
         for card in self.cards.values():
             if seen.losses[card.letter] == card.losses:
                 card.looked_at = True
+            if card.letter in seen.misread:
+                # What it runs may be written again.
+                card.before = card.before or card.image
 
     @stateful.rule(how=AGENTS, tells=USUALLY)
     def change_the_agent(self, how: str, *, tells: bool) -> None:
@@ -114,11 +118,7 @@ class Machine(stateful.RuleBasedStateMachine):
         else:
             self.cloud.meanwhile = happen
 
-    @stateful.rule(
-        what=st.sampled_from(["loss", "child", "image", "status", "allocations"]),
-        letter=LETTERS,
-        works=USUALLY,
-    )
+    @stateful.rule(what=st.sampled_from(INCIDENTS), letter=LETTERS, works=USUALLY)
     def happen(self, what: str, letter: str, *, works: bool) -> None:
         """Something that nobody is told of at once, or that is rare."""
         card = self.cards[letter]
@@ -131,6 +131,10 @@ class Machine(stateful.RuleBasedStateMachine):
             self.cloud.newest["aes"] = IMAGES["aes-2"]
         elif what == "status":
             self._set_status(card)
+        elif what == "misread":
+            card.misread = True
+        elif what == "glance":
+            self.cloud.finds = not self.cloud.finds
         else:
             self.drop_allocations()
         self._go_on(works=works)
@@ -175,26 +179,42 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def _boot(self, letter: str, profile: str, *, claims: bool) -> None:
         """Nova claims first, and does not go on without; other consumers do not ask Placement."""
-        card = self.cards[letter]
-        consumer = models.new_uuid()
-        if claims:
-            if card.provider not in self.cloud.placement.candidates("FPGA"):
-                return
-            self.cloud.placement.allocate(consumer, card.provider, FPGA=1)
-        (arq,) = service.create(self.cloud.ctx, profile)
-        asks = PROFILES[profile]
-        function = asks.get("accel:function_id") or asks.get("accel:function_name", "").lower()
-        guest = Guest(consumer, arq.uuid, card, function or None, asks.get("accel:bitstream_id"))
+        guest = Guest(models.new_uuid(), "", self.cards[letter], profile)
+        if not claims or self.cloud.claim(guest):
+            self._bind(guest)
+
+    def _bind(self, guest: Guest) -> None:
+        (arq,) = service.create(self.cloud.ctx, guest.profile)
+        guest.arq = arq.uuid
         target = binding.BindTarget(
-            hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=consumer
+            hostname=hosts.ROOT, device_rp_uuid=guest.card.provider, instance_uuid=guest.uuid
         )
         try:
             binding.request_changes(self.cloud.ctx, {arq.uuid: target}, [])
         except errors.CyborgError:
             release.delete_arqs(self.cloud.ctx, [arq.uuid])
-            self.cloud.placement.release(consumer)
+            self.cloud.placement.release(guest.uuid)
         else:
             self.guests.append(guest)
+
+    @stateful.rule(letter=LETTERS, profile=st.sampled_from(sorted(PROFILES)), works=USUALLY)
+    def claim(self, letter: str, profile: str, *, works: bool) -> None:
+        """Nova has a place for a guest, and is slow to go on."""
+        guest = Guest(models.new_uuid(), "", self.cards[letter], profile)
+        if self.cloud.claim(guest):
+            self.cloud.claimed.append(guest)
+        self._go_on(works=works)
+
+    @stateful.rule(goes_on=USUALLY, works=USUALLY)
+    def follow_claims(self, *, goes_on: bool, works: bool) -> None:
+        """It goes on, or has given up."""
+        claimed, self.cloud.claimed = self.cloud.claimed, []
+        for guest in claimed:
+            if goes_on:
+                self._bind(guest)
+            else:
+                self.cloud.placement.release(guest.uuid)
+        self._go_on(works=works)
 
     @stateful.rule(number=st.integers(0, 9), forced=st.booleans(), works=USUALLY)
     def delete(self, number: int, *, forced: bool, works: bool) -> None:
@@ -221,16 +241,19 @@ class Machine(stateful.RuleBasedStateMachine):
         function=st.sampled_from(FUNCTIONS),
         free=st.integers(0, 4),
         devices=st.integers(1, 3),
+        image=st.booleans(),
         works=USUALLY,
     )
-    def want_slots(self, function: str, free: int, devices: int, *, works: bool) -> None:
+    def want_slots(
+        self, function: str, free: int, devices: int, *, works: bool, image: bool = False
+    ) -> None:
         """The pool of the function is made, changed, or deleted where nothing is to be free."""
         known = [pool.row for pool in pools.list_pools() if pool.row.name == function]
         spec = pools.Spec(
             name=function,
             description=None,
             function_id=function,
-            image_uuid=None,
+            image_uuid=self.cloud.newest[function] if image else None,
             hosts=None,
             traits=(),
             free=free,
@@ -287,8 +310,10 @@ class Machine(stateful.RuleBasedStateMachine):
         """All is well and nothing changes any more."""
         self.steps = 0
         self.cloud.live()
+        self.cloud.finds = True
         for card in self.cards.values():
             card.end_child()
+            card.misread = False
         busy, rounds = True, 0
         while busy:
             before = self.cloud.pieces_done
@@ -366,6 +391,7 @@ class Machine(stateful.RuleBasedStateMachine):
             guest.got = card.image
         elif card.image != guest.got:
             assert not card.image
-            # It is in doubt until it is back, or could not be put back.
+            # It is in doubt until it is back, where somebody has asked for it.
             row = self._row(card)
-            assert card.lost or row.in_doubt or row.function_id is None
+            asked = guest.function or guest.image
+            assert card.lost or row.in_doubt or not (asked or row.function_id)

@@ -11,7 +11,8 @@ from cyborg.arqs import invariants, removal
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import operations
-from cyborg.tests.programmed_host import IMAGES, PROGRAMS, Fpga, Fpgas
+from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
+from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
 
 

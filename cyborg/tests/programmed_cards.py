@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards with FPGAs as they are, whoever knows, the images for them, and who uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cyborg import rpc
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import programs
+from cyborg.inventory.changes import provider_uuid
+from cyborg.programming import wanted
+from cyborg.tests import hosts
+
+FUNCTIONS = ("aes", "zip")
+#: Images of functions by their names; the second of one is newer.
+IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
+_NAMES = {uuid: name for name, uuid in IMAGES.items()}
+#: What is asked for, by a name.
+PROGRAMS = {
+    **{name: wanted.Wanted(function_id=name) for name in FUNCTIONS},
+    **{name: wanted.Wanted(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
+    "image of aes": wanted.Wanted(image_name="aes"),
+    "named zip": wanted.Wanted(function_name="Zip"),
+}
+PROFILES = {
+    "any": {},
+    **{name: {"accel:function_id": name} for name in FUNCTIONS},
+    "aes-2": {"accel:bitstream_id": IMAGES["aes-2"]},
+    "named aes": {"accel:function_name": "Aes"},
+    "needs aes": {f"trait:{programs.function_trait('FAKE', 'aes')}": "required"},
+}
+
+
+def function_of(image: str) -> str:
+    """The function of an image; none where there is no image."""
+    return _NAMES[image].partition("-")[0] if image else ""
+
+
+@dataclass(slots=True)
+class Fpga:
+    """A card as it is, whoever knows."""
+
+    letter: str
+    mode: str
+    handles: int
+    #: Whether its handles are prepared for each use, and cleaned after it.
+    stepped: bool = False
+    #: The image of what the hardware runs.
+    image: str = ""
+    #: What it ran when its program was lost, until it is known for sure what it runs.
+    before: str = ""
+    #: What a process that outlived its agent still writes.
+    child: str | None = None
+    #: It was lost, and Placement has not been told: nobody has looked, or nobody has said so.
+    lost: bool = False
+    looked_at: bool = True
+    losses: int = 0
+    #: Whether the next look at it will show nothing, whatever it runs.
+    misread: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"host-1_{self.letter}"
+
+    @property
+    def provider(self) -> str:
+        return provider_uuid(self.name)
+
+    @property
+    def loaded(self) -> str:
+        """The function that the hardware shows."""
+        return function_of(self.image)
+
+    @property
+    def numbers(self) -> range:
+        """Of its handles."""
+        first = ord(self.letter) * 4
+        return range(first, first + self.handles)
+
+    def device(self) -> base.Device:
+        """The card as its driver finds it."""
+        part = hosts.deployable(
+            self.name,
+            self.numbers,
+            program_mode=self.mode,
+            function="" if self.misread else self.loaded,
+            function_vendor="FAKE",
+            prepares=self.stepped,
+            cleans=self.stepped,
+        )
+        return hosts.device(self.letter, part)
+
+    def lose(self) -> None:
+        """The power fails; whatever writes it fails too."""
+        self.before = self.image or self.before
+        self.image, self.child = "", None
+        self.lost, self.looked_at, self.losses = True, False, self.losses + 1
+
+    def end_child(self) -> None:
+        """What still writes it has written."""
+        if self.child is not None:
+            self.image, self.child = self.child, None
+
+
+@dataclass(slots=True)
+class Guest:
+    """An instance as Nova sees it, and what it was promised."""
+
+    uuid: str
+    arq: str
+    card: Fpga
+    profile: str
+    #: The image that its card ran when it was given a handle.
+    got: str | None = None
+
+    @property
+    def function(self) -> str | None:
+        """The function that it asked for."""
+        if self.profile == "needs aes":
+            return "aes"
+        asks = PROFILES[self.profile]
+        return asks.get("accel:function_id") or asks.get("accel:function_name", "").lower() or None
+
+    @property
+    def image(self) -> str | None:
+        """The image that it asked for."""
+        return PROFILES[self.profile].get("accel:bitstream_id")
+
+    def is_served_by(self, image: str) -> bool:
+        """Whether that is what it asked for; a card with one program gives nothing without it."""
+        asked = self.function in {None, function_of(image)} and self.image in {None, image}
+        return asked and bool(image or self.card.mode == base.DYNAMIC)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A report under way, and how often each card had lost its program when it was looked at."""
+
+    report: rpc.HostReport
+    losses: dict[str, int]
+    #: The letters of those that were misread.
+    misread: frozenset[str]
+
+
+class Record(NamedTuple):
+    """What a deployable is recorded to run; nothing is None."""
+
+    image: str | None
+    function: str | None
+    function_name: str | None
+
+    def holds(self, image: str) -> bool:
+        """Whether that is the image which it runs, as far as the record says anything."""
+        function = function_of(image)
+        return (
+            self.image in {None, image}
+            and self.function in {None, function}
+            and self.function_name in {None, function.title()}
+        )
