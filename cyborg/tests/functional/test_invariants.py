@@ -10,6 +10,7 @@ from oslo_config import cfg
 from cyborg import context, db, notifications, work
 from cyborg.arqs import instances, invariants
 from cyborg.db import models
+from cyborg.programming import pools
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [
@@ -17,6 +18,18 @@ pytestmark = [
     pytest.mark.every_database,
     pytest.mark.makes_up_rows,
 ]
+
+
+POOL = pools.Spec(
+    name="p",
+    description=None,
+    function_id="aes",
+    image_uuid=None,
+    hosts=None,
+    traits=(),
+    free=1,
+    max_devices=1,
+)
 
 
 def _change(model: type[models.Base], **values: object) -> None:
@@ -106,10 +119,14 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
     with db.reader() as session:
         instance = session.scalar(sa.select(models.Arq.instance_uuid))
         handle = session.scalars(sa.select(models.AttachHandle.uuid)).one()
+        deployable = session.scalars(sa.select(models.Deployable.uuid)).one()
     assert instance is not None
+    _want(work.BIND, instance)
     _want(work.NOVA_EVENT, instance)
     _want(work.HOST_STEP, handle)
+    _want(work.PROGRAM, deployable)
     _want(work.PLACEMENT, "host-1")
+    _want(work.FUNCTION_POOL, pools.create_pool(POOL).uuid)
     assert invariants.orphans() == []
 
 
