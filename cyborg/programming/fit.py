@@ -45,6 +45,13 @@ def misfit(
         except ValueError:
             return f"its {key} is no text of at most {checks.NAME_MAX} characters."
     facts = _Facts(device, deployable, attributes)
+    try:
+        checks.function_id(image.function_id or "")
+    except ValueError:
+        return (
+            f"its {glance.FUNCTION_ID} is no id of a function: use letters, digits, '_', '.' and "
+            "'-', 128 at most."
+        )
     own, function, name = image.properties, image.function_id, image.function_name
     for key, fits in (
         (glance.VENDOR, facts.is_vendor),

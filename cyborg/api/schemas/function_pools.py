@@ -10,14 +10,19 @@ from cyborg.programming import pools
 _DESCRIPTION_MAX = 65535
 #: The most slots that one pool may want.
 _SLOTS_MAX = 100000
+_FUNCTION_MAX = 128
 
 _NAME: fields.Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}
+#: What drivers may show as loaded, and more than hyphens: those mean nothing.
 _FUNCTION: fields.Schema = {
     "type": "string",
     "minLength": 1,
-    "maxLength": arguments.TEXT_MAX,
-    "pattern": r"^\s*[^-\s]",
-    "refusal": {"pattern": "{field} must be the id of a function."},
+    "maxLength": _FUNCTION_MAX,
+    "pattern": r"^\s*-*[A-Za-z0-9_.][A-Za-z0-9_.-]*\s*$",
+    "refusal": {
+        "pattern": "{field} must be the id of a function. "
+        "Use letters, digits, '_', '.' and '-', and not hyphens alone.",
+    },
 }
 _COUNT: fields.Schema = {"type": "integer", "minimum": 0}
 _TRAIT: fields.Schema = {

@@ -23,6 +23,7 @@ from cyborg.tests import hosts
         {"program_mode": "dynamic", "function": "a b"},
         {"program_mode": "dynamic", "function": "a" * 129},
         {"program_mode": "dynamic", "function_vendor": "intel"},
+        {"program_mode": "dynamic", "function_vendor": "V" * 51},
     ],
 )
 def test_a_deployable_that_cannot_be_stored_is_refused(changes: dict[str, object]) -> None:
