@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, work
 from cyborg.db import models, program_models
 from cyborg.programming import operations, slots
 
@@ -53,7 +53,7 @@ def choose(session: orm.Session, search: Search, most: int) -> list[Candidate]:
     SELECTs.
     """
     needy = [pool_id for pool_id, spare in search.surplus.items() if not spare]
-    size = sa.func.count(_HANDLE.id)
+    size = slots.size()
     runs_nothing = sa.and_(
         _DEPLOYABLE.function_plain.is_(None), _DEPLOYABLE.bitstream_id.is_(None)
     )
@@ -67,7 +67,14 @@ def choose(session: orm.Session, search: Search, most: int) -> list[Candidate]:
         _others(search)
         .with_only_columns(_DEPLOYABLE.id, _DEPLOYABLE.uuid, size)
         .join(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
-        .where(~_is_withheld(), ~_is_busy(), ~_is_held(), ~_is_of(needy), ~_failed(search))
+        .where(
+            _DEPLOYABLE.num_accelerators > 0,
+            ~_is_withheld(),
+            ~_is_busy(),
+            ~_is_held(),
+            ~_is_of(needy),
+            ~_failed(search),
+        )
         .group_by(_DEPLOYABLE.id, _DEVICE.id, _HOST.id)
         .order_by(*order)
         .limit(_CONSIDERED)
@@ -124,7 +131,9 @@ def explain(session: orm.Session, search: Search) -> str:
     }
     which = sa.case(*((holds, name) for name, holds in found.items()), else_=_LARGE)
     inner = _others(search).with_only_columns(which.label("why"))
-    inner = inner.where(sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id))
+    # What has vanished has no accelerators any more.
+    offers = sa.or_(_DEPLOYABLE.num_accelerators > 0, _is_withheld())
+    inner = inner.where(sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id), offers)
     each = inner.subquery()
     query = sa.select(each.c.why, sa.func.count()).group_by(each.c.why).order_by(each.c.why)
     counts: list[tuple[str, int]] = [(row[0], row[1]) for row in session.execute(query)]
@@ -146,6 +155,25 @@ def _last_error(session: orm.Session, search: Search, counts: Mapping[str, int])
         .limit(1)
     )
     return f"The last failure: {session.scalar(query)}"
+
+
+def stalls(
+    session: orm.Session, pool: program_models.FunctionPool, patience_ms: int
+) -> str | None:
+    """What keeps the operations of a pool that are stalled, or None. From one SELECT."""
+    row = models.Work
+    query = (
+        sa.select(row.last_error, sa.func.count().over())
+        .select_from(_OPERATION)
+        .join(row, sa.and_(row.kind == work.PROGRAM, row.key == _OPERATION.active))
+        .where(_OPERATION.pool_uuid == pool.uuid, slots.is_stalled(patience_ms))
+        .order_by(_OPERATION.id.desc())
+        .limit(1)
+    )
+    found = session.execute(query).one_or_none()
+    if found is None:
+        return None
+    return f"Stalled: {found[1]} of those being programmed. The last error: {found[0]}"
 
 
 def _others(search: Search) -> sa.Select[Any]:
@@ -173,15 +201,20 @@ def _is_busy() -> sa.ColumnElement[bool]:
 
 
 def _is_held() -> sa.ColumnElement[bool]:
-    """Whether an ARQ has a handle of the deployable, or is being bound to it."""
-    own, binding = orm.aliased(_HANDLE), orm.aliased(_ARQ)
-    holds = sa.exists().where(
-        own.deployable_id == _DEPLOYABLE.id, binding.attach_handle_id == own.id
-    )
+    """Whether an ARQ has a handle of the deployable, or is being bound to it.
+
+    Likewise of one of the same device that is gone from the host under its name: its guests have
+    the same hardware still.
+    """
+    same, own, binding = orm.aliased(_DEPLOYABLE), orm.aliased(_HANDLE), orm.aliased(_ARQ)
+    gone = sa.and_(same.device_id == _DEPLOYABLE.device_id, same.missing.is_(True))
+    holds = sa.exists().where(own.deployable_id == same.id, binding.attach_handle_id == own.id)
     waits = sa.exists().where(
-        binding.device_rp_uuid == _DEPLOYABLE.rp_uuid, binding.state == models.BIND_STARTED
+        binding.device_rp_uuid == same.rp_uuid, binding.state == models.BIND_STARTED
     )
-    return sa.or_(holds, waits)
+    used = sa.or_(holds.correlate(same), waits.correlate(same))
+    any_of = sa.exists().where(sa.or_(same.id == _DEPLOYABLE.id, gone), used)
+    return any_of.correlate_except(same)
 
 
 def _is_of(pool_ids: Iterable[int]) -> sa.ColumnElement[bool]:

@@ -36,9 +36,13 @@ def note_shortage(
     """
     needed = _needed(groups)
     if needed:
-        ready = slots.ready_of(_POOL.function_plain)
-        query = sa.select(_POOL, ready).where(_POOL.function_plain.in_(needed))
-        found = list(session.execute(query))
+        ready = slots.ready_of(needed)
+        query = (
+            sa.select(_POOL, sa.func.coalesce(ready.c.slots, 0))
+            .outerjoin(ready, ready.c.function_plain == _POOL.function_plain)
+            .where(_POOL.function_plain.in_(needed))
+        )
+        found = [(row[0], int(row[1])) for row in session.execute(query)]
         short = {pool: needed[pool.function_plain] - free for pool, free in found}
         missed = {pool: count for pool, count in short.items() if count > 0}
         _remember(session, missed, project_id)

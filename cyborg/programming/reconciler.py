@@ -66,21 +66,31 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         miss = program_models.FunctionMiss
         old = miss.at_ms <= db.now_ms() - conf.programming.miss_memory * 1000
         db.delete(session, miss, miss.pool_id == pool.id, old)
-        lacks = slots.count(session, [pool])[pool.id].lack
-        reason = _grow(conf, session, pool) if lacks else None
+        retry_ms = conf.programming.pool_retry * 1000
+        found = slots.count(session, [pool], patience_ms=retry_ms)[pool.id]
+        stall = idle.stalls(session, pool, retry_ms) if found.ready < found.wanted else None
+        reason = _grow(conf, session, pool, stall) if found.lack else stall
         if reason != pool.reason:
             _set(session, _POOL.id == pool.id, reason=reason)
 
 
 def _grow(
-    conf: cfg.ConfigOpts, session: orm.Session, pool: program_models.FunctionPool
+    conf: cfg.ConfigOpts,
+    session: orm.Session,
+    pool: program_models.FunctionPool,
+    stall: str | None,
 ) -> str | None:
     # Whoever records a miss need not wait for this lock.
     query = sa.select(_POOL).order_by(_POOL.id).with_for_update(key_share=True)
     pools = list(session.scalars(query.execution_options(populate_existing=True)))
     if pool not in pools:
         raise db.RestartTransaction
-    return _Look(conf, session, pool, slots.count(session, pools)).grow()
+    counts = slots.count(session, pools, patience_ms=conf.programming.pool_retry * 1000)
+    look = _Look(conf, session, pool, counts)
+    if look.must_wait():
+        # Whether there are more to program is looked at when these are.
+        return stall or pool.reason
+    return " ".join(filter(None, [look.grow(), stall])) or None
 
 
 class _Look:
@@ -104,6 +114,12 @@ class _Look:
         )
         self._steps = conf.programming.pool_step
 
+    def must_wait(self) -> bool:
+        """Whether as many are being programmed as may be at the same time, and more may follow."""
+        own = self._counts[self._pool.id]
+        has_room = own.devices < self._pool.max_devices
+        return own.lack > 0 and has_room and own.coming >= self._steps
+
     def grow(self) -> str | None:
         """Ask for operations; return why they cannot bring all that the pool lacks."""
         own, most = self._counts[self._pool.id], self._pool.max_devices
@@ -112,9 +128,6 @@ class _Look:
         steps, room = self._steps - own.coming, most - own.devices
         if room <= 0:
             return f"It has {own.devices} deployables, and max_devices is {most}."
-        if steps <= 0:
-            # Whether there are more to program is looked at when these are.
-            return self._pool.reason
         chosen = idle.choose(self._session, self._search, min(steps, room))
         given = sum(each.slots for each in chosen if self._ask(each))
         if given >= own.lack or len(chosen) == steps:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the attach handles of deployables that run a function, as function pools count them.
+"""Slots: what can be given of deployables that run a function, as function pools count it.
 
-Whatever is asked of all pools is computed by the database, in a constant number of statements.
+A slot is a free attach handle, as long as its deployable has accelerators left: a card whose two
+handles are one accelerator has one slot. Whatever is asked of all pools is computed by the
+database, in a constant number of statements.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, work
 from cyborg.db import models, program_models
+from cyborg.programming import operations
 
 _POOL = program_models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
@@ -32,7 +35,10 @@ class Counts:
     ready: int = 0
     used: int = 0
     pending: int = 0
-    #: Deployables that run the function or are being given it, and the latter alone.
+    #: Those of the latter that may take any time.
+    stalled: int = 0
+    #: Deployables that run the function or are being given it, and those of the latter that are
+    #: not stalled.
     devices: int = 0
     coming: int = 0
 
@@ -44,7 +50,7 @@ class Counts:
     @property
     def lack(self) -> int:
         """Slots that are neither free nor soon will be."""
-        return max(0, self.wanted - self.ready - self.pending)
+        return max(0, self.wanted - self.ready - self.pending + self.stalled)
 
 
 def matches(pool: Any) -> sa.ColumnElement[bool]:
@@ -90,52 +96,89 @@ def is_programmed_now() -> sa.ColumnElement[bool]:
     return on_it.correlate_except(_OPERATION)
 
 
-def _is_ready() -> sa.ColumnElement[bool]:
-    """Whether a handle, joined with the ARQ that holds it, is a slot that is free."""
+def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
+    """Whether an operation that has not ended is old, and could not go on when it was last tried.
+
+    None: nothing is said to be. What takes minutes is not old.
+    """
+    if patience_ms is None:
+        return sa.false()
+    row = models.Work
+    tried = sa.exists().where(
+        row.kind == work.PROGRAM, row.key == _OPERATION.active, row.last_error.is_not(None)
+    )
     return sa.and_(
-        usable(),
-        _DEPLOYABLE.in_doubt.is_(False),
-        ~is_programmed_now(),
-        _HANDLE.missing.is_(False),
-        _ARQ.id.is_(None),
+        _OPERATION.asked_ms <= db.now_ms() - patience_ms, tried.correlate_except(row)
     )
 
 
-def ready_of(function_plain: Any) -> sa.ScalarSelect[int]:
-    """How many slots of a function are free anywhere."""
-    query = (
-        sa.select(sa.func.count(_HANDLE.id))
+def size() -> sa.ColumnElement[int]:
+    """The slots of a deployable that nobody has any of, which is grouped with its handles."""
+    number = sa.func.count(_HANDLE.id)
+    limit = _DEPLOYABLE.num_accelerators
+    return sa.case((number < limit, number), else_=limit)
+
+
+def _free() -> sa.ColumnElement[int]:
+    """The slots of a deployable that are free, which is grouped with its handles and their ARQs.
+
+    Each handle that somebody has takes an accelerator.
+    """
+    number = _count_if(sa.and_(_HANDLE.missing.is_(False), _ARQ.id.is_(None)))
+    left = _DEPLOYABLE.num_accelerators - _count_if(_ARQ.id.is_not(None))
+    return sa.case((left < 0, 0), (number < left, number), else_=left)
+
+
+def _is_ready() -> sa.ColumnElement[bool]:
+    """Whether what is free of a deployable can be given now."""
+    return sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False), ~is_programmed_now())
+
+
+def ready_of(functions: Collection[str]) -> sa.Subquery:
+    """How many slots of each function, by its plain form, are free anywhere, if any is there."""
+    each = (
+        sa.select(_DEPLOYABLE.function_plain, _free().label("slots"))
         .select_from(_DEPLOYABLE)
         .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
         .join(_HOST, _HOST.id == _DEVICE.host_id)
         .join(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
-        .where(_DEPLOYABLE.function_plain == function_plain, _is_ready())
+        .where(_DEPLOYABLE.function_plain.in_(functions), _is_ready())
+        .group_by(_DEPLOYABLE.id)
+        .subquery()
     )
-    return query.scalar_subquery()
+    total = sa.func.sum(each.c.slots).label("slots")
+    return sa.select(each.c.function_plain, total).group_by(each.c.function_plain).subquery()
 
 
 def count(
-    session: orm.Session, pools: Collection[program_models.FunctionPool]
+    session: orm.Session,
+    pools: Collection[program_models.FunctionPool],
+    *,
+    patience_ms: int | None = None,
 ) -> dict[int, Counts]:
-    """The counts of pools by their ids. From three SELECTs."""
+    """The counts of pools by their ids. From three SELECTs.
+
+    ``patience_ms`` is how long an operation may take before it can be stalled; None: any time.
+    """
     ids = [pool.id for pool in pools]
     missed = _misses(session, ids) if ids else {}
     running = _running(session, ids) if ids else {}
-    coming = _coming(session, ids) if ids else {}
+    coming = _coming(session, ids, patience_ms) if ids else {}
     found: dict[int, Counts] = {}
     for pool in pools:
         misses = missed.get(pool.id, 0)
         ready, used, devices = running.get(pool.id, (0, 0, 0))
-        pending, being = coming.get(pool.id, (0, 0))
+        pending, stalled, being, moving = coming.get(pool.id, (0, 0, 0, 0))
         found[pool.id] = Counts(
             wanted=pool.free + misses,
             misses=misses,
             ready=ready,
             used=used,
             pending=pending,
+            stalled=stalled,
             devices=devices + being,
-            coming=being,
+            coming=moving,
         )
     return found
 
@@ -148,14 +191,14 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
-    held = _ARQ.id.is_not(None)
-    serves = sa.or_(held, sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False)))
-    query = (
+    used = _count_if(_ARQ.id.is_not(None))
+    certain = sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False))
+    each = (
         sa.select(
             _POOL.id,
-            _count_if(_is_ready()),
-            _count_if(held),
-            sa.func.count(sa.distinct(sa.case((serves, _DEPLOYABLE.id)))),
+            sa.case((_is_ready(), _free()), else_=0).label("ready"),
+            used.label("used"),
+            sa.case((sa.or_(used > 0, certain), 1), else_=0).label("serves"),
         )
         .select_from(_POOL)
         .join(_DEPLOYABLE, runs(_POOL))
@@ -164,38 +207,53 @@ def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int,
         .join(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_POOL.id.in_(ids), matches(_POOL))
-        .group_by(_POOL.id)
+        .group_by(_POOL.id, _DEPLOYABLE.id, _DEVICE.id, _HOST.id)
+        .subquery()
     )
-    return {row[0]: (int(row[1]), int(row[2]), row[3]) for row in session.execute(query)}
+    return {row[0]: (row[1], row[2], row[3]) for row in _sums(session, each)}
 
 
-def _coming(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Slots and deployables that are being programmed for it, by pool.
+def _coming(
+    session: orm.Session, ids: Collection[int], patience_ms: int | None
+) -> dict[int, tuple[int, int, int, int]]:
+    """What is being programmed for it, by pool: slots, also stalled; deployables, also those not.
 
-    What cannot be used does not count: it may never end.
+    What cannot be used does not count: it may never end. An operation that waits for Glance or
+    Placement, and has reserved nothing, is not stalled: another one would wait for the same.
     """
     for_it = sa.and_(
         _OPERATION.function_id == _POOL.function_id,
         sa.or_(_POOL.image_uuid.is_(None), _POOL.image_uuid == _OPERATION.image_uuid),
     )
-    query = (
+    stalled = sa.and_(_OPERATION.state != operations.QUEUED, is_stalled(patience_ms))
+    slots = sa.case((for_it, _free()), else_=0)
+    each = (
         sa.select(
             _POOL.id,
-            _count_if(sa.and_(_HANDLE.id.is_not(None), for_it)),
-            sa.func.count(sa.distinct(_DEPLOYABLE.id)),
+            slots.label("slots"),
+            sa.case((stalled, slots), else_=0).label("stalled"),
+            sa.literal(1).label("device"),
+            sa.case((stalled, 0), else_=1).label("moving"),
         )
         .select_from(_POOL)
         .join(_OPERATION, _OPERATION.pool_uuid == _POOL.uuid)
         .join(_DEPLOYABLE, _DEPLOYABLE.uuid == _OPERATION.active)
         .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
         .join(_HOST, _HOST.id == _DEVICE.host_id)
-        .outerjoin(
-            _HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, _HANDLE.missing.is_(False))
-        )
+        .outerjoin(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
+        .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_POOL.id.in_(ids), usable())
-        .group_by(_POOL.id)
+        .group_by(_POOL.id, _OPERATION.id, _DEPLOYABLE.id)
+        .subquery()
     )
-    return {row[0]: (int(row[1]), row[2]) for row in session.execute(query)}
+    return {row[0]: (row[1], row[2], row[3], row[4]) for row in _sums(session, each)}
+
+
+def _sums(session: orm.Session, each: sa.Subquery) -> list[list[int]]:
+    """The sums of the other columns by the first one."""
+    key, *rest = each.c
+    query = sa.select(key, *(sa.func.sum(column) for column in rest)).group_by(key)
+    return [[int(value) for value in row] for row in session.execute(query)]
 
 
 def _count_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
