@@ -8,7 +8,7 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-from cyborg import policy
+from cyborg import errors, policy
 
 
 class RequestContext(oslo_context.RequestContext):
@@ -29,6 +29,14 @@ class RequestContext(oslo_context.RequestContext):
         """
         own = {"project_id": self.project_id, "user_id": self.user_id}
         self._enforcer.authorize(rule, own if target is None else target, self.to_policy_values())
+
+    def may(self, rule: str) -> bool:
+        """Whether ``rule`` permits the caller what is the whole cloud's."""
+        try:
+            self.authorize(rule)
+        except errors.Forbidden:
+            return False
+        return True
 
     def check_is_admin(self) -> bool:
         """Whether the caller administers the cloud and so acts on every project's objects."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from cyborg.api.schemas import operations as operation_schemas
 from cyborg.db import models, program_models
 from cyborg.inventory import facts, query
 from cyborg.policies import deployable as policies
+from cyborg.policies import operation as operation_policies
 from cyborg.programming import operations, wanted
 
 
@@ -43,12 +45,13 @@ class Deployables(Resource):
         """List deployables."""
         wanted, page = pages.read(request, given)
         found = query.list_deployables(page, **wanted)
-        return pages.answer(request, "deployables", "deployables", found, page, _view)
+        view = functools.partial(_view, names=_may_be_named(request))
+        return pages.answer(request, "deployables", "deployables", found, page, view)
 
     @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.DEPLOYABLE)
     def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show a deployable."""
-        return _view(request, query.get_deployable(uuid))
+        return _view(request, query.get_deployable(uuid), names=_may_be_named(request))
 
     @declare.operation(
         policies.PROGRAM,
@@ -61,7 +64,7 @@ class Deployables(Resource):
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
         operations.wait(operation.uuid, request.program_wait)
-        return _view(request, query.get_deployable(uuid))
+        return _view(request, query.get_deployable(uuid), names=_may_be_named(request))
 
     @declare.operation(
         policies.PROGRAM,
@@ -88,7 +91,13 @@ def _ask(
     return operation
 
 
-def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
+def _may_be_named(request: Request) -> bool:
+    """Whether the caller may know who had something programmed, as operations say that, too."""
+    rule = operation_policies.GET_ALL
+    return request.version >= versions.PROGRAMMING and request.caller.may(rule)
+
+
+def _view(request: Request, deployable: models.Deployable, *, names: bool) -> dict[str, Any]:
     regular = request.version >= versions.REGULAR
     device_uuid = {"device_uuid": deployable.device.uuid} if regular else {}
     bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
@@ -101,7 +110,7 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
         "device_id": deployable.device_id,
         **device_uuid,
         **_attributes(request, deployable.attributes),
-        **_program(request, deployable),
+        **_program(request, deployable, names=names),
         "rp_uuid": deployable.rp_uuid,
         "driver_name": deployable.driver_name,
         "bitstream_id": deployable.bitstream_id,
@@ -114,7 +123,9 @@ def _view(request: Request, deployable: models.Deployable) -> dict[str, Any]:
     }
 
 
-def _program(request: Request, deployable: models.Deployable) -> dict[str, Any]:
+def _program(
+    request: Request, deployable: models.Deployable, *, names: bool
+) -> dict[str, Any]:
     """How it is programmed and what it runs; null where no driver programs it."""
     if request.version < versions.PROGRAMMING:
         return {}
@@ -129,7 +140,7 @@ def _program(request: Request, deployable: models.Deployable) -> dict[str, Any]:
             "function_id": deployable.function_id,
             "function_name": deployable.function_name,
             "programmed_at": None if at_ms is None else timestamp(operations.moment(at_ms)),
-            "programmed_by": deployable.programmed_by,
+            "programmed_by": deployable.programmed_by if names else None,
             "verified_by": deployable.verified_by,
         }
     }
