@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forbids to program a deployable: whoever has a handle of it, or is about to."""
+"""What forbids to program a deployable: whoever has a handle of it, or is about to.
+
+So does whoever has one of a deployable of the same device that is missing: that may be the same
+part of the device, which has another name now.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ def holder(
     may be Bound at any moment. Those of Placement's consumers that have no ARQ yet are for
     :func:`cyborg.programming.steps.run` to find.
     """
-    for arq in _users(session, deployable.id, deployable.rp_uuid):
+    for arq in _users(session, deployable.id, deployable.device_id):
         if not _waits_for(arq, what) or wanted.of_group(arq.group).is_run_by(deployable):
-            return _sentence(arq)
+            return _sentence(arq, deployable)
     return None
 
 
@@ -29,7 +33,7 @@ def awaiting(session: orm.Session, operation: program_models.Operation) -> set[s
     """The instances that wait for the program of an operation."""
     row = models.Deployable
     where = row.uuid == operation.deployable_uuid
-    found = session.execute(sa.select(row.id, row.rp_uuid).where(where)).one_or_none()
+    found = session.execute(sa.select(row.id, row.device_id).where(where)).one_or_none()
     what = wanted.of_operation(operation)
     users = _users(session, *found) if found else []
     return {arq.instance_uuid for arq in users if arq.instance_uuid and _waits_for(arq, what)}
@@ -40,18 +44,32 @@ def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
 
     A handle that is being prepared must not be found under another program.
     """
-    users = _users(session, deployable.id, deployable.rp_uuid)
+    users = _users(session, deployable.id, deployable.device_id)
     return any(arq.attach_handle_id and arq.state in models.SERVING for arq in users)
 
 
-def _users(session: orm.Session, deployable_id: int, rp_uuid: str) -> list[models.Arq]:
+def _users(session: orm.Session, deployable_id: int, device_id: int) -> list[models.Arq]:
     """The ARQs that hold a handle of the deployable, or are to be given one."""
-    arq, handle = models.Arq, models.AttachHandle
-    handles = sa.select(handle.id).where(handle.deployable_id == deployable_id)
-    undecided = sa.and_(arq.device_rp_uuid == rp_uuid, arq.state == models.BIND_STARTED)
+    arq, handle, row = models.Arq, models.AttachHandle, models.Deployable
+    these = sa.and_(
+        row.device_id == device_id, sa.or_(row.id == deployable_id, row.missing.is_(True))
+    )
+    holding = (
+        sa.select(arq.id)
+        .join(handle, handle.id == arq.attach_handle_id)
+        .join(row, row.id == handle.deployable_id)
+        .where(these)
+    )
+    undecided = (
+        sa.select(arq.id)
+        .join(row, row.rp_uuid == arq.device_rp_uuid)
+        .where(these, arq.state == models.BIND_STARTED)
+    )
+    # An OR instead of the UNION would read all ARQs.
+    ids = sa.union(holding, undecided).subquery()
     query = (
         sa.select(arq)
-        .where(sa.or_(arq.attach_handle_id.in_(handles), undecided))
+        .join(ids, ids.c.id == arq.id)
         .order_by(arq.id)
         .execution_options(populate_existing=True)
     )
@@ -62,7 +80,9 @@ def _waits_for(arq: models.Arq, what: wanted.Wanted) -> bool:
     return arq.state == models.BIND_STARTED and wanted.of_group(arq.group).agrees(what)
 
 
-def _sentence(arq: models.Arq) -> str:
+def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:
+    is_own = arq.device_rp_uuid == deployable.rp_uuid
+    it = "it" if is_own else "a deployable of its device that is missing"
     if arq.state in models.SERVING:
-        return f"ARQ {arq.uuid} of instance {arq.instance_uuid} has it ({arq.state})."
-    return f"An attach handle of it is being cleaned after use by ARQ {arq.uuid}."
+        return f"ARQ {arq.uuid} of instance {arq.instance_uuid} has {it} ({arq.state})."
+    return f"An attach handle of {it} is being cleaned after use by ARQ {arq.uuid}."

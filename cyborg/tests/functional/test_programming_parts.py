@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of programs when a card's functions are grouped otherwise under its guests."""
+
+from __future__ import annotations
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context, errors, glance, rpc, work
+from cyborg.arqs import release
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import programs, query
+from cyborg.programming import operations, progress, wanted
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+OLD, NEW = "host-1_a", "host-1_b"
+AES = wanted.Wanted(function_id="aes")
+ZIP = wanted.Wanted(function_id="zip")
+
+
+def report(name: str, mode: str | None = base.SINGLE_PROGRAM, **changes: object) -> None:
+    """The card has one deployable of that name, which runs a function."""
+    part = hosts.deployable(name, range(3), **{"program_mode": mode, "function": "aes"} | changes)
+    hosts.apply(hosts.device("card", part))
+
+
+def bound(ctx: context.RequestContext, conf: cfg.ConfigOpts, **group: str) -> tuple[str, str]:
+    """An instance, and its ARQ that is Bound to the card."""
+    instance = models.new_uuid()
+    (arq,) = boots.arqs(ctx, 1, boots.GROUP | group)
+    boots.bind(ctx, [arq], instance)
+    engine.drain(conf)
+    assert boots.states(ctx)[arq] == models.BOUND
+    return instance, arq
+
+
+def found(name: str) -> models.Deployable:
+    return next(each for each in query.list_deployables() if each.name == name)
+
+
+def test_a_card_with_another_name_is_not_programmed_under_its_guest(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report(OLD)
+    instance, arq = bound(ctx, conf)
+    report(NEW)
+
+    missing = f"ARQ {arq} of instance {instance} has a deployable of its device that is missing"
+    with pytest.raises(errors.Conflict, match=missing):
+        operations.ask(found(NEW).uuid, ZIP, "user 1")
+
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    report(NEW)
+    operation = operations.ask(found(NEW).uuid, ZIP, "user 1")
+    assert operation.state == operations.QUEUED
+
+
+def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, placement: PlacementServer, root: str
+) -> None:
+    report(OLD)
+    asks = {"accel:function_id": "aes"}
+    instance, arq = bound(ctx, conf, **asks)
+    operation = operations.ask(found(OLD).uuid, AES, "user 1")
+    assert operation.state == operations.SUCCEEDED
+
+    trait = programs.function_trait("", "aes")
+    fixed = {"mode": None, "function": None, "traits": ("CUSTOM_FAKE_DEVICE", trait)}
+    report(OLD, **fixed)
+
+    assert boots.states(ctx)[arq] == models.BOUND
+    placement.sync()
+    assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
+    assert trait in placement.below(hosts.ROOT)[boots.RP].traits
+    with pytest.raises(errors.NotOffered):
+        operations.ask(found(OLD).uuid, ZIP, "user 1")
+    other, _ = bound(ctx, conf)
+    for each in (instance, other):
+        release.delete_instance_arqs(ctx, each)
+    engine.drain(conf)
+    report(OLD, **fixed)
+    placement.sync()
+    assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
+    # With all of its functions again it can be programmed.
+    report(OLD)
+    operation = operations.ask(found(OLD).uuid, ZIP, "user 1")
+    assert operation.state == operations.QUEUED
+
+
+def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
+    conf: cfg.ConfigOpts,
+) -> None:
+    """The host refuses, which sees the card as it is."""
+    report(OLD)
+    operations.ask(found(OLD).uuid, ZIP, "user 1")
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    image = glance.Image(
+        uuid=models.new_uuid(),
+        name=None,
+        size=1,
+        hash_algo=None,
+        hash_value=None,
+        checksum="00",
+        status="active",
+        properties={},
+    )
+    assert progress.withdraw(claim, image)
+    progress.begin_to_write(claim)
+
+    report(OLD, mode=None, function=None)
+    situation = progress.read(claim)
+    assert situation is not None
+    refused = rpc.ProgramFailed("Another has a part of it.", written=False)
+    progress.end_failed(claim, situation, refused, unchanged=True)
+
+    (operation,) = operations.list_operations()
+    assert (operation.state, operation.error) == (operations.FAILED, str(refused))
+    assert not found(OLD).in_doubt
