@@ -70,8 +70,8 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     assert operation.state == operations.SUCCEEDED
 
     trait = programs.function_trait("", "aes")
-    fixed = {"mode": None, "function": None, "traits": ("CUSTOM_FAKE_DEVICE", trait)}
-    report(OLD, **fixed)
+    fixed = {"function": None, "traits": ("CUSTOM_FAKE_DEVICE", trait)}
+    report(OLD, None, **fixed)
 
     assert boots.states(ctx)[arq] == models.BOUND
     placement.sync()
@@ -83,7 +83,7 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     for each in (instance, other):
         release.delete_instance_arqs(ctx, each)
     engine.drain(conf)
-    report(OLD, **fixed)
+    report(OLD, None, **fixed)
     placement.sync()
     assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
     # With all of its functions again it can be programmed.
@@ -113,7 +113,7 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
     assert progress.withdraw(claim, image)
     progress.begin_to_write(claim)
 
-    report(OLD, mode=None, function=None)
+    report(OLD, None, function=None)
     situation = progress.read(claim)
     assert situation is not None
     refused = rpc.ProgramFailed("Another has a part of it.", written=False)
