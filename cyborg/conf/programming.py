@@ -48,7 +48,8 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds for which a function pool leaves a deployable alone that could not be "
-        "programmed for it.",
+        "programmed for it. An operation of the pool that takes longer than that, and could not go "
+        "on when it was last tried, leaves its place to another deployable.",
     ),
     cfg.IntOpt(
         "miss_memory",
