@@ -7,7 +7,7 @@ deployables run, which Placement cannot be asked to sort by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import clients, db, errors
-from cyborg.arqs import programs
+from cyborg.arqs import fit, programs, states
 from cyborg.db import models
 from cyborg.inventory import programs as functions
 from cyborg.placement import client
@@ -50,9 +50,15 @@ class Candidate:
     choices: tuple[Choice, ...]
 
     @property
+    def programmed(self) -> list[models.Deployable]:
+        """The deployables that would be programmed, each once."""
+        found = {each.deployable.id: each.deployable for each in self.choices if each.reprogram}
+        return list(found.values())
+
+    @property
     def reprogrammings(self) -> int:
         """How many deployables would be programmed."""
-        return len({each.deployable.id for each in self.choices if each.reprogram})
+        return len(self.programmed)
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -67,7 +73,8 @@ def find(
 ) -> list[Candidate]:
     """Candidates for all groups together, the best ones first, ``limit`` at most.
 
-    They are the best of ``most`` that Placement names. From one SELECT.
+    They are the best of ``most`` that Placement names. From one SELECT, and another one where any
+    deployable would have to be programmed.
 
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
@@ -84,15 +91,16 @@ def find(
     except ka_exc.ClientException as exc:
         raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
     deployables = _deployables({uuid for providers in found for uuid in providers})
-    candidates = []
-    for providers in found:
-        if all(uuid in deployables for uuid in providers):
-            chosen = [deployables[uuid] for uuid in providers]
-            of_groups = {index: groups[index] for index in asked}
-            candidate = _candidate(of_groups, chosen)
-            if candidate is not None:
-                candidates.append(candidate)
-    return sorted(candidates, key=lambda candidate: candidate.rank)[:limit]
+    of_groups = {index: groups[index] for index in asked}
+    candidates = [
+        candidate
+        for providers in found
+        if all(uuid in deployables for uuid in providers)
+        and (candidate := _candidate(of_groups, [deployables[uuid] for uuid in providers]))
+    ]
+    used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
+    free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
+    return sorted(free, key=lambda candidate: candidate.rank)[:limit]
 
 
 def _request(group: Mapping[str, str]) -> client.RequestGroup:
@@ -123,6 +131,31 @@ def _deployables(providers: set[str]) -> dict[str, models.Deployable]:
         return {found.rp_uuid: found for found in session.scalars(query).unique()}
 
 
+def _used(deployables: Collection[int]) -> set[int]:
+    """Those deployables that are in use, or are about to be, so that they are not programmed.
+
+    As in :mod:`cyborg.programming.guard`, but that who waits for the same program is in the way
+    here: it is not known yet whether it will be written.
+    """
+    if not deployables:
+        return set()
+    arq, handle = models.Arq, models.AttachHandle
+    row, part = orm.aliased(models.Deployable), orm.aliased(models.Deployable)
+    same = sa.and_(
+        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
+    )
+    parts = sa.select(row.id).join(part, same).where(row.id.in_(deployables))
+    held = parts.join(handle, handle.deployable_id == part.id).join(
+        arq, arq.attach_handle_id == handle.id
+    )
+    undecided = parts.join(arq, arq.device_rp_uuid == part.rp_uuid).where(
+        arq.state == states.BIND_STARTED
+    )
+    # An OR instead of the UNION would read all ARQs.
+    with db.reader() as session:
+        return set(session.scalars(sa.union(held, undecided)))
+
+
 def _candidate(
     groups: Mapping[int, Mapping[str, str]], chosen: Sequence[models.Deployable]
 ) -> Candidate | None:
@@ -130,17 +163,30 @@ def _candidate(
     choices = tuple(
         _choice(index, group, deployable)
         for (index, group), deployable in zip(groups.items(), chosen, strict=True)
-        if not programs.obstacle(group, deployable)
+        if not _is_refused(group, deployable)
     )
     if len(choices) < len(groups) or _disagree(groups, choices):
         return None
     return Candidate(hostname=chosen[0].device.host.node, choices=choices)
 
 
+def _is_refused(group: Mapping[str, str], deployable: models.Deployable) -> bool:
+    """Whether the deployable would not be given to the group, whoever else has any of it."""
+    device = deployable.device
+    ails = deployable.missing or device.unhealthy is not None or device.status != "enabled"
+    reason = (
+        programs.flaw(group)
+        or programs.obstacle(group, deployable)
+        or fit.misfit(group, deployable.attributes)
+        or fit.misfit_when_bound(group, deployable)
+    )
+    return ails or reason is not None
+
+
 def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable) -> Choice:
     function = group.get(PREFERRED_FUNCTION)
     runs = not deployable.in_doubt and deployable.function_id
-    traits = {row.value for row in deployable.attributes if row.key.startswith("trait")}
+    traits = fit.traits(deployable.attributes)
     preferred = {name.strip() for name in group.get(PREFERRED_TRAIT, "").split(",")} - {""}
     return Choice(
         group=index,
@@ -152,10 +198,13 @@ def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable)
 
 
 def _disagree(groups: Mapping[int, Mapping[str, str]], choices: Sequence[Choice]) -> bool:
-    """Whether one deployable would have to run two programs."""
+    """Whether one deployable would have to run two programs, or be programmed while it is used."""
     needed: dict[int, wanted.Wanted] = {}
+    programmed = {choice.deployable.id for choice in choices if choice.reprogram}
     for choice in choices:
         what = wanted.of_group(groups[choice.group])
         if what and not needed.setdefault(choice.deployable.id, what).agrees(what):
+            return True
+        if not what and choice.deployable.id in programmed:
             return True
     return False

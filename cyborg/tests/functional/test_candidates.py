@@ -11,7 +11,10 @@ import pytest
 import webob
 
 from cyborg import context
+from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import programs
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
@@ -20,6 +23,7 @@ from cyborg.tests.service import Site
 AES, ZIP = "aaaa-1", "zzzz-2"
 FPGA = {"resources:FPGA": "1"}
 PATH = "/device_profiles/p/candidates"
+CARDS = ("idle", "zip", "aes", "fixed", "renamed")
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def candidates(site: Site, query: str = "") -> list[dict[str, Any]]:
 
 def cards(site: Site, query: str = "") -> list[str]:
     """The cards of the candidates, each with how often it would be programmed where it would."""
-    names = {provider_uuid(f"host-1_{name}"): name for name in ("idle", "zip", "aes", "fixed")}
+    names = {provider_uuid(f"host-1_{name}"): name for name in CARDS}
     return [
         "+".join(names[group["rp_uuid"]] for group in candidate["groups"])
         + (f" {candidate['reprogrammings']}" if candidate["reprogrammings"] else "")
@@ -139,3 +143,89 @@ def test_one_request_and_three_selects(
         assert len(candidates(rack)) > 4
     assert len(counter.statements) == 3
     assert rack.placement.calls == ["GET /allocation_candidates"]
+
+
+def use(rack: Site, ctx: context.RequestContext, card: str, *, bound: bool = True) -> str:
+    """Have a guest on a card, with whatever that runs, or have it asked for; its ARQ."""
+    (uuid,) = boots.arqs(ctx, 1, FPGA)
+    boots.bind(ctx, [uuid], models.new_uuid(), device_rp_uuid=provider_uuid(f"host-1_{card}"))
+    if bound:
+        engine.drain(rack.conf)
+    assert boots.states(ctx)[uuid] == ("Bound" if bound else "BindStarted")
+    return uuid
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_what_somebody_has_is_not_programmed(
+    rack: Site, ctx: context.RequestContext, *, bound: bool
+) -> None:
+    profile(rack, {"accel:function_id": ZIP})
+    use(rack, ctx, "aes", bound=bound)
+    assert sorted(cards(rack)) == ["idle 1", "zip"]
+    use(rack, ctx, "zip", bound=bound)
+    # It need not be programmed.
+    assert sorted(cards(rack)) == ["idle 1", "zip"]
+
+
+def report(site: Site, **parts: base.Deployable) -> None:
+    """Have the host report two cards only: one that runs nothing, and one with that part."""
+    idle = hosts.deployable("host-1_idle", range(2), program_mode="dynamic", function="")
+    hosts.apply(
+        hosts.device("idle", idle), *(hosts.device(name, part) for name, part in parts.items())
+    )
+    site.placement.sync()
+
+
+def test_what_is_being_cleaned_is_not_programmed(rack: Site, ctx: context.RequestContext) -> None:
+    profile(rack, {"accel:function_id": ZIP})
+    kept = {"program_mode": "dynamic", "function": AES, "cleans": True}
+    report(rack, aes=hosts.deployable("host-1_aes", range(16, 18), **kept))
+    uuid = use(rack, ctx, "aes")
+    release.delete_arqs(ctx, [uuid])
+    assert uuid not in boots.states(ctx)
+    assert cards(rack) == ["idle 1"]
+
+
+def test_what_somebody_has_under_another_name_is_not_programmed(
+    rack: Site, ctx: context.RequestContext
+) -> None:
+    profile(rack, {"accel:function_id": ZIP})
+    use(rack, ctx, "aes")
+    known = {"program_mode": "dynamic", "function": AES}
+    report(rack, aes=hosts.deployable("host-1_renamed", range(16, 18), **known))
+    assert cards(rack) == ["idle 1"]
+    body = {"name": "p", "groups": [FPGA | {"accel:function_id": AES}]}
+    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    assert cards(rack) == ["renamed", "idle 1"]
+
+
+def test_one_request_does_not_use_what_another_has_programmed(rack: Site) -> None:
+    """Of one instance either."""
+    profile(rack, {"accel:function_id": ZIP}, {})
+    found = cards(rack)
+    assert "zip+zip" in found
+    assert {"aes+aes 1", "idle+idle 1"}.isdisjoint(found)
+    assert "aes+idle 1" in found
+
+
+def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
+    trait = programs.function_trait("", AES)
+    profile(rack, {f"trait:{trait}": "required", "accel:function_id": ZIP})
+    assert cards(rack) == []
+    profile_of_no_image = {"accel:bitstream_id": "no-image"}
+    body = {"name": "p", "groups": [FPGA | profile_of_no_image]}
+    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    assert cards(rack) == []
+
+
+def test_what_would_be_programmed_costs_one_select_more(
+    rack: Site,
+    ctx: context.RequestContext,
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+) -> None:
+    profile(rack, {"accel:function_id": ZIP}, {"accel:function_id": ZIP})
+    use(rack, ctx, "aes")
+    candidates(rack)
+    with count_sql() as counter:
+        assert len(candidates(rack)) > 2
+    assert len(counter.statements) == 4
