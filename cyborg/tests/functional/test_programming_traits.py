@@ -11,7 +11,8 @@ from cyborg.db import models
 from cyborg.inventory import programs
 from cyborg.programming import operations
 from cyborg.tests import hosts
-from cyborg.tests.programmed_host import IMAGES, Fpga, Fpgas
+from cyborg.tests.programmed_cards import IMAGES, Fpga
+from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
 
 AES, ZIP = (f"trait:{programs.function_trait('FAKE', function)}" for function in ("aes", "zip"))
