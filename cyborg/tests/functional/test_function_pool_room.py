@@ -9,9 +9,12 @@ import sqlalchemy as sa
 from cyborg import context, db, work
 from cyborg.db import models, program_models
 from cyborg.drivers import checks
-from cyborg.programming import operations
+from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
 from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas
+from cyborg.tests.programmed_cards import IMAGES
+from cyborg.tests.programmed_host import Fpgas as Host
+from cyborg.tests.programming_machine import Machine
 from cyborg.tests.service import Site
 
 THREE = dict.fromkeys("abc", "")
@@ -113,6 +116,46 @@ def test_what_stalls_leaves_its_place_to_another_card(cloud: Fpgas) -> None:
     cloud.look_again()
     assert cloud.counts(uuid) == {"ready": 6, "surplus": 2, "devices": 3}
     assert cloud.shown(uuid)["reason"] is None
+
+
+def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Host) -> None:
+    machine = Machine(fpgas)
+    machine.report(works=True)
+    machine.cards["b"].child = IMAGES["aes-1"]
+    spec = pools.Spec(
+        name="p",
+        description=None,
+        function_id="aes",
+        image_uuid=None,
+        hosts=None,
+        traits=(),
+        free=1,
+        max_devices=2,
+    )
+    uuid = pools.create_pool(spec).uuid
+    machine.let_time_pass()
+    assert [card.letter for card in machine.cards.values() if card.loaded] == []
+    with db.writer() as session:
+        early = program_models.Operation.asked_ms - 300_000
+        db.update(session, program_models.Operation, asked_ms=early)
+        db.update(session, program_models.FunctionPool, looked_ms=0)
+    reconciler.look(fpgas.conf)
+    while fpgas.do_one([work.FUNCTION_POOL]):
+        pass
+    assert pools.get_pool(uuid).row.reason == (
+        "Stalled: 1 of those being programmed. "
+        "The last error: what was started before still writes it"
+    )
+
+    machine.let_time_pass()
+
+    found = pools.get_pool(uuid)
+    assert found.counts.ready >= found.counts.wanted
+    assert found.row.reason is None
+    machine.cards["b"].end_child()
+    machine.let_time_pass()
+    assert pools.get_pool(uuid).counts.devices == 2
+    assert pools.get_pool(uuid).counts.pending == 0
 
 
 @pytest.mark.every_database
