@@ -18,7 +18,9 @@ import time
 from cyborg.drivers import card_locks
 
 #: Seconds for which what was killed is waited for; the kernel may be in the middle of a write.
-END_WAIT = 10.0
+_KILLED_WAIT = 30.0
+#: And what the tool has left behind: it may be about to end.
+_LEFT_WAIT = 1.0
 _POLL = 0.02
 #: How much of what a tool says is kept for the sentence on its failure.
 _SAID_MAX = 500
@@ -38,9 +40,10 @@ def run(command: list[str], timeout: float, lock: str) -> None:
     except FileNotFoundError as exc:
         raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
     except subprocess.TimeoutExpired as exc:
-        _await_end(pathlib.Path(lock))
+        _await_end(lock, _KILLED_WAIT)
         sentence = f"{command[0]} did not end within {timeout:g} s: {_tail(exc.output)}"
         raise OSError(errno.ETIMEDOUT, sentence) from exc
+    _await_end(lock, _LEFT_WAIT)
     if ended:
         raise OSError(errno.EIO, f"{command[0]} ended with {ended}: {_tail(said)}")
 
@@ -65,10 +68,10 @@ def _ended(command: list[str], timeout: float, held: int) -> tuple[int, bytes]:
         return tool.returncode, said
 
 
-def _await_end(lock: pathlib.Path) -> None:
-    """Return when nothing of the tool runs; what has left its group is not waited for long."""
-    deadline = time.monotonic() + END_WAIT
-    while card_locks.is_held(lock) and time.monotonic() < deadline:
+def _await_end(lock: str, seconds: float) -> None:
+    """Return when nothing of the tool runs, or after that time."""
+    deadline = time.monotonic() + seconds
+    while card_locks.is_held(pathlib.Path(lock)) and time.monotonic() < deadline:
         time.sleep(_POLL)
 
 
