@@ -87,8 +87,8 @@ AGENT_OPTS: list[cfg.Opt] = [
         "tool_timeout",
         default=600,
         min=1,
-        help="Seconds after which a vendor's tool that programs a device is ended, with all that it "
-        "has started. What the device runs is not known then.",
+        help="Seconds after which a vendor's tool that programs a device is ended, with all that "
+        "it has started. What the device runs is not known then.",
     ),
     cfg.BoolOpt(
         "require_secure_hash",
