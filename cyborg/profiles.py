@@ -84,10 +84,13 @@ def _total(groups: Sequence[Mapping[str, str]]) -> int:
 
 
 def _units(group: Mapping[str, str]) -> int:
-    amounts = {key: int(value) for key, value in group.items() if key.startswith("resources:")}
-    if group.get(_TWO_HANDLES) == "required" and "resources:FPGA" in amounts:
-        amounts["resources:FPGA"] *= 2
-    return sum(amounts.values())
+    twice = int(group.get("resources:FPGA", 0)) if group.get(_TWO_HANDLES) == "required" else 0
+    return count_accelerators(group) + twice
+
+
+def count_accelerators(group: Mapping[str, str]) -> int:
+    """How many accelerators a group asks for, whatever number of requests that is."""
+    return sum(int(value) for key, value in group.items() if key.startswith("resources:"))
 
 
 def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str]]]:

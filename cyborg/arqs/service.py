@@ -63,7 +63,7 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
         ]
         if rows:
             session.execute(sa.insert(models.Arq), rows)
-        misses.note_shortage(session, (group for _, group in groups), ctx.project_id)
+        misses.note_shortage(session, profile.groups, ctx.project_id)
         created = [models.Arq(**row, attach_handle=None) for row in rows]
         notifications.announce(
             session, (notices.of_arq(notices.ARQ_CREATED, arq, states.INITIAL) for arq in created)

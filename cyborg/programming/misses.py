@@ -29,7 +29,7 @@ _KEY = "accel:function_id"
 def note_shortage(
     session: orm.Session, groups: Iterable[Mapping[str, str]], project_id: str | None
 ) -> None:
-    """Record what a project's ARQs of these groups will find too few free slots for.
+    """Record what a project that asks for these groups will find too few free slots for.
 
     However often a project comes, the pool remembers the most that it has missed at once. Costs
     nothing where none of them asks for a function.
@@ -64,7 +64,7 @@ def post_of_profile(name: str) -> list[program_models.FunctionPool]:
         profile = session.scalar(query)
     if profile is None:
         raise errors.NotFound.of("Device Profile", name=name)
-    needed = _needed(group for _, group in profiles.count_requests(profile.groups))
+    needed = _needed(profile.groups)
     if not needed:
         raise errors.Invalid(
             f"device_profile_name: no group of device profile {name} has the key {_KEY}."
@@ -74,9 +74,11 @@ def post_of_profile(name: str) -> list[program_models.FunctionPool]:
 
 def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
     """How many slots of each function, in its plain form, are asked for."""
-    return collections.Counter(
-        programs.plain(group[_KEY]) for group in groups if group.get(_KEY)
-    )
+    needed = collections.Counter[str]()
+    for group in groups:
+        if group.get(_KEY):
+            needed[programs.plain(group[_KEY])] += profiles.count_accelerators(group)
+    return +needed
 
 
 def _post(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:

@@ -129,6 +129,16 @@ def _free() -> sa.ColumnElement[int]:
     return sa.case((left < 0, 0), (number < left, number), else_=left)
 
 
+def _used() -> sa.ColumnElement[int]:
+    """The slots of a deployable that ARQs hold, which is grouped likewise.
+
+    A guest may hold several handles that are one accelerator.
+    """
+    held, there = _count_if(_ARQ.id.is_not(None)), _count_if(_HANDLE.missing.is_(False))
+    limit = _DEPLOYABLE.num_accelerators
+    return sa.case((sa.and_(there > limit, held > limit), limit), else_=held)
+
+
 def _is_ready() -> sa.ColumnElement[bool]:
     """Whether what is free of a deployable can be given now."""
     return sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False), ~is_programmed_now())
@@ -191,14 +201,14 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
-    used = _count_if(_ARQ.id.is_not(None))
+    held = _count_if(_ARQ.id.is_not(None))
     certain = sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False))
     each = (
         sa.select(
             _POOL.id,
             sa.case((_is_ready(), _free()), else_=0).label("ready"),
-            used.label("used"),
-            sa.case((sa.or_(used > 0, certain), 1), else_=0).label("serves"),
+            _used().label("used"),
+            sa.case((sa.or_(held > 0, certain), 1), else_=0).label("serves"),
         )
         .select_from(_POOL)
         .join(_DEPLOYABLE, runs(_POOL))

@@ -40,6 +40,9 @@ def test_handles_that_are_one_accelerator_together_are_one_slot(cloud: Fpgas) ->
     cloud.end()
     assert cloud.settle() == {"host-1_a": AES, "host-1_b": AES}
     assert cloud.counts(uuid) == {"ready": 1, "used": 1, "devices": 2}
+    # Who requires both handles has no more of it.
+    cloud.use("host-1_a")
+    assert cloud.counts(uuid) == {"ready": 1, "used": 1, "devices": 2}
 
 
 @pytest.mark.every_database
@@ -74,7 +77,11 @@ def test_an_accelerator_that_is_taken_is_missed_though_a_handle_is_free(cloud: F
     cloud.boot()
     cloud.boot(**{"accel:function_id": ZIP})
     assert (cloud.shown(uuid)["misses"], cloud.shown(zipped)["misses"]) == (0, 0)
-    cloud.boot(**{"resources:FPGA": "3"})
+    # Two requests, for both handles of the card that is left.
+    both = {"trait:CUSTOM_FPGA_XILINX": "required"}
+    cloud.boot(**both)
+    assert (cloud.shown(uuid)["misses"], cloud.shown(zipped)["misses"]) == (0, 0)
+    cloud.boot(**both | {"resources:FPGA": "3"})
     assert (cloud.shown(uuid)["misses"], cloud.shown(zipped)["misses"]) == (2, 0)
 
 
