@@ -155,6 +155,7 @@ def use(rack: Site, ctx: context.RequestContext, card: str, *, bound: bool = Tru
     return uuid
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize("bound", [True, False])
 def test_what_somebody_has_is_not_programmed(
     rack: Site, ctx: context.RequestContext, *, bound: bool
