@@ -218,6 +218,13 @@ class Fpgas(Cloud):
             doubts = frozenset(name for name, in_doubt, *_ in rows if in_doubt)
             return Seen(bound, records, doubts, untold=connection.scalar(_UNTOLD) is not None)
 
+    def row(self, card: Fpga) -> models.Deployable:
+        """The card's deployable, with its device."""
+        row = models.Deployable
+        query = sa.select(row).where(row.name == card.name).options(orm.joinedload(row.device))
+        with db.reader() as session:
+            return session.scalars(query).one()
+
     def number_of(self, arq: str) -> int | None:
         """The number of the handle that an ARQ has."""
         with self._engine.connect() as connection:

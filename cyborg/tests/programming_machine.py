@@ -15,7 +15,7 @@ from cyborg.db import models, program_models
 from cyborg.inventory import admin, programs
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, pools, reconciler
-from cyborg.tests import hosts
+from cyborg.tests.boots import target
 from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.programmed_cards import (
     FUNCTIONS,
@@ -59,14 +59,15 @@ class Machine(stateful.RuleBasedStateMachine):
         self.steps = 0
 
     @stateful.initialize(
-        programs=st.lists(st.sampled_from(sorted(PROGRAMS)), min_size=1, max_size=3),
+        programs=st.lists(st.sampled_from([*PROGRAMS, None]), min_size=1, max_size=3),
         boots=st.lists(BOOTS, min_size=1, max_size=4),
     )
-    def begin(self, programs: list[str], boots: list[tuple[str, str, bool]]) -> None:
+    def begin(self, programs: list[str | None], boots: list[tuple[str, str, bool]]) -> None:
         """All is there, and some of it is programmed and in use."""
         self.report(works=True)
         for letter, program in zip(self.cards, programs, strict=False):
-            self.program(letter=letter, program=program, works=True)
+            if program is not None:
+                self.program(letter=letter, program=program, works=True)
         self.boot(boots=boots, works=True)
 
     # What happens on the host.
@@ -74,10 +75,9 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(late=st.booleans(), works=USUALLY)
     def report(self, *, works: bool, late: bool = False) -> None:
         """The agent looks at its hardware; what it has seen may arrive later."""
-        if late:
-            self.under_way.append(self.cloud.begin_pass())
-        else:
-            self._deliver(self.cloud.begin_pass())
+        self.under_way.append(self.cloud.begin_pass())
+        if not late:
+            self._deliver(self.under_way.pop())
             self._go_on(works=works)
 
     @stateful.precondition(lambda self: self.under_way)
@@ -145,10 +145,7 @@ class Machine(stateful.RuleBasedStateMachine):
         """Disable a device, or enable it."""
         self.disabled ^= {card.letter}
         status = admin.MAINTAINING if card.letter in self.disabled else admin.ENABLED
-        query = sa.select(models.Device.uuid).where(models.Device.id == self._row(card).device_id)
-        with db.reader() as session:
-            uuid = session.scalars(query).one()
-        admin.set_device_status(uuid, status)
+        admin.set_device_status(self.cloud.row(card).device.uuid, status)
 
     @stateful.rule(
         letter=LETTERS,
@@ -167,7 +164,7 @@ class Machine(stateful.RuleBasedStateMachine):
             self._go_on(works=works)
 
     def _ask(self, letter: str, program: str) -> None:
-        uuid = self._row(self.cards[letter]).uuid
+        uuid = self.cloud.row(self.cards[letter]).uuid
         with contextlib.suppress(errors.Conflict):
             operations.ask(uuid, PROGRAMS[program], "user admin")
 
@@ -186,30 +183,36 @@ class Machine(stateful.RuleBasedStateMachine):
     def _bind(self, guest: Guest) -> None:
         (arq,) = service.create(self.cloud.ctx, guest.profile)
         guest.arq = arq.uuid
-        target = binding.BindTarget(
-            hostname=hosts.ROOT, device_rp_uuid=guest.card.provider, instance_uuid=guest.uuid
-        )
+        at = target(guest.uuid, device_rp_uuid=guest.card.provider)
         try:
-            binding.request_changes(self.cloud.ctx, {arq.uuid: target}, [])
+            binding.request_changes(self.cloud.ctx, {arq.uuid: at}, [])
         except errors.CyborgError:
             release.delete_arqs(self.cloud.ctx, [arq.uuid])
             self.cloud.placement.release(guest.uuid)
         else:
             self.guests.append(guest)
 
-    @stateful.rule(letter=LETTERS, profile=st.sampled_from(sorted(PROFILES)), works=USUALLY)
-    def claim(self, letter: str, profile: str, *, works: bool) -> None:
-        """Nova has a place for a guest, and is slow to go on."""
+    @stateful.rule(
+        letter=LETTERS,
+        profile=st.sampled_from(sorted(PROFILES)),
+        program=st.sampled_from([None, *PROGRAMS]),
+        works=USUALLY,
+    )
+    def claim(self, letter: str, profile: str, program: str | None, *, works: bool) -> None:
+        """Nova has a place for a guest, and is slow to go on; others ask for the card as well."""
+        letter = self._idle(letter)
         guest = Guest(models.new_uuid(), "", self.cards[letter], profile)
         if self.cloud.claim(guest):
             self.cloud.claimed.append(guest)
+        if program is not None:
+            self._ask(letter, program)
         self._go_on(works=works)
 
     @stateful.rule(goes_on=USUALLY, works=USUALLY)
     def follow_claims(self, *, goes_on: bool, works: bool) -> None:
         """It goes on, or has given up."""
-        claimed, self.cloud.claimed = self.cloud.claimed, []
-        for guest in claimed:
+        while self.cloud.claimed:
+            guest = self.cloud.claimed.pop(0)
             if goes_on:
                 self._bind(guest)
             else:
@@ -286,8 +289,7 @@ class Machine(stateful.RuleBasedStateMachine):
     )
     def take_over(self, letter: str, program: str, first: str, then: str) -> None:
         """One conductor begins to write, and another sees to it; a report is under way."""
-        idle = [card.letter for card in self.cards.values() if self.cloud.free(card)]
-        letter = letter if letter in idle else next(iter(idle), letter)
+        letter = self._idle(letter)
         agent, seen = self.cloud.agent, self.cloud.begin_pass()
         self.cloud.agent = first
         self._ask(letter, program)
@@ -297,6 +299,11 @@ class Machine(stateful.RuleBasedStateMachine):
         self.let_time_pass()
         self._deliver(seen)
         self.cloud.agent = agent
+
+    def _idle(self, letter: str) -> str:
+        """That card, or another one of which something is on offer, if any is."""
+        idle = [card.letter for card in self.cards.values() if self.cloud.free(card)]
+        return letter if letter in idle else next(iter(idle), letter)
 
     @stateful.rule()
     def let_time_pass(self) -> None:
@@ -338,16 +345,11 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def _assert_records(self) -> None:
         for card in self.cards.values():
-            row = self._row(card)
+            row = self.cloud.row(card)
             assert not row.in_doubt
             assert (row.function_id or "") == card.loaded
             offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
             assert self.cloud.free(card) == (card.handles if offered else 0)
-
-    def _row(self, card: Fpga) -> models.Deployable:
-        query = sa.select(models.Deployable).where(models.Deployable.name == card.name)
-        with db.reader() as session:
-            return session.scalars(query).one()
 
     # What must be true at any moment.
 
@@ -392,6 +394,6 @@ class Machine(stateful.RuleBasedStateMachine):
         elif card.image != guest.got:
             assert not card.image
             # It is in doubt until it is back, where somebody has asked for it.
-            row = self._row(card)
+            row = self.cloud.row(card)
             asked = guest.function or guest.image
             assert card.lost or row.in_doubt or not (asked or row.function_id)
