@@ -31,6 +31,9 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     row.program_mode = deployable.program_mode
     row.function_vendor = deployable.function_vendor
     shown = deployable.function
+    if row.program_mode is None and not row.in_doubt and not _is_used(row):
+        # It is not programmed any more, and what it runs is for its driver alone to say.
+        _follow(row, "")
     if shown is None:
         return
     is_as_recorded = plain(shown) == plain(row.function_id or "")
@@ -41,6 +44,11 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     if _is_used(row):
         row.in_doubt = row.contradicted = True
         return
+    _follow(row, shown)
+
+
+def _follow(row: models.Deployable, shown: str) -> None:
+    """Record a function that Cyborg has not written, or none."""
     row.bitstream_id = row.bitstream = row.function_name = None
     row.programmed_ms = row.programmed_by = row.verified_by = None
     row.function_id = shown or None

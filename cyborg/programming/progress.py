@@ -195,6 +195,8 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         deployable, operation = held.deployable, held.operation
         if deployable is None:
             raise Refused(operations.BROKEN, _GONE)
+        if deployable.program_mode is None:
+            raise Refused(operations.INVALID, "Its driver does not program it any more.")
         what = wanted.of_operation(operation)
         if fit.is_run(image, what, deployable):
             if what.function_name is not None and deployable.function_name is None:

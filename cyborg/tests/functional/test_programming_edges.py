@@ -243,6 +243,20 @@ def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
     assert (row.function_id, traits) == ("zip", ["CUSTOM_FPGA_FUNCTION_ID_ZIP"])
 
 
+def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> None:
+    report("aes")
+    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    claim = _claim()
+    hosts.apply(hosts.card("a"))
+
+    assert progress.read(claim) is not None
+    with pytest.raises(progress.Refused, match="not program it any more"):
+        progress.withdraw(claim, _image())
+    row = deployable()
+    kept = [each.value for each in row.attributes if each.key == programs.TRAIT_KEY]
+    assert (row.function_id, kept) == (None, [])
+
+
 def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     ctx: context.RequestContext,
 ) -> None:
