@@ -207,13 +207,13 @@ def _is_held() -> sa.ColumnElement[bool]:
     the same hardware still.
     """
     same, own, binding = orm.aliased(_DEPLOYABLE), orm.aliased(_HANDLE), orm.aliased(_ARQ)
-    gone = sa.and_(same.device_id == _DEPLOYABLE.device_id, same.missing.is_(True))
+    it = sa.or_(same.id == _DEPLOYABLE.id, same.missing.is_(True))
     holds = sa.exists().where(own.deployable_id == same.id, binding.attach_handle_id == own.id)
     waits = sa.exists().where(
         binding.device_rp_uuid == same.rp_uuid, binding.state == models.BIND_STARTED
     )
     used = sa.or_(holds.correlate(same), waits.correlate(same))
-    any_of = sa.exists().where(sa.or_(same.id == _DEPLOYABLE.id, gone), used)
+    any_of = sa.exists().where(same.device_id == _DEPLOYABLE.device_id, it, used)
     return any_of.correlate_except(same)
 
 
