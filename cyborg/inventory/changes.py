@@ -286,9 +286,13 @@ def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> N
 
 
 def waits(plan: Plan) -> bool:
-    """Whether a resource class or a handle could not be changed yet, after the plan was applied."""
+    """Whether something could not be changed yet, after the plan was applied.
+
+    That is a resource class, a handle, or the record of what is not programmed any more.
+    """
     return any(
-        handles.waits(row, deployable) for row, _, deployable in plan.kept_deployables
+        handles.waits(row, deployable) or programs.waits(row)
+        for row, _, deployable in plan.kept_deployables
     ) or any(
         (attribute.key, attribute.origin) == ("rc", "driver")
         and attribute.value != deployable.resource_class

@@ -47,6 +47,11 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     _follow(row, shown)
 
 
+def waits(row: models.Deployable) -> bool:
+    """Whether the record of a deployable that is not programmed any more is kept for a guest."""
+    return row.program_mode is None and (row.function_id or row.bitstream_id) is not None
+
+
 def _follow(row: models.Deployable, shown: str) -> None:
     """Record a function that Cyborg has not written, or none."""
     row.bitstream_id = row.bitstream = row.function_name = None

@@ -21,6 +21,9 @@ _HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, program_models.Oper
 #: How many of those that are fit to be programmed are considered at once.
 _CONSIDERED = 100
 
+#: How the sentence begins on what does not go on.
+STALLED = "Stalled: "
+
 _LARGE = "needed in part by another pool"
 
 
@@ -173,7 +176,7 @@ def stalls(
     found = session.execute(query).one_or_none()
     if found is None:
         return None
-    return f"Stalled: {found[1]} of those being programmed. The last error: {found[0]}"
+    return f"{STALLED}{found[1]} of those being programmed. The last error: {found[0]}"
 
 
 def _others(search: Search) -> sa.Select[Any]:

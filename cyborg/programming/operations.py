@@ -63,6 +63,8 @@ _POLL = 0.5
 #: The most entries that an operation keeps, the last ones.
 _HISTORY_MAX = 100
 
+_WAITS = "It waits: "
+
 #: Ended operations that are forgotten at once.
 _BATCH = 500
 
@@ -336,17 +338,18 @@ def note(session: orm.Session, operation: program_models.Operation, error: str) 
 
 @db.retry
 def note_wait(claim: work.Claim, reason: str) -> None:
-    """Let the history of the operation that is seen to say what it waits for, if that is news.
+    """Let the history of the operation that is seen to say at its end what it waits for.
 
     :raises LeaseLost: somebody else sees to it
     """
     with db.writer() as session:
         work.hold(session, claim)
         found = active_on(session, claim.key)
-        text = f"It waits: {reason}"
         # What is tried again and again says so in its error.
-        if found is not None and found.error is None and found.history[-1]["text"] != text:
-            history = [*found.history, _entry(now(session), text)][-_HISTORY_MAX:]
+        if found is not None and found.error is None:
+            waits = found.history[-1]["text"].startswith(_WAITS)
+            before = found.history[:-1] if waits else found.history
+            history = [*before, _entry(now(session), f"{_WAITS}{reason}")][-_HISTORY_MAX:]
             db.update(session, _MODEL, _MODEL.id == found.id, history=history)
 
 

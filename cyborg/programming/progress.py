@@ -163,10 +163,12 @@ class _Held:
 
     def is_back(self) -> bool:
         """Whether the hardware shows again what was lost, and nothing has been written since."""
-        recovers = self.operation.asked_by == operations.RECOVERY
-        untried = recovers and self.operation.error is None
-        row = self.deployable
-        return untried and row is not None and row.in_doubt and not row.contradicted
+        row, operation = self.deployable, self.operation
+        if row is None or operation.asked_by != operations.RECOVERY:
+            return False
+        # What is queued was never written; where it was not, an error may tell of a write.
+        unwritten = operation.state == operations.QUEUED or operation.error is None
+        return unwritten and row.in_doubt and not row.contradicted
 
     def tell(self) -> None:
         """Have Placement and the binds that wait for the deployable look at it again."""
@@ -280,7 +282,8 @@ def begin_to_write(claim: work.Claim) -> bool:
 def _has_ended(held: _Held) -> bool:
     """End an operation that was to put back what need not be put back; False where it must be."""
     if held.deployable is not None and held.is_back():
-        held.move(operations.SUCCEEDED, "The hardware shows it again; nothing was written.")
+        text = "The hardware shows it again; nothing was written."
+        held.move(operations.SUCCEEDED, text, error=None)
         record.certain(held.session, held.deployable)
         held.tell()
         return True

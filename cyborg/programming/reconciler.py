@@ -89,7 +89,7 @@ def _grow(
     look = _Look(conf, session, pool, counts)
     if look.must_wait():
         # Whether there are more to program is looked at when these are.
-        return stall or pool.reason
+        return stall or (None if idle.STALLED in (pool.reason or "") else pool.reason)
     return " ".join(filter(None, [look.grow(), stall])) or None
 
 

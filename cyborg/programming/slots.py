@@ -99,13 +99,16 @@ def is_programmed_now() -> sa.ColumnElement[bool]:
 def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
     """Whether an operation that has not ended is old, and could not go on when it was last tried.
 
-    None: nothing is said to be. What takes minutes is not old.
+    It is not while a conductor is at it. None: nothing is said to be.
     """
     if patience_ms is None:
         return sa.false()
     row = models.Work
     tried = sa.exists().where(
-        row.kind == work.PROGRAM, row.key == _OPERATION.active, row.last_error.is_not(None)
+        row.kind == work.PROGRAM,
+        row.key == _OPERATION.active,
+        row.last_error.is_not(None),
+        row.owner.is_(None),
     )
     return sa.and_(
         _OPERATION.asked_ms <= db.now_ms() - patience_ms, tried.correlate_except(row)

@@ -86,9 +86,18 @@ def test_an_accelerator_that_is_taken_is_missed_though_a_handle_is_free(cloud: F
 
 
 def _try(
-    cloud: Fpgas, name: str, error: str | None, *, age_s: int, state: str = operations.WRITING
+    cloud: Fpgas,
+    name: str,
+    error: str | None,
+    *,
+    age_s: int,
+    state: str = operations.WRITING,
+    owner: str | None = None,
 ) -> None:
-    """Have the operation on a deployable be so old, and so the work on it have ended so far."""
+    """Have the operation on a deployable be so old, and so the work on it have ended so far.
+
+    ``owner`` is the conductor that tries it again.
+    """
     where = sa.select(models.Deployable.uuid).where(models.Deployable.name == name)
     operation = program_models.Operation
     with db.writer() as session:
@@ -96,7 +105,7 @@ def _try(
         asked = {"asked_ms": operation.asked_ms - age_s * 1000, "state": state}
         assert db.update(session, operation, operation.active == uuid, **asked)
         of_it = (models.Work.kind == work.PROGRAM, models.Work.key == uuid)
-        assert db.update(session, models.Work, *of_it, last_error=error)
+        assert db.update(session, models.Work, *of_it, last_error=error, owner=owner)
 
 
 @pytest.mark.every_database
@@ -186,6 +195,20 @@ def test_what_another_card_would_wait_for_too_keeps_its_place(cloud: Fpgas, free
     cloud.end()
     cloud.settle()
     assert cloud.counts(uuid)["ready"] == free
+
+
+@pytest.mark.every_database
+def test_what_is_tried_again_is_not_stalled(cloud: Fpgas) -> None:
+    cloud.report(SIX)
+    uuid = cloud.pool(free=2, max_devices=3)
+    assert cloud.look() == ["host-1_a"]
+    _try(cloud, "host-1_a", "Glance was away.", age_s=3000)
+    assert cloud.counts(uuid)["pending"] == 2
+    _try(cloud, "host-1_a", "Glance was away.", age_s=0, owner="conductor-1")
+
+    assert cloud.look_again() == ["host-1_a"]
+
+    assert cloud.shown(uuid)["reason"] is None
 
 
 @pytest.mark.every_database

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, work
+from cyborg import db, errors, glance, work
 from cyborg.arqs import invariants, removal
 from cyborg.db import models
 from cyborg.inventory import query
@@ -173,6 +173,11 @@ def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
     (operation,) = operations.list_operations()
     said = [entry["text"] for entry in operation.history]
     assert said[1:] == ["It waits: Glance is away"]
+    machine.cloud.finds, machine.cloud.agent = True, "is away"
+    machine.let_time_pass()
+    (operation,) = operations.list_operations()
+    assert operation.history[-1]["text"] == "It waits: the agent does not answer"
+    assert sum("waits" in entry["text"] for entry in operation.history) == 2
 
 
 def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None:
@@ -269,6 +274,27 @@ def test_a_function_that_a_guest_asked_for_is_put_back_whoever_wrote_it(
     assert shown.loaded == "aes"
     assert recoveries() == [("succeeded", None)]
     machine.come_to_rest()
+
+
+def test_a_function_that_was_misread_is_believed_though_there_is_no_image_of_it(
+    machine: Machine, shown: Fpga, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.boot(boots=[("a", "aes", False)], works=True)
+
+    def find_none(*args: object, **what: object) -> None:
+        raise glance.NoImage("There is none")
+
+    with monkeypatch.context() as nothing:
+        nothing.setattr(glance, "find_image", find_none)
+        shown.misread = True
+        machine.report(works=True)
+        assert recoveries() == [("queued", "There is none")]
+        machine.report(works=True)
+        machine.let_time_pass()
+
+    assert recoveries() == [("succeeded", None)]
+    assert machine.cloud.free(shown) == shown.handles
+    machine.look()
 
 
 def test_a_function_that_nobody_asked_for_is_not_written(machine: Machine, shown: Fpga) -> None:

@@ -83,7 +83,10 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     for each in (instance, other):
         release.delete_instance_arqs(ctx, each)
     engine.drain(conf)
+    # Nobody keeps account any more of what it runs.
     report(OLD, None, **fixed)
+    assert found(OLD).function_id is None
+    assert programs.TRAIT_KEY not in {each.key for each in found(OLD).attributes}
     placement.sync()
     assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
     # With all of its functions again it can be programmed.
