@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,14 +22,16 @@ INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-def started(site: Site, spdk: SpdkServer) -> Site:
+def started(site: Site, spdk: SpdkServer) -> Iterator[Site]:
     options = {"rpc_address": spdk.address, "host_nqn": HOST, "reuse_without_erasing": True}
     for name, value in {**options, "timeout": 60}.items():
         site.conf.set_override(name, value, group="nvmf_spdk")
     site.conf.set_override("enabled_drivers", ["fake_driver", DRIVER], group="agent")
     site.conf.set_override("report_interval", 1, group="agent")
     site.start()
-    return site
+    yield site
+    # What is under way ends while there is a target yet.
+    site.stop()
 
 
 def _bound(site: Site) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_a_server_boots_with_its_function(scene, key):
 
 def test_a_server_fails_with_its_programming(scene):
     """Nova gives the build up then, and tries no other host."""
-    image = scene.upload_bitstream("what it says", "what-it-is")
+    image = scene.upload_bitstream("what-it-says", "what-it-is")
     flavor = scene.offer(FPGA | {"accel:bitstream_id": image})
 
     server = scene.until_status(scene.create(flavor), "ERROR")
