@@ -13,7 +13,7 @@ from cyborg import context, db, work
 from cyborg.db import models, program_models
 from cyborg.inventory import admin
 from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import operations, reconciler, record
+from cyborg.programming import operations, pools, reconciler, record
 from cyborg.tests import boots, hosts
 from cyborg.tests.service import Site
 
@@ -26,6 +26,21 @@ GROUP = {"resources:FPGA": "1", "accel:function_id": AES_OTHERWISE}
 SIX = dict.fromkeys("abcdef", "")
 
 _numbers = itertools.count(1)
+
+
+def pool_spec(**changes: Any) -> pools.Spec:
+    """A small pool, but for ``changes``."""
+    fields: dict[str, Any] = {
+        "name": "p",
+        "description": None,
+        "function_id": "aes",
+        "image_uuid": None,
+        "hosts": None,
+        "traits": (),
+        "free": 1,
+        "max_devices": 1,
+    }
+    return pools.Spec(**(fields | changes))
 
 
 class Fpgas:

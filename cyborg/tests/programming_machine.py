@@ -17,6 +17,7 @@ from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, pools, reconciler
 from cyborg.tests.boots import target
 from cyborg.tests.cloud import DEATHS, Killed
+from cyborg.tests.fpgas import pool_spec
 from cyborg.tests.programmed_cards import (
     FUNCTIONS,
     IMAGES,
@@ -252,13 +253,10 @@ class Machine(stateful.RuleBasedStateMachine):
     ) -> None:
         """The pool of the function is made, changed, or deleted where nothing is to be free."""
         known = [pool.row for pool in pools.list_pools() if pool.row.name == function]
-        spec = pools.Spec(
+        spec = pool_spec(
             name=function,
-            description=None,
             function_id=function,
             image_uuid=self.cloud.newest[function] if image else None,
-            hosts=None,
-            traits=(),
             free=free,
             max_devices=devices,
         )

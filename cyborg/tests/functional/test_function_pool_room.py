@@ -11,7 +11,7 @@ from cyborg.db import models, program_models
 from cyborg.drivers import checks
 from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
-from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas
+from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas, pool_spec
 from cyborg.tests.programmed_cards import IMAGES
 from cyborg.tests.programmed_host import Fpgas as Host
 from cyborg.tests.programming_machine import Machine
@@ -138,17 +138,7 @@ def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Ho
     machine = Machine(fpgas)
     machine.report(works=True)
     machine.cards["b"].child = IMAGES["aes-1"]
-    spec = pools.Spec(
-        name="p",
-        description=None,
-        function_id="aes",
-        image_uuid=None,
-        hosts=None,
-        traits=(),
-        free=1,
-        max_devices=2,
-    )
-    uuid = pools.create_pool(spec).uuid
+    uuid = pools.create_pool(pool_spec(free=1, max_devices=2)).uuid
     machine.let_time_pass()
     assert [card.letter for card in machine.cards.values() if card.loaded] == []
     with db.writer() as session:

@@ -12,24 +12,13 @@ from cyborg.arqs import instances, invariants
 from cyborg.db import models
 from cyborg.programming import pools
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.fpgas import pool_spec
 
 pytestmark = [
     pytest.mark.usefixtures("database"),
     pytest.mark.every_database,
     pytest.mark.makes_up_rows,
 ]
-
-
-POOL = pools.Spec(
-    name="p",
-    description=None,
-    function_id="aes",
-    image_uuid=None,
-    hosts=None,
-    traits=(),
-    free=1,
-    max_devices=1,
-)
 
 
 def _change(model: type[models.Base], **values: object) -> None:
@@ -126,7 +115,7 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
     _want(work.HOST_STEP, handle)
     _want(work.PROGRAM, deployable)
     _want(work.PLACEMENT, "host-1")
-    _want(work.FUNCTION_POOL, pools.create_pool(POOL).uuid)
+    _want(work.FUNCTION_POOL, pools.create_pool(pool_spec()).uuid)
     assert invariants.orphans() == []
 
 
