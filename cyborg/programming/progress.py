@@ -166,7 +166,7 @@ class _Held:
         row, operation = self.deployable, self.operation
         if row is None or operation.asked_by != operations.RECOVERY:
             return False
-        # What is queued was never written; where it was not, an error may tell of a write.
+        # A queued one has written nothing yet; later an error may be that of a write.
         unwritten = operation.state == operations.QUEUED or operation.error is None
         return unwritten and row.in_doubt and not row.contradicted
 
