@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -115,21 +116,31 @@ def list_arqs(
     return found
 
 
-def await_binds(ctx: RequestContext, instance: str, seconds: float) -> bool:
-    """Whether all ARQs of an instance are Bound within that time; False once one is not to be."""
+def refuse_failed(arqs: Iterable[models.Arq]) -> None:
+    """Return where none of an instance's ARQs is BindFailed.
+
+    :raises Conflict: one is
+    """
+    failed = next((arq for arq in arqs if arq.state == states.BIND_FAILED), None)
+    if failed is not None:
+        raise errors.Conflict(
+            f"ARQ {failed.uuid} of instance {failed.instance_uuid} could not be bound: "
+            f"{failed.state_reason} Delete the ARQs of the instance, or bind them elsewhere."
+        )
+
+
+def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
+    """Return when no ARQ of an instance is being bound, or one is not to be, or after that time."""
     query = _visible(ctx).with_only_columns(models.Arq.state).distinct()
     query = query.where(models.Arq.instance_uuid == instance)
     deadline, pause = time.monotonic() + seconds, _FIRST_LOOK
     while time.monotonic() < deadline:
         with db.reader() as session:
             found = set(session.scalars(query))
-        if not found <= {states.BIND_STARTED, states.BOUND}:
-            return False
-        if states.BIND_STARTED not in found:
-            return True
+        if states.BIND_STARTED not in found or states.BIND_FAILED in found:
+            return
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE)
-    return False
 
 
 def _undecided(arq: models.Arq) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -27,7 +27,9 @@ class AcceleratorRequests(Resource):
 
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"release": {"POST": "release"}}
 
-    @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.ARQS, faults=[423])
+    @declare.operation(
+        policies.GET_ALL, query=schemas.QUERY, answer=schemas.ARQS, faults=[409, 423]
+    )
     def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
         """List ARQs."""
         wanted, page = pages.read(request, given)
@@ -39,8 +41,11 @@ class AcceleratorRequests(Resource):
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
         found = service.list_arqs(request.caller, page, only_resolved=only_resolved, **wanted)
-        if not only_resolved and _are_soon_bound(request, wanted.get("instance_uuid"), found):
-            found = service.list_arqs(request.caller, page, **wanted)
+        if not only_resolved and "instance_uuid" in wanted and request.caller.has_service_token:
+            if _has_awaited(request, wanted["instance_uuid"], found):
+                found = service.list_arqs(request.caller, page, **wanted)
+            # Nova takes what is decided for bound, and starts the server without the device.
+            service.refuse_failed(found)
         return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)
 
     @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.ARQ)
@@ -115,22 +120,20 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     binding.request_changes(request.caller, changes.binds, changes.unbinds)
 
 
-def _are_soon_bound(request: Request, instance: str | None, found: list[models.Arq]) -> bool:
-    """Whether another service had better be shown an instance's ARQs again, as all are Bound now.
+def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -> bool:
+    """Wait while ARQs of an instance are being bound; whether they had better be read again.
 
     Nova asks once, then waits for events alone. None reaches it while it unshelves a server,
-    which has no host until its accelerators are bound. What fails meanwhile it learns from the
-    event only: an ARQ that it is shown as BindFailed does not keep it from starting the server.
+    which has no host until its accelerators are bound.
     """
     waits = any(arq.state == states.BIND_STARTED for arq in found)
-    if instance is None or not waits or not request.caller.has_service_token:
-        return False
-    if not request.bind_waiters.acquire(blocking=False):
+    if not waits or not request.bind_waiters.acquire(blocking=False):
         return False
     try:
-        return service.await_binds(request.caller, instance, request.bind_wait)
+        service.await_binds(request.caller, instance, request.bind_wait)
     finally:
         request.bind_waiters.release()
+    return True
 
 
 def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
+#: Answers a query, of Nova or somebody else.
+Ask = Callable[..., webob.Response]
 #: Shows the ARQs that a query finds, to Nova or to somebody else.
 Get = Callable[..., list[dict[str, Any]]]
 
@@ -55,16 +57,24 @@ def instance(ctx: context.RequestContext) -> str:
 
 
 @pytest.fixture
-def get(conf: cfg.ConfigOpts) -> Get:
+def ask(conf: cfg.ConfigOpts) -> Ask:
     conf.set_override("auth_strategy", "noauth", group="api")
     # One request may wait.
     conf.set_override("api_workers", 2, group="api")
     application = app.load(conf)
 
-    def get(query: str, *, service: str = "service") -> list[dict[str, Any]]:
+    def ask(query: str, *, service: str = "service") -> webob.Response:
         who = {"X-Roles": "admin,reader", "X-Project-Id": "admin", "X-Service-Roles": service}
         request = webob.Request.blank(f"/v2/accelerator_requests?{query}", headers=who)
-        answer = request.get_response(application)
+        return request.get_response(application)
+
+    return ask
+
+
+@pytest.fixture
+def get(ask: Ask) -> Get:
+    def get(query: str, *, service: str = "service") -> list[dict[str, Any]]:
+        answer = ask(query, service=service)
         assert answer.status_int == 200, answer.text
         arqs: list[dict[str, Any]] = answer.json["arqs"]
         return arqs
@@ -97,20 +107,28 @@ def test_it_answers_what_there_is_when_its_time_is_over(
     assert clock.now == pytest.approx(conf.api.bind_wait)
 
 
-def test_what_fails_meanwhile_is_not_shown_as_decided(
-    conf: cfg.ConfigOpts, clock: Clock, get: Get, ctx: context.RequestContext
+@pytest.mark.parametrize("early", [True, False])
+def test_what_fails_is_not_shown_as_decided(
+    conf: cfg.ConfigOpts, clock: Clock, ask: Ask, ctx: context.RequestContext, *, early: bool
 ) -> None:
-    """Nova would start the server without it; it waits for the event instead."""
+    """Nova would start the server without its device."""
     hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 9), instance)
+    if early:
+        engine.drain(conf)
     clock.meanwhile = lambda: engine.drain(conf)
 
-    assert set(states(get(f"instance={instance}"))) == {models.BIND_STARTED}
-    slept = clock.now
-    assert 0 < slept < conf.api.bind_wait
-    assert models.BIND_FAILED in states(get(f"instance={instance}"))
-    assert clock.now == slept
+    answer = ask(f"instance={instance}")
+
+    assert answer.status_int == 409
+    assert f"of instance {instance} could not be bound: Provider" in answer.text
+    assert (clock.now == 0) is early
+    assert clock.now < conf.api.bind_wait
+    whole = f"instance={instance}"
+    for query, who in ((whole, ""), (f"{whole}&bind_state=resolved", "service")):
+        arqs = ask(query, service=who).json["arqs"]
+        assert set(states(arqs)) == {models.BOUND, models.BIND_FAILED}
 
 
 def test_nobody_waits_but_services(clock: Clock, get: Get, instance: str) -> None:

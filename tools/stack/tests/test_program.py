@@ -47,3 +47,15 @@ def test_a_server_fails_with_its_programming(scene):
     scene.delete(server)
     # The devices are as good as before.
     scene.check_bound(scene.boot("accel-one"), 1)
+
+
+def test_a_server_whose_image_is_not_there_does_not_start_without_its_device(scene):
+    """The bind has failed by the time Nova asks for it."""
+    flavor = scene.offer(FPGA | {"accel:bitstream_id": str(uuid.uuid4())})
+
+    server = scene.until_status(scene.create(flavor), "ERROR", "ACTIVE")
+
+    assert server.status == "ERROR"
+    assert "accelerator requests" in scene.fault(server)
+    scene.until("no allocations", lambda: None if scene.allocations(server) else True)
+    scene.delete(server)
