@@ -17,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, rpc, work
-from cyborg.arqs import binding, outcome, programs, release, states
+from cyborg.arqs import binding, fit, outcome, programs, release, states
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -34,6 +34,7 @@ class _Situation:
     programmable: bool
     in_doubt: bool
     lacks_program: bool
+    misfit: str | None
     now_ms: int
     host: str
     host_down: bool
@@ -78,6 +79,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         .join(models.ControlPath, models.ControlPath.device_id == models.Device.id)
         .join(models.Host, models.Host.id == models.Device.host_id)
         .where(handle.uuid == handle_uuid)
+        .options(orm.selectinload(models.Deployable.attributes))
     )
     with db.reader() as session:
         row = session.execute(query).one_or_none()
@@ -92,6 +94,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         programmable=deployable.program_mode is not None,
         in_doubt=deployable.in_doubt,
         lacks_program=programs.lacks_program(holder.group, deployable),
+        misfit=_misfit(holder, deployable),
         now_ms=now_ms,
         host=host,
         host_down=down,
@@ -139,6 +142,9 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         return
     if situation.lacks_program:
         _fail(claim, situation, "The deployable has lost its program.")
+        return
+    if situation.misfit:
+        _fail(claim, situation, f"The deployable does not fit as it is now: {situation.misfit}.")
         return
     if not situation.prepares:
         _bound(claim, situation)
@@ -219,8 +225,18 @@ def _is_programmed(session: orm.Session, situation: _Situation) -> bool:
     """Whether its deployable runs what is asked for; that stays so until the transaction ends."""
     row = models.Deployable
     query = sa.select(row).where(row.uuid == situation.deployable_uuid)
+    query = query.options(orm.selectinload(row.attributes))
     found = session.scalar(query.with_for_update(read=True))
-    return found is not None and programs.serves(situation.arq.group, found)
+    if found is None or _misfit(situation.arq, found):
+        return False
+    return programs.serves(situation.arq.group, found)
+
+
+def _misfit(arq: models.Arq, deployable: models.Deployable) -> str | None:
+    """Why what a programmable deployable is now cannot serve the ARQ, or None where it can."""
+    if deployable.program_mode is None:
+        return None
+    return fit.misfit(arq.group, deployable.attributes)
 
 
 @db.retry

@@ -32,8 +32,8 @@ def obstacle(
     if deployable.in_doubt:
         its = (coming or {}).get(deployable.uuid, wanted.Wanted())
         return None if what and what.is_part_of(its) else "being programmed"
-    if what and deployable.program_mode is None and not what.is_run_by(deployable):
-        return f"not programmable, and does not run {what}"
+    if what and deployable.program_mode is None:
+        return f"not programmable, and not known to run {what}"
     if lacks_program(group, deployable):
         return "not programmed yet"
     return None

@@ -199,7 +199,7 @@ def _with_trait(deployable: base.Deployable, region: _Region | None) -> base.Dep
     if region is None or not region.function:
         return deployable
     trait = facts.trait(f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.function}")
-    return replace(deployable, traits=(*deployable.traits, trait))
+    return replace(deployable, traits=tuple(dict.fromkeys((*deployable.traits, trait))))
 
 
 def _region_now(address: str) -> _Region | None:

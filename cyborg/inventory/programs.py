@@ -29,11 +29,12 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     somebody uses, the deployable is in doubt from now on.
     """
     row.program_mode = deployable.program_mode
+    if deployable.program_mode is None:
+        _keep_for_guests(row)
+        return
     row.function_vendor = deployable.function_vendor
+    _set_trait(row)
     shown = deployable.function
-    if row.program_mode is None and not row.in_doubt and not _is_used(row):
-        # It is not programmed any more, and what it runs is for its driver alone to say.
-        _follow(row, "")
     if shown is None:
         return
     is_as_recorded = plain(shown) == plain(row.function_id or "")
@@ -50,6 +51,19 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
 def waits(row: models.Deployable) -> bool:
     """Whether the record of a deployable that is not programmed any more is kept for a guest."""
     return row.program_mode is None and (row.function_id or row.bitstream_id) is not None
+
+
+def _keep_for_guests(row: models.Deployable) -> None:
+    """What a deployable runs that is not programmed any more is for its driver alone to say.
+
+    What its guests were given stays recorded for the day when it can be programmed again.
+    """
+    if row.in_doubt:
+        return
+    if _is_used(row):
+        _set_trait(row, known=False)
+    else:
+        _follow(row, "")
 
 
 def _follow(row: models.Deployable, shown: str) -> None:
@@ -71,14 +85,14 @@ def _is_used(row: models.Deployable) -> bool:
 
 def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:
     """Whether a group asks for a program, or for the trait of the function recorded of the row."""
-    known = (each.value for each in row.attributes if each.key == TRAIT_KEY)
+    known = (each.value for each in traits(row.function_vendor, row.function_id))
     required = any(group.get(f"trait:{trait}") == "required" for trait in known)
     return required or not GROUP_KEYS.keys().isdisjoint(group)
 
 
-def _set_trait(row: models.Deployable) -> None:
+def _set_trait(row: models.Deployable, *, known: bool = True) -> None:
     present = next((each for each in row.attributes if each.key == TRAIT_KEY), None)
-    wanted = next(traits(row.function_vendor, row.function_id), None)
+    wanted = next(traits(row.function_vendor, row.function_id), None) if known else None
     if present is not None and wanted is not None:
         # In place: another row of that key would be inserted before this one is deleted.
         present.value = wanted.value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -100,7 +101,7 @@ def _apply(report: rpc.HostReport) -> bool:
         if _is_old(host, now_ms, report):
             LOG.info("Dropped an old report of host %s", report.host)
             return False
-        if _has_programs(report):
+        if _has_programs(report) or _had_programs(session, host.id):
             _lock_programs(session, host.id)
         known = _known_devices(session, host.id)
         # One that has found something may still have a sentence about what it left out.
@@ -166,17 +167,24 @@ def _has_programs(report: rpc.HostReport) -> bool:
     return any(dep.program_mode for device in devices for dep in device.deployables)
 
 
+def _had_programs(session: orm.Session, host_id: int) -> bool:
+    return session.scalar(_programmable(host_id).limit(1)) is not None
+
+
 def _lock_programs(session: orm.Session, host_id: int) -> None:
     """Let nobody bind to what is programmable until it is known what the hardware has lost."""
     deployable = models.Deployable
-    query = (
+    query = _programmable(host_id).order_by(deployable.id)
+    session.execute(query.with_for_update(of=deployable))
+
+
+def _programmable(host_id: int) -> sa.Select[Any]:
+    deployable = models.Deployable
+    return (
         sa.select(deployable.id)
         .join(models.Device, models.Device.id == deployable.device_id)
         .where(models.Device.host_id == host_id, deployable.program_mode.is_not(None))
-        .order_by(deployable.id)
-        .with_for_update(of=deployable)
     )
-    session.execute(query)
 
 
 def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:

@@ -58,14 +58,22 @@ def _wrong_end(session: orm.Session) -> Iterator[str]:
 
 
 def _wrong_function(session: orm.Session) -> Iterator[str]:
-    """A guest has the function that it asked for, as long as it has the handle."""
+    """A guest has the function that it asked for, as long as it has the handle.
+
+    What a deployable runs that is not programmed any more is not known here.
+    """
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     asks = sa.type_coerce(arq.group, sa.Text).contains('"accel:')
     query = (
         sa.select(arq, deployable)
         .join(handle, handle.id == arq.attach_handle_id)
         .join(deployable, deployable.id == handle.deployable_id)
-        .where(arq.state == models.BOUND, deployable.in_doubt.is_(False), asks)
+        .where(
+            arq.state == models.BOUND,
+            deployable.in_doubt.is_(False),
+            deployable.program_mode.is_not(None),
+            asks,
+        )
     )
     for found, on in session.execute(query):
         what = wanted.of_group(found.group)

@@ -136,13 +136,14 @@ class _Held:
     def move(self, state: str, text: str, **values: Any) -> None:
         operations.move(self.session, self.operation, state, text, **values)
 
-    def end_badly(self, reason: str, fault: str) -> bool:
+    def end_badly(self, reason: str, fault: str, *, written: bool = True) -> bool:
         """End the operation, unless it is to put back what a guest has: False then."""
         if self.is_needless() or self.operation.asked_by != operations.RECOVERY:
             self.move(operations.FAILED, reason, error=reason, fault=fault)
             return True
         if self.operation.state == operations.WRITING:
-            self.move(operations.RESERVING, f"{reason} It is tried again.", error=reason)
+            text, now = f"{reason} It is tried again.", fault if written else self.operation.fault
+            self.move(operations.RESERVING, text, error=reason, fault=now)
         else:
             operations.note(self.session, self.operation, reason)
         return False
@@ -163,12 +164,11 @@ class _Held:
 
     def is_back(self) -> bool:
         """Whether the hardware shows again what was lost, and nothing has been written since."""
-        row, operation = self.deployable, self.operation
-        if row is None or operation.asked_by != operations.RECOVERY:
+        # An operation that goes on has a fault where something may have been written.
+        row, recovers = self.deployable, self.operation.asked_by == operations.RECOVERY
+        if row is None or not recovers or self.operation.fault is not None:
             return False
-        # A queued one has written nothing yet; later an error may be that of a write.
-        unwritten = operation.state == operations.QUEUED or operation.error is None
-        return unwritten and row.in_doubt and not row.contradicted
+        return row.in_doubt and not row.contradicted
 
     def tell(self) -> None:
         """Have Placement and the binds that wait for the deployable look at it again."""
@@ -325,7 +325,7 @@ def end_failed(
     reason = str(failure)
     with db.writer() as session:
         held = _hold(session, claim)
-        ended = held.end_badly(reason, operations.BROKEN)
+        ended = held.end_badly(reason, operations.BROKEN, written=not unchanged)
         if failure.report_counter is not None:
             # Also where it is tried again: it may be given up before anything else is written.
             record.outdate_reports(session, situation.host, failure.report_counter)
@@ -371,7 +371,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             image, expected = {}, None
         else:
             text = f"Written, and verified by {answer.verified_by}."
-            held.move(operations.SUCCEEDED, text, error=None)
+            held.move(operations.SUCCEEDED, text, error=None, fault=None)
         record.outdate_reports(session, situation.host, answer.report_counter)
         if ended and held.deployable is not None:
             record.runs(

@@ -143,8 +143,9 @@ def _used() -> sa.ColumnElement[int]:
 
 
 def _is_ready() -> sa.ColumnElement[bool]:
-    """Whether what is free of a deployable can be given now."""
-    return sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False), ~is_programmed_now())
+    """Whether what is free of a deployable can be given now to those who ask for what it runs."""
+    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), _DEPLOYABLE.in_doubt.is_(False))
+    return sa.and_(usable(), known, ~is_programmed_now())
 
 
 def ready_of(functions: Collection[str]) -> sa.Subquery:

@@ -37,8 +37,12 @@ class Wanted:
         return " and ".join(_WORDS[name].format(value) for name, value in given.items())
 
     def is_run_by(self, deployable: models.Deployable) -> bool:
-        """Whether the deployable is known to run it. An image's name alone tells nothing."""
-        if deployable.in_doubt or self.image_name is not None or not self:
+        """Whether the deployable is known to run it. An image's name alone tells nothing.
+
+        What is recorded of one that is not programmed any more may be outdated.
+        """
+        unknown = deployable.in_doubt or deployable.program_mode is None
+        if unknown or self.image_name is not None or not self:
             return False
         function = self.function_id
         return (
