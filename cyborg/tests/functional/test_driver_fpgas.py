@@ -127,6 +127,19 @@ def test_a_card_of_which_another_has_a_part_is_not_programmed(simulate, others, 
     assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B" in deployable.traits
 
 
+def test_an_operator_may_give_such_a_card_the_trait_that_it_has(simulate):
+    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+    trait = "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B"
+    excluded = {"address": simulated.vfs(simulated.card("pac-a10"))[0], "exclude": True}
+    specs = [json.dumps(spec) for spec in (excluded, {"vendor_id": "8086", "traits": trait})]
+    text = "\n".join(["[intel_fpga_driver]", *(f"device_spec = {spec}" for spec in specs)])
+
+    (device,) = found(simulated, "intel_fpga_driver", text=text)
+
+    (deployable,) = device.deployables
+    assert deployable.traits.count(trait) == 1
+
+
 class TestXilinx(contract.SimulatedDriverContract):
     entry_point = "xilinx_fpga_driver"
     recorded = "xilinx"

@@ -7,7 +7,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import context, errors, glance, rpc, work
-from cyborg.arqs import release
+from cyborg.arqs import invariants, release
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import programs, query
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 OLD, NEW = "host-1_a", "host-1_b"
 AES = wanted.Wanted(function_id="aes")
 ZIP = wanted.Wanted(function_id="zip")
+TRAIT = programs.function_trait("", "aes")
 
 
 def report(name: str, mode: str | None = base.SINGLE_PROGRAM, **changes: object) -> None:
@@ -69,14 +70,13 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     operation = operations.ask(found(OLD).uuid, AES, "user 1")
     assert operation.state == operations.SUCCEEDED
 
-    trait = programs.function_trait("", "aes")
-    fixed = {"function": None, "traits": ("CUSTOM_FAKE_DEVICE", trait)}
+    fixed = {"function": None, "traits": ("CUSTOM_FAKE_DEVICE", TRAIT)}
     report(OLD, None, **fixed)
 
     assert boots.states(ctx)[arq] == models.BOUND
     placement.sync()
     assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
-    assert trait in placement.below(hosts.ROOT)[boots.RP].traits
+    assert TRAIT in placement.below(hosts.ROOT)[boots.RP].traits
     with pytest.raises(errors.NotOffered):
         operations.ask(found(OLD).uuid, ZIP, "user 1")
     other, _ = bound(ctx, conf)
@@ -93,6 +93,39 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     report(OLD)
     operation = operations.ask(found(OLD).uuid, ZIP, "user 1")
     assert operation.state == operations.QUEUED
+
+
+@pytest.mark.parametrize(
+    "asks", [{"accel:function_id": "aes"}, {f"trait:{TRAIT}": "required"}]
+)
+def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    placement: PlacementServer,
+    root: str,
+    asks: dict[str, str],
+) -> None:
+    report(OLD)
+    _, kept = bound(ctx, conf, **asks)
+    report(OLD, None, function=None, traits=(TRAIT,))
+
+    # Somebody has programmed it by hand.
+    other = programs.function_trait("", "zip")
+    report(OLD, None, function=None, traits=(other,))
+
+    placement.sync()
+    assert {TRAIT, other} & placement.below(hosts.ROOT)[boots.RP].traits == {other}
+    (arq,) = boots.arqs(ctx, 1, boots.GROUP | asks)
+    refusals = (errors.Invalid, errors.Conflict)
+    with pytest.raises(refusals, match=r"not programmable|is required"):
+        boots.bind(ctx, [arq], models.new_uuid())
+    assert boots.states(ctx)[kept] == models.BOUND
+    assert invariants.violations() == []
+
+    # As it can be programmed again, its guest is given back what it had.
+    report(OLD, function="zip")
+    assert found(OLD).in_doubt
+    assert found(OLD).function_id == "aes"
 
 
 def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(

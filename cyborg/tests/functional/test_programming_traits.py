@@ -103,6 +103,24 @@ def test_a_trait_that_goes_with_the_programming_cannot_be_required(machine: Mach
         ask(machine, machine.cards["b"], **{AES: "required", "accel:function_id": "zip"})
 
 
+@pytest.mark.parametrize(
+    "asked", [{"accel:function_name": "Zip"}, {"accel:bitstream_id": IMAGES["zip-1"]}]
+)
+def test_who_does_not_know_the_function_of_an_image_is_not_bound_without_its_trait(
+    machine: Machine, asked: dict[str, str]
+) -> None:
+    card = machine.cards["b"]
+    arq = ask(machine, card, **{AES: "required"}, **asked)
+
+    machine.let_time_pass()
+
+    assert card.loaded == "zip"
+    trait = AES.replace(":", " ")
+    assert read(machine, arq) == (
+        "BindFailed", f"The deployable does not fit as it is now: {trait} is required."
+    )
+
+
 @pytest.mark.parametrize("letter", "bc")
 def test_what_a_guest_required_is_put_back_whoever_wrote_it(
     machine: Machine, letter: str

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report misread under a guest is not written, whatever kept it from that so far."""
+
+from __future__ import annotations
+
+import pytest
+
+from cyborg import glance, work
+from cyborg.programming import operations
+from cyborg.tests.functional.test_programming_losses import (  # noqa: F401
+    machine,
+    recoveries,
+    shown,
+)
+from cyborg.tests.programmed_cards import IMAGES, Fpga
+from cyborg.tests.programming_machine import Machine
+
+
+@pytest.mark.parametrize("letter", "bc")
+def test_after_the_host_has_refused(machine: Machine, letter: str) -> None:  # noqa: F811
+    """It could not read the image; later it could."""
+    machine.boot(boots=[(letter, "aes", False)], works=True)
+    machine.cards[letter].misread = True
+    machine.cloud.agent = "fails at the start"
+    machine.report(works=True)
+    assert recoveries() == [("reserving", "it cannot be read")]
+
+    machine.report(works=False)
+    machine.cloud.agent = "works"
+    machine.let_time_pass()
+
+    assert recoveries() == [("succeeded", None)]
+    said = [entry["text"] for entry in operations.list_operations()[-1].history]
+    assert said[-1] == "The hardware shows it again; nothing was written."
+
+
+def test_after_there_was_no_image(
+    machine: Machine,  # noqa: F811
+    shown: Fpga,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Glance has one now, a newer one than that of the guest; Placement is not told so far."""
+    machine.boot(boots=[("a", "aes", False)], works=True)
+    machine.cloud.newest["aes"] = IMAGES["aes-2"]
+
+    def find_none(*args: object, **what: object) -> None:
+        raise glance.NoImage("There is none")
+
+    with monkeypatch.context() as nothing:
+        nothing.setattr(glance, "find_image", find_none)
+        shown.misread = True
+        machine.report(works=True)
+    assert recoveries() == [("queued", "There is none")]
+    machine.cloud.tells = False
+    machine.cloud.let_time_pass()
+    while machine.cloud.do_one([work.PROGRAM]):
+        pass
+    assert recoveries() == [("reserving", "There is none")]
+
+    machine.report(works=False)
+    machine.cloud.tells = True
+    machine.let_time_pass()
+
+    assert recoveries() == [("succeeded", None)]
+    assert shown.image == IMAGES["aes-1"]
