@@ -31,6 +31,19 @@ def misfit_when_bound(group: Mapping[str, str], deployable: models.Deployable) -
     return _other_class(group, attributes) or _other_trait(group, has, then)
 
 
+def misfit_of_function(
+    group: Mapping[str, str], attributes: Sequence[models.Attribute]
+) -> str | None:
+    """The same of the function alone, which programming may have changed since all was asked."""
+    asked = {
+        key: value
+        for key, value in group.items()
+        if functions.is_function_trait(key.partition(":")[2])
+    }
+    has = traits(attributes)
+    return _other_trait(asked, has, has)
+
+
 def traits(attributes: Sequence[models.Attribute]) -> set[str]:
     """The traits among the attributes of a deployable."""
     return {attribute.value for attribute in attributes if attribute.key.startswith("trait")}

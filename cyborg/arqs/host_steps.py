@@ -227,16 +227,16 @@ def _is_programmed(session: orm.Session, situation: _Situation) -> bool:
     query = sa.select(row).where(row.uuid == situation.deployable_uuid)
     query = query.options(orm.selectinload(row.attributes))
     found = session.scalar(query.with_for_update(read=True))
-    if found is None or _misfit(situation.arq, found):
+    if found is None or not programs.serves(situation.arq.group, found):
         return False
-    return programs.serves(situation.arq.group, found)
+    return _misfit(situation.arq, found) is None
 
 
 def _misfit(arq: models.Arq, deployable: models.Deployable) -> str | None:
-    """Why what a programmable deployable is now cannot serve the ARQ, or None where it can."""
-    if deployable.program_mode is None:
+    """Why what the deployable runs for the ARQ does not fit it after all, or None where it does."""
+    if not programs.serves(arq.group, deployable):
         return None
-    return fit.misfit(arq.group, deployable.attributes)
+    return fit.misfit_of_function(arq.group, deployable.attributes)
 
 
 @db.retry

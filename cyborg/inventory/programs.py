@@ -28,6 +28,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     shown counts where nothing was written after all. Where the hardware has lost a program that
     somebody uses, the deployable is in doubt from now on.
     """
+    returns = row.program_mode is None
     row.program_mode = deployable.program_mode
     if deployable.program_mode is None:
         _keep_for_guests(row)
@@ -42,7 +43,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
         row.contradicted = not is_as_recorded
     if row.in_doubt or is_as_recorded:
         return
-    if _is_used(row):
+    if _is_used(row) and not (returns and _has_others(row)):
         row.in_doubt = row.contradicted = True
         return
     _follow(row, shown)
@@ -81,6 +82,11 @@ def _is_used(row: models.Deployable) -> bool:
     if row.bitstream_id is not None:
         return bool(arqs)
     return row.function_id is not None and any(_asks_for(arq.group, row) for arq in arqs)
+
+
+def _has_others(row: models.Deployable) -> bool:
+    """Whether some guests have not asked for what is recorded; they may have what is shown."""
+    return not all(_asks_for(each.arq.group, row) for each in row.attach_handles if each.arq)
 
 
 def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:

@@ -86,15 +86,13 @@ def _end_gone(held: _Held) -> None:
     record.tell_placement(session, deployable)
 
 
-def _recovery(
-    session: orm.Session, deployable: models.Deployable
-) -> program_models.Operation | None:
+def _recovery(session: orm.Session, row: models.Deployable) -> program_models.Operation | None:
     """The operation that writes again what the hardware has lost while guests have it."""
-    if not wanted.of_deployable(deployable):
-        record.runs(session, deployable, image_uuid=None, function_id=None)
-        record.tell_placement(session, deployable)
+    if not wanted.of_deployable(row):
+        record.runs(session, row, image_uuid=None, function_id=None)
+        record.tell_placement(session, row)
         return None
-    return operations.recover(session, deployable)
+    return operations.recover(session, row)
 
 
 def _situation(
@@ -141,11 +139,13 @@ class _Held:
         if self.is_needless() or self.operation.asked_by != operations.RECOVERY:
             self.move(operations.FAILED, reason, error=reason, fault=fault)
             return True
-        if self.operation.state == operations.WRITING:
-            text, now = f"{reason} It is tried again.", fault if written else self.operation.fault
-            self.move(operations.RESERVING, text, error=reason, fault=now)
-        else:
+        if self.operation.state != operations.WRITING:
             operations.note(self.session, self.operation, reason)
+            return False
+        text, now = f"{reason} It is tried again.", fault if written else self.operation.fault
+        self.move(operations.RESERVING, text, error=reason, fault=now)
+        if written:
+            record.contradict(self.session, self.deployable)
         return False
 
     def has_lost_before(self) -> bool:

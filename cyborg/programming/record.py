@@ -99,6 +99,13 @@ def doubt(session: orm.Session, deployable: models.Deployable) -> None:
     db.update(session, row, row.id == deployable.id, in_doubt=True, contradicted=contradicted)
 
 
+def contradict(session: orm.Session, deployable: models.Deployable | None) -> None:
+    """Record of one in doubt that it was written in vain: only its hardware can say it is back."""
+    if deployable is not None:
+        row = models.Deployable
+        db.update(session, row, row.id == deployable.id, contradicted=True)
+
+
 def tell_placement(session: orm.Session, deployable: models.Deployable) -> None:
     """Have Placement told what the deployable offers now."""
     query = (
