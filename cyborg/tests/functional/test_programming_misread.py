@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cyborg import glance, work
+from cyborg.drivers import base
 from cyborg.programming import operations
 from cyborg.tests.functional.test_programming_losses import (  # noqa: F401
     machine,
@@ -63,3 +66,38 @@ def test_after_there_was_no_image(
 
     assert recoveries() == [("succeeded", None)]
     assert shown.image == IMAGES["aes-1"]
+
+
+def test_not_after_it_was_written_in_vain(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The card leaves the bus then, and comes back as one that cannot show what it runs."""
+    machine.boot(boots=[("b", "aes", False)], works=True)
+    card = machine.cards["b"]
+    card.misread = True
+    machine.cloud.agent = "fails"
+    machine.cloud.meanwhile = lambda: machine.report(works=False)
+    machine.report(works=True)
+    assert recoveries() == [("reserving", "it cannot be written")]
+    assert card.image == ""
+    del machine.cards["b"]
+    machine.report(works=False)
+    machine.cloud.let_time_pass()
+    while machine.cloud.do_one():
+        pass
+    machine.cards["b"] = card
+    look = Fpga.device
+
+    def device(fpga: Fpga) -> base.Device:
+        found = look(fpga)
+        (part,) = found.deployables
+        return dataclasses.replace(found, deployables=(dataclasses.replace(part, function=None),))
+
+    monkeypatch.setattr(Fpga, "device", device)
+    machine.cloud.agent = "works"
+
+    machine.report(works=True)
+
+    assert [state for state, _ in recoveries()] == ["failed", "succeeded"]
+    assert card.image == machine.guests[0].got

@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 OLD, NEW = "host-1_a", "host-1_b"
 AES = wanted.Wanted(function_id="aes")
 ZIP = wanted.Wanted(function_id="zip")
-TRAIT = programs.function_trait("", "aes")
+FAKE = "CUSTOM_FAKE_DEVICE"
+TRAIT, OTHER = (programs.function_trait("", function) for function in ("aes", "zip"))
 
 
 def report(name: str, mode: str | None = base.SINGLE_PROGRAM, **changes: object) -> None:
@@ -70,7 +71,7 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     operation = operations.ask(found(OLD).uuid, AES, "user 1")
     assert operation.state == operations.SUCCEEDED
 
-    fixed = {"function": None, "traits": ("CUSTOM_FAKE_DEVICE", TRAIT)}
+    fixed = {"function": None, "traits": (FAKE, TRAIT)}
     report(OLD, None, **fixed)
 
     assert boots.states(ctx)[arq] == models.BOUND
@@ -107,17 +108,16 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
 ) -> None:
     report(OLD)
     _, kept = bound(ctx, conf, **asks)
-    report(OLD, None, function=None, traits=(TRAIT,))
+    report(OLD, None, function=None, traits=(FAKE, TRAIT))
 
     # Somebody has programmed it by hand.
-    other = programs.function_trait("", "zip")
-    report(OLD, None, function=None, traits=(other,))
+    report(OLD, None, function=None, traits=(FAKE, OTHER))
 
     placement.sync()
-    assert {TRAIT, other} & placement.below(hosts.ROOT)[boots.RP].traits == {other}
+    assert {TRAIT, OTHER} & placement.below(hosts.ROOT)[boots.RP].traits == {OTHER}
     (arq,) = boots.arqs(ctx, 1, boots.GROUP | asks)
     refusals = (errors.Invalid, errors.Conflict)
-    with pytest.raises(refusals, match=r"not programmable|is required"):
+    with pytest.raises(refusals, match=f"not programmable|{TRAIT} is required"):
         boots.bind(ctx, [arq], models.new_uuid())
     assert boots.states(ctx)[kept] == models.BOUND
     assert invariants.violations() == []
@@ -126,6 +126,34 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
     report(OLD, function="zip")
     assert found(OLD).in_doubt
     assert found(OLD).function_id == "aes"
+
+
+@pytest.mark.parametrize("asks", [{}, {f"trait:{OTHER}": "required"}])
+def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    placement: PlacementServer,
+    root: str,
+    asks: dict[str, str],
+) -> None:
+    report(OLD)
+    instance, _ = bound(ctx, conf, **{"accel:function_id": "aes"})
+    report(OLD, None, function=None, traits=(FAKE, OTHER))
+    _, arq = bound(ctx, conf, **asks)
+
+    report(OLD, function="zip")
+    engine.drain(conf)
+
+    assert operations.list_operations() == []
+    assert (found(OLD).in_doubt, found(OLD).function_id) == (False, "zip")
+    placement.sync()
+    assert OTHER in placement.below(hosts.ROOT)[boots.RP].traits
+    # Operators are told of the guest that lost its function meanwhile.
+    (told,) = invariants.violations()
+    assert "does not run function aes" in told
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    assert boots.states(ctx)[arq] == models.BOUND
 
 
 def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cyborg import errors, profiles
 from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory import programs
 from cyborg.programming import operations
 from cyborg.tests import hosts
@@ -119,6 +122,36 @@ def test_who_does_not_know_the_function_of_an_image_is_not_bound_without_its_tra
     assert read(machine, arq) == (
         "BindFailed", f"The deployable does not fit as it is now: {trait} is required."
     )
+
+
+@pytest.mark.parametrize("letter", "bc")
+def test_another_trait_may_be_misread_while_the_card_is_written(
+    machine: Machine, letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_well, card, shown = Fpga.device, machine.cards[letter], ["CUSTOM_REGION_1"]
+
+    def device(fpga: Fpga) -> base.Device:
+        found = read_well(fpga)
+        (part,) = found.deployables
+        part = dataclasses.replace(part, traits=tuple(shown))
+        return dataclasses.replace(found, deployables=(part,))
+
+    def happen() -> None:
+        shown[:] = ["CUSTOM_REGION_FFFF"]
+        machine.report(works=False)
+        shown[:] = ["CUSTOM_REGION_1"]
+
+    monkeypatch.setattr(Fpga, "device", device)
+    machine.report(works=True)
+    arq = ask(
+        machine, card, **{"trait:CUSTOM_REGION_1": "required", "accel:function_id": "zip"}
+    )
+    machine.cloud.meanwhile = happen
+
+    machine.let_time_pass()
+
+    assert card.loaded == "zip"
+    assert read(machine, arq) == ("Bound", None)
 
 
 @pytest.mark.parametrize("letter", "bc")
