@@ -234,7 +234,7 @@ def _is_programmed(session: orm.Session, situation: _Situation) -> bool:
 
 def _misfit(arq: models.Arq, deployable: models.Deployable) -> str | None:
     """Why what the deployable runs for the ARQ does not fit it after all, or None where it does."""
-    if not programs.serves(arq.group, deployable):
+    if deployable.program_mode is None or not programs.serves(arq.group, deployable):
         return None
     return fit.misfit_of_function(arq.group, deployable.attributes)
 

@@ -43,7 +43,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
         row.contradicted = not is_as_recorded
     if row.in_doubt or is_as_recorded:
         return
-    if _is_used(row) and not (returns and _has_others(row)):
+    if _is_used(row) and not (returns and _is_required(row, shown)):
         row.in_doubt = row.contradicted = True
         return
     _follow(row, shown)
@@ -84,9 +84,11 @@ def _is_used(row: models.Deployable) -> bool:
     return row.function_id is not None and any(_asks_for(arq.group, row) for arq in arqs)
 
 
-def _has_others(row: models.Deployable) -> bool:
-    """Whether some guests have not asked for what is recorded; they may have what is shown."""
-    return not all(_asks_for(each.arq.group, row) for each in row.attach_handles if each.arq)
+def _is_required(row: models.Deployable, shown: str) -> bool:
+    """Whether a guest requires what is shown: it came while that was for the driver to say."""
+    arqs = (handle.arq for handle in row.attach_handles if handle.arq)
+    key = f"trait:{function_trait(row.function_vendor, shown)}"
+    return any(arq.state in models.SERVING and arq.group.get(key) == "required" for arq in arqs)
 
 
 def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:

@@ -128,18 +128,13 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
     assert found(OLD).function_id == "aes"
 
 
-@pytest.mark.parametrize("asks", [{}, {f"trait:{OTHER}": "required"}])
 def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    placement: PlacementServer,
-    root: str,
-    asks: dict[str, str],
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, placement: PlacementServer, root: str
 ) -> None:
     report(OLD)
     instance, _ = bound(ctx, conf, **{"accel:function_id": "aes"})
     report(OLD, None, function=None, traits=(FAKE, OTHER))
-    _, arq = bound(ctx, conf, **asks)
+    _, arq = bound(ctx, conf, **{f"trait:{OTHER}": "required"})
 
     report(OLD, function="zip")
     engine.drain(conf)
@@ -154,6 +149,21 @@ def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
     assert boots.states(ctx)[arq] == models.BOUND
+
+
+@pytest.mark.parametrize("shown", ["", "zip"])
+def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, shown: str
+) -> None:
+    """Its other guest uses what it has found."""
+    report(OLD)
+    bound(ctx, conf, **{"accel:function_id": "aes"})
+    bound(ctx, conf)
+    report(OLD, None, function=None, traits=(FAKE, TRAIT))
+
+    report(OLD, function=shown)
+
+    assert (found(OLD).in_doubt, found(OLD).function_id) == (True, "aes")
 
 
 def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
