@@ -134,6 +134,12 @@ class Compute:
         arqs: list[Arq] = self.client.get_arqs_for_instance(instance, True)
         return arqs
 
+    def give_up(self, instance: str, uuids: Collection[str]) -> list[Arq]:
+        """The same where a bind fails: compute is shown no ARQs, so the guest is not spawned."""
+        with pytest.raises(NovaError, match="AcceleratorRequestOpFailed"):
+            self.wait(instance, uuids)
+        return [self.client.get_arq_by_uuid(uuid) for uuid in uuids]
+
     def boot(self, profile: str, instance: str) -> list[Arq]:
         """Both, one after the other."""
         return self.wait(instance, self.request(profile, instance))

@@ -95,7 +95,7 @@ def test_a_handle_is_given_to_nobody_who_does_not_ask_placement_either(
     other = models.new_uuid()
     uuids = compute.request(profile, other, mapping)
 
-    (failed,) = compute.wait(other, uuids)
+    (failed,) = compute.give_up(other, uuids)
     assert (failed["state"], failed["attach_handle_info"]) == (models.BIND_FAILED, {})
     assert sink.events[failed["uuid"]] == "failed"
     assert old["uuid"] in site.held()
@@ -193,7 +193,7 @@ def test_a_handle_that_could_not_be_prepared_is_cleaned_before_it_is_free(
     site.fail("prepare")
     site.hang("clean")
 
-    (failed,) = compute.boot(profile, instance)
+    (failed,) = compute.give_up(instance, compute.request(profile, instance))
 
     assert (failed["state"], failed["attach_handle_info"]) == (models.BIND_FAILED, {})
     assert sink.events == {failed["uuid"]: "failed"}
