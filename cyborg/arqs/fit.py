@@ -34,7 +34,7 @@ def misfit_when_bound(group: Mapping[str, str], deployable: models.Deployable) -
 def misfit_of_function(
     group: Mapping[str, str], attributes: Sequence[models.Attribute]
 ) -> str | None:
-    """The same of the function alone, which programming may have changed since all was asked."""
+    """Why it has not the function's trait that the group asks for; programming may change that."""
     asked = {
         key: value
         for key, value in group.items()

@@ -33,6 +33,11 @@ def lose(machine: Machine, letter: str, agent: str) -> Fpga:
     return card
 
 
+def find_none(*args: object, **what: object) -> None:
+    """Glance has no such image."""
+    raise glance.NoImage("There is none")
+
+
 def recoveries() -> list[tuple[str, str | None]]:
     """What has become of each, and the last error."""
     found = operations.list_operations()
@@ -280,9 +285,6 @@ def test_a_function_that_was_misread_is_believed_though_there_is_no_image_of_it(
     machine: Machine, shown: Fpga, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.boot(boots=[("a", "aes", False)], works=True)
-
-    def find_none(*args: object, **what: object) -> None:
-        raise glance.NoImage("There is none")
 
     with monkeypatch.context() as nothing:
         nothing.setattr(glance, "find_image", find_none)

@@ -11,6 +11,7 @@ from cyborg import glance, work
 from cyborg.drivers import base
 from cyborg.programming import operations
 from cyborg.tests.functional.test_programming_losses import (  # noqa: F401
+    find_none,
     machine,
     recoveries,
     shown,
@@ -45,9 +46,6 @@ def test_after_there_was_no_image(
     """Glance has one now, a newer one than that of the guest; Placement is not told so far."""
     machine.boot(boots=[("a", "aes", False)], works=True)
     machine.cloud.newest["aes"] = IMAGES["aes-2"]
-
-    def find_none(*args: object, **what: object) -> None:
-        raise glance.NoImage("There is none")
 
     with monkeypatch.context() as nothing:
         nothing.setattr(glance, "find_image", find_none)
