@@ -14,7 +14,7 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, work
 from cyborg.arqs import states
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import invariants as programs
 
 #: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
@@ -102,7 +102,7 @@ def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
         models.AttachHandle.uuid,
         models.Deployable.uuid,
         models.Device.uuid,
-        program_models.FunctionPool.uuid,
+        models.FunctionPool.uuid,
     )
     return [sa.exists().where(column == key) for column in columns]
 

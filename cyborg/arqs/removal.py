@@ -18,7 +18,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, notifications, rpc, work
 from cyborg.arqs import release, service, states
 from cyborg.context import RequestContext
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import missing
 from cyborg.notifications import notices
 
@@ -282,7 +282,7 @@ def _refuse_serving(arqs: Collection[models.Arq]) -> None:
 
 def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
     """Some cards leave the bus while they are written, and come back before that has ended."""
-    operation, deployable = program_models.Operation, models.Deployable
+    operation, deployable = models.Operation, models.Deployable
     query = (
         sa.select(operation.uuid)
         .join(deployable, deployable.uuid == operation.active)

@@ -13,7 +13,7 @@ import alembic.script
 import sqlalchemy as sa
 
 from cyborg import db
-from cyborg.db import program_models as db_models
+from cyborg.db import models as db_models
 
 
 def _config() -> alembic.config.Config:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, notifications
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.notifications import notices
 
 
@@ -22,7 +22,7 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     once, of whom neither would see that the last handle of a deployable is gone.
     """
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
-    programmed = sa.exists().where(program_models.Operation.active == deployable.uuid)
+    programmed = sa.exists().where(models.Operation.active == deployable.uuid)
     of_host = (
         sa.select(deployable.id)
         .join(device)

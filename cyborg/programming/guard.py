@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import wanted
 
 
@@ -29,7 +29,7 @@ def holder(
     return None
 
 
-def awaiting(session: orm.Session, operation: program_models.Operation) -> set[str]:
+def awaiting(session: orm.Session, operation: models.Operation) -> set[str]:
     """The instances that wait for the program of an operation."""
     row = models.Deployable
     where = row.uuid == operation.deployable_uuid

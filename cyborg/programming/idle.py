@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import operations, slots
 
-_POOL = program_models.FunctionPool
+_POOL = models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
-_HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, program_models.Operation
+_HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, models.Operation
 
 #: How many of those that are fit to be programmed are considered at once.
 _CONSIDERED = 100
@@ -31,7 +31,7 @@ _LARGE = "needed in part by another pool"
 class Search:
     """What is looked for: deployables for a pool that lacks some slots."""
 
-    pool: program_models.FunctionPool
+    pool: models.FunctionPool
     lack: int
     #: Slots that each pool can do without, by its id.
     surplus: Mapping[int, int]
@@ -161,7 +161,7 @@ def _last_error(session: orm.Session, search: Search, counts: Mapping[str, int])
 
 
 def stalls(
-    session: orm.Session, pool: program_models.FunctionPool, patience_ms: int
+    session: orm.Session, pool: models.FunctionPool, patience_ms: int
 ) -> str | None:
     """What keeps the operations of a pool that are stalled, or None. From one SELECT."""
     row = models.Work

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import operations, wanted
 
 
@@ -26,7 +26,7 @@ def _without_work(session: orm.Session) -> Iterator[str]:
 
     What is away while it is in doubt is seen to by the report that shows it again.
     """
-    deployable, operation = models.Deployable, program_models.Operation
+    deployable, operation = models.Deployable, models.Operation
     running = operation.active.is_not(None)
     for (uuid,) in session.execute(
         sa.select(operation.uuid).where(running, ~_is_wanted(operation.active.expression))
@@ -48,7 +48,7 @@ def _is_wanted(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
 
 
 def _wrong_end(session: orm.Session) -> Iterator[str]:
-    operation = program_models.Operation
+    operation = models.Operation
     ended = operation.state.in_({operations.SUCCEEDED, operations.FAILED})
     query = sa.select(operation.uuid, operation.state).where(
         ended != operation.active.is_(None)

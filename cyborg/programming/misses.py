@@ -16,13 +16,13 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, profiles, rpc, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import programs
 from cyborg.programming import slots
 
 LOG = logging.getLogger(__name__)
 
-_POOL, _MISS = program_models.FunctionPool, program_models.FunctionMiss
+_POOL, _MISS = models.FunctionPool, models.FunctionMiss
 _KEY = "accel:function_id"
 
 
@@ -48,12 +48,12 @@ def note_shortage(
         _remember(session, missed, project_id)
 
 
-def post_of_function(function_id: str) -> list[program_models.FunctionPool]:
+def post_of_function(function_id: str) -> list[models.FunctionPool]:
     """Record that a slot of the function was missed; return the pools that may grow by it."""
     return _post({programs.plain(function_id): 1})
 
 
-def post_of_profile(name: str) -> list[program_models.FunctionPool]:
+def post_of_profile(name: str) -> list[models.FunctionPool]:
     """Record that what a device profile asks for was missed, whoever may use it; the same.
 
     :raises NotFound: there is no profile of that name
@@ -81,14 +81,14 @@ def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
     return +needed
 
 
-def _post(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
+def _post(needed: Mapping[str, int]) -> list[models.FunctionPool]:
     found = _record(needed)
     rpc.kick()
     return found
 
 
 @db.retry
-def _record(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
+def _record(needed: Mapping[str, int]) -> list[models.FunctionPool]:
     query = sa.select(_POOL).where(_POOL.function_plain.in_(needed)).order_by(_POOL.id)
     with db.writer() as session:
         found = list(session.scalars(query))
@@ -98,7 +98,7 @@ def _record(needed: Mapping[str, int]) -> list[program_models.FunctionPool]:
 
 def _remember(
     session: orm.Session,
-    missed: Mapping[program_models.FunctionPool, int],
+    missed: Mapping[models.FunctionPool, int],
     project_id: str | None = None,
 ) -> None:
     if not missed:

@@ -18,7 +18,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, work
-from cyborg.db import models, paging, program_models
+from cyborg.db import models, paging
 from cyborg.programming import guard, wanted
 
 LOG = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ _WAITS = "It waits: "
 #: Ended operations that are forgotten at once.
 _BATCH = 500
 
-_MODEL = program_models.Operation
+_MODEL = models.Operation
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -84,7 +84,7 @@ COLUMNS: dict[str, Any] = {
 
 def list_operations(
     page: paging.Page = paging.ALL, **narrowed: str
-) -> list[program_models.Operation]:
+) -> list[models.Operation]:
     """Operations; those only that have the values ``narrowed``. From one SELECT.
 
     :raises Invalid: operations cannot be sorted by that key, or the marker is none
@@ -94,7 +94,7 @@ def list_operations(
         return paging.fetch(session, sa.select(_MODEL), COLUMNS, page, where=where)
 
 
-def get_operation(uuid: str) -> program_models.Operation:
+def get_operation(uuid: str) -> models.Operation:
     """The operation of that uuid.
 
     :raises NotFound: there is none
@@ -107,7 +107,7 @@ def get_operation(uuid: str) -> program_models.Operation:
 
 
 @db.retry
-def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> program_models.Operation:
+def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> models.Operation:
     """Record that a deployable is to run a program.
 
     The operation that is returned may have ended already, where the deployable runs it, or may be
@@ -168,7 +168,7 @@ def request(
     asked_by: str,
     instance_uuid: str | None = None,
     pool_uuid: str | None = None,
-) -> program_models.Operation:
+) -> models.Operation:
     """Make the operation that has a locked deployable run a program; see :func:`ask`."""
     if deployable.program_mode is None:
         raise errors.NotOffered(
@@ -195,7 +195,7 @@ def request(
     return _kept(session, made)
 
 
-def recover(session: orm.Session, deployable: models.Deployable) -> program_models.Operation:
+def recover(session: orm.Session, deployable: models.Deployable) -> models.Operation:
     """Make the operation that writes again what a locked deployable has lost.
 
     An image of the same function will do where it is not known which image it was.
@@ -207,9 +207,9 @@ def recover(session: orm.Session, deployable: models.Deployable) -> program_mode
 
 def _made(
     session: orm.Session, deployable: models.Deployable, what: wanted.Wanted, asked_by: str
-) -> program_models.Operation:
+) -> models.Operation:
     asked_ms = now(session)
-    return program_models.Operation(
+    return models.Operation(
         uuid=models.new_uuid(),
         deployable_uuid=deployable.uuid,
         active=deployable.uuid,
@@ -224,7 +224,7 @@ def _made(
     )
 
 
-def _kept(session: orm.Session, made: program_models.Operation) -> program_models.Operation:
+def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
     session.add(made)
     try:
         session.flush()
@@ -234,10 +234,10 @@ def _kept(session: orm.Session, made: program_models.Operation) -> program_model
 
 
 def _joined(
-    present: program_models.Operation,
+    present: models.Operation,
     deployable: models.Deployable,
     what: wanted.Wanted,
-) -> program_models.Operation:
+) -> models.Operation:
     its = _coming(present, deployable)
     if its.agrees(what):
         return present
@@ -248,7 +248,7 @@ def _joined(
 
 
 def _coming(
-    operation: program_models.Operation | None, deployable: models.Deployable
+    operation: models.Operation | None, deployable: models.Deployable
 ) -> wanted.Wanted:
     """What a deployable with that operation, if any, will run; what it has lost comes back."""
     if operation is None or operation.asked_by == RECOVERY:
@@ -276,14 +276,14 @@ def coming(
     }
 
 
-def active_on(session: orm.Session, deployable_uuid: str) -> program_models.Operation | None:
+def active_on(session: orm.Session, deployable_uuid: str) -> models.Operation | None:
     """The operation on a deployable that has not ended."""
     return session.scalar(sa.select(_MODEL).where(_MODEL.active == deployable_uuid))
 
 
 def ended_for(
     session: orm.Session, deployable_uuid: str, instance_uuid: str, since_ms: int
-) -> program_models.Operation | None:
+) -> models.Operation | None:
     """The latest operation for an instance's binding that has ended since then."""
     query = (
         sa.select(_MODEL)
@@ -300,7 +300,7 @@ def ended_for(
 
 def move(
     session: orm.Session,
-    operation: program_models.Operation,
+    operation: models.Operation,
     state: str,
     text: str,
     **values: Any,
@@ -325,7 +325,7 @@ def move(
     db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
 
 
-def note(session: orm.Session, operation: program_models.Operation, error: str) -> None:
+def note(session: orm.Session, operation: models.Operation, error: str) -> None:
     """Keep why an operation that goes on could not be carried out, as it is being tried again.
 
     :raises LeaseLost: somebody else has moved it

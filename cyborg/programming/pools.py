@@ -13,13 +13,13 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
-from cyborg.db import models, paging, program_models
+from cyborg.db import models, paging
 from cyborg.inventory import programs
 from cyborg.programming import slots
 
 LOG = logging.getLogger(__name__)
 
-_MODEL = program_models.FunctionPool
+_MODEL = models.FunctionPool
 _OPTIONS = (orm.selectinload(_MODEL.traits),)
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
@@ -67,7 +67,7 @@ class Spec:
 class Pool:
     """A pool and what there is of it."""
 
-    row: program_models.FunctionPool
+    row: models.FunctionPool
     counts: slots.Counts
 
     @property
@@ -115,7 +115,7 @@ def _read(session: orm.Session, uuid: str) -> Pool:
     return _counted(session, rows)[0]
 
 
-def _counted(session: orm.Session, rows: list[program_models.FunctionPool]) -> list[Pool]:
+def _counted(session: orm.Session, rows: list[models.FunctionPool]) -> list[Pool]:
     counts = slots.count(session, rows)
     return [Pool(row, counts[row.id]) for row in rows]
 
@@ -134,7 +134,7 @@ def create_pool(spec: Spec) -> Pool:
 
 @db.retry
 def _create(spec: Spec, uuid: str) -> None:
-    traits = [program_models.FunctionPoolTrait(trait=trait) for trait in spec.traits]
+    traits = [models.FunctionPoolTrait(trait=trait) for trait in spec.traits]
     try:
         with db.writer() as session:
             _refuse_name(session, spec.name, uuid)
@@ -171,7 +171,7 @@ def _replace(uuid: str, spec: Spec) -> None:
             row.reason, row.updated_at = None, models.utcnow()
             kept = {known.trait: known for known in row.traits}
             row.traits = [
-                kept.get(trait) or program_models.FunctionPoolTrait(trait=trait)
+                kept.get(trait) or models.FunctionPoolTrait(trait=trait)
                 for trait in spec.traits
             ]
             work.want(session, work.FUNCTION_POOL, [uuid])

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, errors, glance, rpc, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import programs
 from cyborg.programming import fit, guard, operations, record, wanted
 
@@ -31,7 +31,7 @@ class Situation:
     attributes: list[models.Attribute]
     handles: list[models.AttachHandle]
     host: models.Host
-    operation: program_models.Operation
+    operation: models.Operation
     now_ms: int
 
 
@@ -67,7 +67,7 @@ def read(claim: work.Claim) -> Situation | None:
         return _situation(session, deployable, operation)
 
 
-def _is_written(operation: program_models.Operation | None) -> bool:
+def _is_written(operation: models.Operation | None) -> bool:
     """Whether the host is at it, or was; some cards leave the bus while they are written."""
     return operation is not None and operation.state == operations.WRITING
 
@@ -86,7 +86,7 @@ def _end_gone(held: _Held) -> None:
     record.tell_placement(session, deployable)
 
 
-def _recovery(session: orm.Session, row: models.Deployable) -> program_models.Operation | None:
+def _recovery(session: orm.Session, row: models.Deployable) -> models.Operation | None:
     """The operation that writes again what the hardware has lost while guests have it."""
     if not wanted.of_deployable(row):
         record.runs(session, row, image_uuid=None, function_id=None)
@@ -96,7 +96,7 @@ def _recovery(session: orm.Session, row: models.Deployable) -> program_models.Op
 
 
 def _situation(
-    session: orm.Session, deployable: models.Deployable, operation: program_models.Operation
+    session: orm.Session, deployable: models.Deployable, operation: models.Operation
 ) -> Situation:
     device, host, path = models.Device, models.Host, models.ControlPath
     query = (
@@ -129,7 +129,7 @@ class _Held:
 
     session: orm.Session
     deployable: models.Deployable | None
-    operation: program_models.Operation
+    operation: models.Operation
 
     def move(self, state: str, text: str, **values: Any) -> None:
         operations.move(self.session, self.operation, state, text, **values)

@@ -16,12 +16,12 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, errors, work
-from cyborg.db import program_models
+from cyborg.db import models
 from cyborg.programming import idle, operations, slots, wanted
 
 LOG = logging.getLogger(__name__)
 
-_POOL = program_models.FunctionPool
+_POOL = models.FunctionPool
 
 #: Pools that are looked at at once.
 _BATCH = 500
@@ -63,7 +63,7 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == claim.key))
         if pool is None:
             return
-        miss = program_models.FunctionMiss
+        miss = models.FunctionMiss
         old = miss.at_ms <= db.now_ms() - conf.programming.miss_memory * 1000
         db.delete(session, miss, miss.pool_id == pool.id, old)
         retry_ms = conf.programming.pool_retry * 1000
@@ -77,7 +77,7 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 def _grow(
     conf: cfg.ConfigOpts,
     session: orm.Session,
-    pool: program_models.FunctionPool,
+    pool: models.FunctionPool,
     stall: str | None,
 ) -> str | None:
     # Whoever records a miss need not wait for this lock.
@@ -100,7 +100,7 @@ class _Look:
         self,
         conf: cfg.ConfigOpts,
         session: orm.Session,
-        pool: program_models.FunctionPool,
+        pool: models.FunctionPool,
         counts: dict[int, slots.Counts],
     ) -> None:
         self._session = session

@@ -16,12 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import operations
 
-_POOL = program_models.FunctionPool
+_POOL = models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
-_HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, program_models.Operation
+_HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, models.Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Counts:
 def matches(pool: Any) -> sa.ColumnElement[bool]:
     """Whether a deployable may be of the pool, by its host and its traits."""
     names = [sa.func.lower(name).like(pool.hosts_like, escape="!") for name in _names()]
-    trait, attribute = program_models.FunctionPoolTrait, models.Attribute
+    trait, attribute = models.FunctionPoolTrait, models.Attribute
     has = sa.exists().where(
         attribute.deployable_id == _DEPLOYABLE.id,
         attribute.key.startswith("trait"),
@@ -167,7 +167,7 @@ def ready_of(functions: Collection[str]) -> sa.Subquery:
 
 def count(
     session: orm.Session,
-    pools: Collection[program_models.FunctionPool],
+    pools: Collection[models.FunctionPool],
     *,
     patience_ms: int | None = None,
 ) -> dict[int, Counts]:
@@ -198,7 +198,7 @@ def count(
 
 
 def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
-    miss = program_models.FunctionMiss
+    miss = models.FunctionMiss
     query = sa.select(miss.pool_id, sa.func.sum(miss.slots)).where(miss.pool_id.in_(ids))
     return {row[0]: int(row[1]) for row in session.execute(query.group_by(miss.pool_id))}
 

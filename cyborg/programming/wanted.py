@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from oslo_utils import uuidutils
 
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import programs
 
 _WORDS = {
@@ -83,7 +83,7 @@ def of_group(group: Mapping[str, str]) -> Wanted:
     return Wanted(**given)
 
 
-def of_operation(operation: program_models.Operation) -> Wanted:
+def of_operation(operation: models.Operation) -> Wanted:
     """What the operation was asked for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
     return Wanted(

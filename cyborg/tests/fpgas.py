@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import context, db, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory.changes import provider_uuid
 from cyborg.programming import operations, pools, reconciler, record
@@ -96,13 +96,13 @@ class Fpgas:
     def look_again(self) -> list[str]:
         """The same when the time has come for every pool."""
         with db.writer() as session:
-            row = program_models.FunctionPool
+            row = models.FunctionPool
             db.update(session, row, looked_ms=0, updated_at=row.updated_at)
         reconciler.look(self.conf)
         return self.look()
 
-    def _active(self) -> dict[str, program_models.Operation]:
-        operation = program_models.Operation
+    def _active(self) -> dict[str, models.Operation]:
+        operation = models.Operation
         query = sa.select(models.Deployable.name, operation).join(
             models.Deployable, models.Deployable.uuid == operation.active
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cyborg import db, errors
 from cyborg.arqs import binding, invariants, release, removal, service
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import admin, programs
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import operations, pools, reconciler
@@ -332,8 +332,8 @@ class Machine(stateful.RuleBasedStateMachine):
         self.cloud.placement.assert_right("host-1")
         with db.reader() as session:
             assert session.scalars(sa.select(models.Work)).all() == []
-            active = sa.select(program_models.Operation).where(
-                program_models.Operation.active.is_not(None)
+            active = sa.select(models.Operation).where(
+                models.Operation.active.is_not(None)
             )
             assert session.scalars(active).all() == []
         self._assert_records()

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, policy, profiles, work
 from cyborg.api import app, server
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.programming import operations
 from cyborg.tests import boots, hosts
@@ -33,9 +33,9 @@ _TABLES = (
     models.Attribute,
     models.Device,
     models.DeviceProfile,
-    program_models.Operation,
-    program_models.FunctionPool,
-    program_models.FunctionMiss,
+    models.Operation,
+    models.FunctionPool,
+    models.FunctionMiss,
 )
 _numbers = itertools.count(1)
 
@@ -88,7 +88,7 @@ class Scene:
                 group=dict(boots.GROUP),
                 attach_handle_id=handle.id,
             )
-            operation = program_models.Operation(
+            operation = models.Operation(
                 uuid=models.new_uuid(),
                 deployable_uuid=programmable.uuid,
                 image_uuid=models.new_uuid(),
@@ -100,7 +100,7 @@ class Scene:
                 fault=operations.BROKEN,
                 history=[],
             )
-            pool = program_models.FunctionPool(
+            pool = models.FunctionPool(
                 name="pool",
                 function_id="aes",
                 function_plain="AES",

@@ -17,7 +17,7 @@ from cyborg.api.request import Request
 from cyborg.api.schemas import deployables as schemas
 from cyborg.api.schemas import fields
 from cyborg.api.schemas import operations as operation_schemas
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.inventory import facts, query
 from cyborg.policies import deployable as policies
 from cyborg.policies import operation as operation_policies
@@ -82,7 +82,7 @@ class Deployables(Resource):
 
 def _ask(
     request: Request, uuid: str, body: Mapping[str, str]
-) -> program_models.Operation:
+) -> models.Operation:
     image = body.get("image_uuid")
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
     what = wanted.Wanted(**{**body, **stored})

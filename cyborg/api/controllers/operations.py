@@ -11,7 +11,7 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import fields
 from cyborg.api.schemas import operations as schemas
-from cyborg.db import program_models
+from cyborg.db import models
 from cyborg.policies import operation as policies
 from cyborg.programming import operations
 
@@ -41,7 +41,7 @@ class Operations(Resource):
         return view(request, operations.get_operation(uuid))
 
 
-def view(request: Request, operation: program_models.Operation) -> dict[str, Any]:
+def view(request: Request, operation: models.Operation) -> dict[str, Any]:
     """The operation as answers show it."""
     moment = operations.moment
     ended = None if operation.ended_ms is None else moment(operation.ended_ms)

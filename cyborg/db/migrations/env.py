@@ -3,7 +3,7 @@
 
 from alembic import context
 
-from cyborg.db import program_models
+from cyborg.db import models
 
 
 def run() -> None:
@@ -11,7 +11,7 @@ def run() -> None:
     connection = context.config.attributes["connection"]
     context.configure(
         connection=connection,
-        target_metadata=program_models.Operation.metadata,
+        target_metadata=models.Operation.metadata,
         # SQLite cannot alter a column in place.
         render_as_batch=True,
         transaction_per_migration=True,

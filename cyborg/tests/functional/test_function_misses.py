@@ -10,7 +10,7 @@ import pytest
 
 from cyborg import context, db, policy, work
 from cyborg.conductor import duties
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.programming import reconciler
 from cyborg.tests import boots
 from cyborg.tests.conftest import SqlCounter
@@ -44,8 +44,8 @@ def test_a_miss_lets_a_pool_grow_for_a_while(cloud: Fpgas) -> None:
     assert cloud.counts(uuid) == {"misses": 6, "ready": 2, "used": 2, "devices": 2}
     assert cloud.shown(uuid)["reason"] == "It has 2 deployables, and max_devices is 2."
     with db.writer() as session:
-        at_ms = program_models.FunctionMiss.at_ms
-        db.update(session, program_models.FunctionMiss, at_ms=at_ms - 600_000)
+        at_ms = models.FunctionMiss.at_ms
+        db.update(session, models.FunctionMiss, at_ms=at_ms - 600_000)
     cloud.settle()
     assert cloud.counts(uuid) == {"ready": 2, "used": 2, "surplus": 2, "devices": 2}
     assert cloud.shown(uuid)["reason"] is None
@@ -125,7 +125,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
     def cost_of_look() -> int:
         cloud.look()
         with db.writer() as session:
-            db.update(session, program_models.FunctionPool, looked_ms=0)
+            db.update(session, models.FunctionPool, looked_ms=0)
             work.want(session, work.FUNCTION_POOL, [uuid])
         claim = work.claim("test", 60.0, [work.FUNCTION_POOL])
         assert claim is not None

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.drivers import checks
 from cyborg.programming import operations, pools, reconciler
 from cyborg.tests import hosts
@@ -99,7 +99,7 @@ def _try(
     ``owner`` is the conductor that tries it again.
     """
     where = sa.select(models.Deployable.uuid).where(models.Deployable.name == name)
-    operation = program_models.Operation
+    operation = models.Operation
     with db.writer() as session:
         uuid = session.scalars(where).one()
         asked = {"asked_ms": operation.asked_ms - age_s * 1000, "state": state}
@@ -142,9 +142,9 @@ def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Ho
     machine.let_time_pass()
     assert [card.letter for card in machine.cards.values() if card.loaded] == []
     with db.writer() as session:
-        early = program_models.Operation.asked_ms - 300_000
-        db.update(session, program_models.Operation, asked_ms=early)
-        db.update(session, program_models.FunctionPool, looked_ms=0)
+        early = models.Operation.asked_ms - 300_000
+        db.update(session, models.Operation, asked_ms=early)
+        db.update(session, models.FunctionPool, looked_ms=0)
     reconciler.look(fpgas.conf)
     while fpgas.do_one([work.FUNCTION_POOL]):
         pass

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, work
-from cyborg.db import models, program_models
+from cyborg.db import models
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
 
@@ -148,8 +148,8 @@ def test_what_failed_is_tried_again_after_a_while_or_for_something_else(cloud: F
     cloud.end("no")
     assert cloud.look_again() == []
     with db.writer() as session:
-        early = program_models.Operation.ended_ms - 300_000
-        db.update(session, program_models.Operation, ended_ms=early)
+        early = models.Operation.ended_ms - 300_000
+        db.update(session, models.Operation, ended_ms=early)
     assert cloud.look_again() == ["host-1_a"]
 
 
