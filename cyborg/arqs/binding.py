@@ -13,11 +13,11 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
-from cyborg.arqs import fit, outcome, programs, release, states
+from cyborg.arqs import bind_results, fit, programs, release, states
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
-from cyborg.programming import operations, wanted
+from cyborg.programming import operations, program
 
 LOG = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def _check_fit(
     arq: models.Arq,
     target: BindTarget,
     deployable: models.Deployable,
-    coming: Mapping[str, wanted.Wanted],
+    coming: Mapping[str, program.Program],
 ) -> None:
     host = deployable.device.host
     if target.hostname not in {host.name, host.node}:
@@ -240,7 +240,7 @@ def bind_instance(claim: work.Claim) -> None:
         ]
         resolved = [end for end in ends if end is not None]
         if resolved:
-            outcome.record(session, resolved, undecided[0][2])
+            bind_results.record(session, resolved, undecided[0][2])
             work.want(session, work.NOVA_EVENT, [claim.key])
         work.want(session, work.HOST_STEP, to_prepare)
 
@@ -324,7 +324,7 @@ def _decide(
     handles: Mapping[int, list[models.AttachHandle]],
     to_prepare: list[str],
     lack: str | None,
-) -> outcome.End | None:
+) -> bind_results.End | None:
     """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
     if deployable is None or lack:
         return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
@@ -355,12 +355,12 @@ def _decide(
         to_prepare.append(handle.uuid)
         return None
     held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)
-    return outcome.End(arq, state, handle=held)
+    return bind_results.End(arq, state, handle=held)
 
 
-def _fail(session: orm.Session, arq: models.Arq, reason: str) -> outcome.End | None:
+def _fail(session: orm.Session, arq: models.Arq, reason: str) -> bind_results.End | None:
     if fail(session, arq.uuid, reason):
-        return outcome.End(arq, states.BIND_FAILED, reason)
+        return bind_results.End(arq, states.BIND_FAILED, reason)
     return None
 
 

@@ -18,9 +18,8 @@ from sqlalchemy import orm
 from cyborg import clients, db, errors
 from cyborg.arqs import fit, programs, states
 from cyborg.db import models
-from cyborg.inventory import programs as functions
 from cyborg.placement import client
-from cyborg.programming import wanted
+from cyborg.programming import program
 
 #: Keys of a group that order candidates and keep none away.
 PREFERRED_FUNCTION = "accel:preferred_function"
@@ -191,7 +190,7 @@ def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable)
     return Choice(
         group=index,
         deployable=deployable,
-        lacks_function=bool(function) and not (runs and functions.same(runs, function)),
+        lacks_function=bool(function) and not (runs and program.same(runs, function)),
         lacks_traits=len(preferred - traits),
         reprogram=programs.needs_programming(group, deployable),
     )
@@ -199,10 +198,10 @@ def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable)
 
 def _disagree(groups: Mapping[int, Mapping[str, str]], choices: Sequence[Choice]) -> bool:
     """Whether one deployable would have to run two programs, or be programmed while it is used."""
-    needed: dict[int, wanted.Wanted] = {}
+    needed: dict[int, program.Program] = {}
     programmed = {choice.deployable.id for choice in choices if choice.reprogram}
     for choice in choices:
-        what = wanted.of_group(groups[choice.group])
+        what = program.of_group(groups[choice.group])
         if what and not needed.setdefault(choice.deployable.id, what).agrees(what):
             return True
         if not what and choice.deployable.id in programmed:

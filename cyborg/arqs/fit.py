@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cyborg.arqs import programs
 from cyborg.db import models
-from cyborg.inventory import programs as functions
-from cyborg.programming import wanted
+from cyborg.programming import program
 
 
 def misfit(group: Mapping[str, str], attributes: Sequence[models.Attribute]) -> str | None:
@@ -26,7 +25,7 @@ def misfit_when_bound(group: Mapping[str, str], deployable: models.Deployable) -
     has = traits(attributes)
     then = has
     if programs.needs_programming(group, deployable):
-        gone = {each.value for each in attributes if each.key == functions.TRAIT_KEY}
+        gone = {each.value for each in attributes if each.key == program.TRAIT_KEY}
         then = (has - gone) | _brought(group, deployable.function_vendor)
     return _other_class(group, attributes) or _other_trait(group, has, then)
 
@@ -38,7 +37,7 @@ def misfit_of_function(
     asked = {
         key: value
         for key, value in group.items()
-        if functions.is_function_trait(key.partition(":")[2])
+        if program.is_function_trait(key.partition(":")[2])
     }
     has = traits(attributes)
     return _other_trait(asked, has, has)
@@ -51,11 +50,11 @@ def traits(attributes: Sequence[models.Attribute]) -> set[str]:
 
 def _brought(group: Mapping[str, str], vendor: str) -> set[str]:
     """The traits that programming for the group brings; any that may be where nobody knows."""
-    function = wanted.of_group(group).function_id
+    function = program.of_group(group).function_id
     if function is not None:
-        return {functions.function_trait(vendor, function)}
+        return {program.function_trait(vendor, function)}
     asked = (key.partition(":")[2] for key in group if key.startswith("trait:"))
-    return {trait for trait in asked if functions.is_function_trait(trait)}
+    return {trait for trait in asked if program.is_function_trait(trait)}
 
 
 def _other_class(

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, rpc, work
-from cyborg.arqs import binding, fit, outcome, programs, release, states
+from cyborg.arqs import bind_results, binding, fit, programs, release, states
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -257,7 +257,7 @@ def _end(
     arq, step = situation.arq, situation.step
     held = notices.Handle(step.attach_handle_uuid, step.attach_type, situation.device_uuid)
     now_ms = session.execute(sa.select(db.now_ms())).scalar_one()
-    outcome.record(session, [outcome.End(arq, state, reason, held)], now_ms)
+    bind_results.record(session, [bind_results.End(arq, state, reason, held)], now_ms)
     work.want(session, work.NOVA_EVENT, [arq.instance_uuid] if arq.instance_uuid else [])
 
 

@@ -10,7 +10,7 @@ from oslo_utils import uuidutils
 
 from cyborg import db, errors, work
 from cyborg.db import models
-from cyborg.programming import operations, wanted
+from cyborg.programming import operations, program
 
 LOG = logging.getLogger(__name__)
 
@@ -22,15 +22,15 @@ class CannotRun(errors.CyborgError):
 def obstacle(
     group: Mapping[str, str],
     deployable: models.Deployable,
-    coming: Mapping[str, wanted.Wanted] | None = None,
+    coming: Mapping[str, program.Program] | None = None,
 ) -> str | None:
     """Why no handle of the deployable may be given out for the group now, or None.
 
     ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
     """
-    what = wanted.of_group(group)
+    what = program.of_group(group)
     if deployable.in_doubt:
-        its = (coming or {}).get(deployable.uuid, wanted.Wanted())
+        its = (coming or {}).get(deployable.uuid, program.Program())
         return None if what and what.is_part_of(its) else "being programmed"
     if what and deployable.program_mode is None:
         return f"not programmable, and not known to run {what}"
@@ -40,7 +40,7 @@ def obstacle(
 
 
 def lack(
-    arq: models.Arq, deployable: models.Deployable | None, coming: Mapping[str, wanted.Wanted]
+    arq: models.Arq, deployable: models.Deployable | None, coming: Mapping[str, program.Program]
 ) -> str | None:
     """Why no handle of the provider may be given out now, whatever was so when it was asked for.
 
@@ -56,7 +56,7 @@ def lack(
 
 def flaw(group: Mapping[str, str]) -> str | None:
     """Why no deployable at all can run what the group asks for, or None."""
-    image = wanted.of_group(group).image_uuid
+    image = program.of_group(group).image_uuid
     if image is not None and not uuidutils.is_uuid_like(image):
         return f"accel:bitstream_id {image} is no UUID of an image"
     return None
@@ -70,7 +70,7 @@ def runs_nothing(deployable: models.Deployable) -> bool:
 
 def lacks_program(group: Mapping[str, str], deployable: models.Deployable) -> bool:
     """Whether the deployable runs nothing, and the group asks for nothing that it is to run."""
-    return runs_nothing(deployable) and not wanted.of_group(group)
+    return runs_nothing(deployable) and not program.of_group(group)
 
 
 def serves(group: Mapping[str, str], deployable: models.Deployable) -> bool:
@@ -81,7 +81,7 @@ def serves(group: Mapping[str, str], deployable: models.Deployable) -> bool:
 
 def needs_programming(group: Mapping[str, str], deployable: models.Deployable) -> bool:
     """Whether the deployable does not run what the group asks for."""
-    what = wanted.of_group(group)
+    what = program.of_group(group)
     return bool(what) and not what.is_run_by(deployable)
 
 
@@ -91,7 +91,7 @@ def ensure(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
 
     :raises CannotRun: it cannot be programmed so, or that has failed for this binding
     """
-    what = wanted.of_group(arq.group)
+    what = program.of_group(arq.group)
     instance = arq.instance_uuid
     if not what or instance is None:
         return True

@@ -15,8 +15,8 @@ from cyborg import db, errors, notifications, profiles
 from cyborg.arqs import states
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
+from cyborg.function_pools import misses
 from cyborg.notifications import notices
-from cyborg.programming import misses
 
 LOG = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from oslo_db import exception as db_exc
 from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import clients, db, errors, version, work
+from cyborg import clients, consistency, db, errors, version, work
 from cyborg import conf as cyborg_conf
-from cyborg.arqs import invariants
 from cyborg.cmd import upgrade_checks
 from cyborg.db import schema
 from cyborg.placement import compare
@@ -123,9 +122,9 @@ def _check(conf: cfg.ConfigOpts) -> int:
 
 def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
     """All that is wrong; the hosts are read one at a time."""
-    for sentence in invariants.violations():
+    for sentence in consistency.violations():
         yield Finding("database", sentence)
-    for sentence in invariants.orphans():
+    for sentence in consistency.orphans():
         yield Finding("work", sentence)
     for row in work.stuck(conf.command.attempts):
         yield Finding(

@@ -14,19 +14,20 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import errors, services
-from cyborg.arqs import expiry, instances
+from cyborg.arqs import instances, orphans
+from cyborg.function_pools import planner
 from cyborg.placement import audit
-from cyborg.programming import operations, reconciler
+from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
 
 DUTIES: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     services.mark_overdue,
-    expiry.expire,
+    orphans.expire,
     audit.take_turns,
     instances.look,
     operations.forget,
-    reconciler.look,
+    planner.look,
 )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process, rpc, work
-from cyborg.arqs import binding, events, host_steps, instances
+from cyborg.arqs import binding, host_steps, instances, nova_events
 from cyborg.conductor import announcer, duties, endpoint, life, worker
+from cyborg.function_pools import planner
 from cyborg.placement import sync
-from cyborg.programming import reconciler, steps
+from cyborg.programming import executor
 
 #: Seconds for which handlers may finish when the conductor stops. With the time that everything
 #: else here takes to stop it must stay below what cyborg.process grants all of it, or what is left
@@ -67,10 +68,10 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     """The function that does each kind of work."""
     return {
         work.BIND: binding.bind_instance,
-        work.NOVA_EVENT: functools.partial(events.tell_nova, conf),
+        work.NOVA_EVENT: functools.partial(nova_events.tell_nova, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(instances.ask_nova, conf),
-        work.PROGRAM: functools.partial(steps.run, conf),
-        work.FUNCTION_POOL: functools.partial(reconciler.see_to, conf),
+        work.PROGRAM: functools.partial(executor.run, conf),
+        work.FUNCTION_POOL: functools.partial(planner.see_to, conf),
         work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
     }

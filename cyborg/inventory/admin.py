@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, notifications, rpc, work
 from cyborg.db import models, paging
-from cyborg.inventory import facts
+from cyborg.inventory import attributes
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def create_attribute(
     made = {
         "uuid": uuid or models.new_uuid(),
         "key": key,
-        "value": facts.stored(key, value),
+        "value": attributes.stored(key, value),
         "origin": "admin",
     }
     if deployable_uuid is None:

@@ -16,7 +16,8 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import facts, handles, lost, mediated, programs
+from cyborg.inventory import attributes, handles, lost_handles, mediated, programs
+from cyborg.programming import program
 
 LOG = logging.getLogger(__name__)
 
@@ -177,17 +178,17 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
 
     What is gone is marked, for :func:`cyborg.inventory.missing.discard`.
     """
-    lost_handles: list[models.AttachHandle] = []
+    lost: list[models.AttachHandle] = []
     for device in plan.gone:
         device.missing = True
-        lost_handles += _lose_deployables(device.deployables)
-    lost_handles += _lose_deployables(plan.gone_deployables)
+        lost += _lose_deployables(device.deployables)
+    lost += _lose_deployables(plan.gone_deployables)
     for kept in plan.kept:
         _update_device(kept)
     known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
     away = [handle for handle in known if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
-        lost_handles += _update_deployable(row, kept.driver, deployable)
+        lost += _update_deployable(row, kept.driver, deployable)
     for kept, deployable in plan.new_deployables:
         session.add(_deployable(kept.driver, deployable, kept.row))
     inserted = [list(_device(host_id, new)) for new in plan.new]
@@ -195,9 +196,9 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
         session.add_all(rows)
     session.flush()
     _nest(plan, [row for rows in inserted for row in rows if isinstance(row, models.Deployable)])
-    lost.fail_binds(session, lost_handles, plan.device_uuids())
+    lost_handles.fail_binds(session, lost, plan.device_uuids())
     returned = [handle for handle in away if not handle.missing]
-    pending = [*lost.pending_steps([*lost_handles, *returned]), *_forgotten(plan)]
+    pending = [*lost_handles.pending_steps([*lost, *returned]), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
     in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
     work.want(session, work.PROGRAM, in_doubt)
@@ -270,7 +271,7 @@ def _update_deployable(
 
 def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> None:
     present = {attribute.key: attribute for attribute in row.attributes}
-    wanted = attributes(deployable, row.attributes)
+    wanted = attribute_rows(deployable, row.attributes)
     held = any(handle.arq is not None for handle in row.attach_handles)
     for key, value in wanted.items():
         attribute = present.get(key)
@@ -279,7 +280,7 @@ def _update_attributes(row: models.Deployable, deployable: base.Deployable) -> N
         elif attribute.origin == "driver" and not (key == "rc" and held):
             # A guest's allocation is of the old resource class, which stays until it is gone.
             attribute.value = value
-    untold = facts.untold(present.values(), wanted) if held else set()
+    untold = attributes.untold(present.values(), wanted) if held else set()
     for key, attribute in present.items():
         if attribute.origin == "driver" and key not in wanted and key not in untold:
             row.attributes.remove(attribute)
@@ -301,7 +302,7 @@ def waits(plan: Plan) -> bool:
     )
 
 
-def attributes(
+def attribute_rows(
     deployable: base.Deployable, present: Iterable[models.Attribute] = ()
 ) -> dict[str, str]:
     """The attribute rows of a reported deployable: ``traits1``…, ``rc`` and the driver's own.
@@ -359,13 +360,13 @@ def _deployable(
         program_mode=deployable.program_mode,
         function_vendor=deployable.function_vendor,
         function_id=deployable.function or None,
-        function_plain=programs.plain(deployable.function or "") or None,
+        function_plain=program.plain(deployable.function or "") or None,
         attributes=[
             *(
                 models.Attribute(key=key, value=value, origin="driver")
-                for key, value in attributes(deployable).items()
+                for key, value in attribute_rows(deployable).items()
             ),
-            *programs.traits(deployable.function_vendor, deployable.function),
+            *program.traits(deployable.function_vendor, deployable.function),
         ],
         attach_handles=[handles.made(handle) for handle in deployable.attach_handles],
     )

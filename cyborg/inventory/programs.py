@@ -3,22 +3,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from cyborg.db import models
 from cyborg.drivers import base
-
-#: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
-TRAIT_KEY = "trait_function"
-ORIGIN = "program"
-_TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
-#: The keys of a device profile's group that ask for a program, and for what of it.
-GROUP_KEYS = {
-    "accel:bitstream_id": "image_uuid",
-    "accel:function_id": "function_id",
-    "accel:function_name": "function_name",
-}
+from cyborg.programming import program
 
 
 def update(row: models.Deployable, deployable: base.Deployable) -> None:
@@ -38,7 +27,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     shown = deployable.function
     if shown is None:
         return
-    is_as_recorded = plain(shown) == plain(row.function_id or "")
+    is_as_recorded = program.plain(shown) == program.plain(row.function_id or "")
     if row.in_doubt:
         row.contradicted = not is_as_recorded
     if row.in_doubt or is_as_recorded:
@@ -72,7 +61,7 @@ def _follow(row: models.Deployable, shown: str) -> None:
     row.bitstream_id = row.bitstream = row.function_name = None
     row.programmed_ms = row.programmed_by = row.verified_by = None
     row.function_id = shown or None
-    row.function_plain = plain(shown) if shown else None
+    row.function_plain = program.plain(shown) if shown else None
     _set_trait(row)
 
 
@@ -87,20 +76,20 @@ def _is_used(row: models.Deployable) -> bool:
 def _is_required(row: models.Deployable, shown: str) -> bool:
     """Whether a guest requires what is shown: it came while that was for the driver to say."""
     arqs = (handle.arq for handle in row.attach_handles if handle.arq)
-    key = f"trait:{function_trait(row.function_vendor, shown)}"
+    key = f"trait:{program.function_trait(row.function_vendor, shown)}"
     return any(arq.state in models.SERVING and arq.group.get(key) == "required" for arq in arqs)
 
 
 def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:
     """Whether a group asks for a program, or for the trait of the function recorded of the row."""
-    known = (each.value for each in traits(row.function_vendor, row.function_id))
+    known = (each.value for each in program.traits(row.function_vendor, row.function_id))
     required = any(group.get(f"trait:{trait}") == "required" for trait in known)
-    return required or not GROUP_KEYS.keys().isdisjoint(group)
+    return required or not program.GROUP_KEYS.keys().isdisjoint(group)
 
 
 def _set_trait(row: models.Deployable, *, known: bool = True) -> None:
-    present = next((each for each in row.attributes if each.key == TRAIT_KEY), None)
-    wanted = next(traits(row.function_vendor, row.function_id), None) if known else None
+    present = next((each for each in row.attributes if each.key == program.TRAIT_KEY), None)
+    wanted = next(program.traits(row.function_vendor, row.function_id), None) if known else None
     if present is not None and wanted is not None:
         # In place: another row of that key would be inserted before this one is deleted.
         present.value = wanted.value
@@ -108,32 +97,3 @@ def _set_trait(row: models.Deployable, *, known: bool = True) -> None:
         row.attributes.remove(present)
     elif wanted is not None:
         row.attributes.append(wanted)
-
-
-def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
-    """The attribute that says which function a deployable runs; none where it runs none."""
-    if function_id:
-        trait = function_trait(vendor, function_id)
-        yield models.Attribute(key=TRAIT_KEY, value=trait, origin=ORIGIN)
-
-
-def function_trait(vendor: str, function_id: str) -> str:
-    """The trait of a provider that runs the function."""
-    parts = [_TRAIT, vendor, plain(function_id)]
-    legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
-    return legal[:255]
-
-
-def is_function_trait(trait: str) -> bool:
-    """Whether a trait is that of some function."""
-    return trait.startswith(f"{_TRAIT}_")
-
-
-def same(one: str, other: str | None) -> bool:
-    """Whether two ids name one function: hyphens and case mean nothing in them."""
-    return other is not None and plain(one) == plain(other)
-
-
-def plain(function_id: str) -> str:
-    """A function's id in the form in which such ids are compared and found in SQL."""
-    return function_id.replace("-", "").upper()

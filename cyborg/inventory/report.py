@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import changes, elsewhere, missing, news
+from cyborg.inventory import changes, device_notices, missing, moved_handles
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -106,17 +106,17 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # One that has found something may still have a sentence about what it left out.
         failed = report.errors.keys() - report.devices.keys()
-        reported, moved = elsewhere.leave_out(known, report.devices, failed)
-        before = elsewhere.ids(known)
+        reported, moved = moved_handles.leave_out(known, report.devices, failed)
+        before = moved_handles.ids(known)
         plan = changes.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)
         plan = changes.without(plan, _taken_names(session, host, plan, errors))
-        healths, known_news = plan.health_changes(), news.of_known(plan)
+        healths, known_news = plan.health_changes(), device_notices.of_known(plan)
         try:
             new = changes.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
-            if elsewhere.is_doubled(session, host.id, moved, before):
+            if moved_handles.is_doubled(session, host.id, moved, before):
                 raise db.RestartTransaction
         except (
             db_exc.DBReferenceError,
@@ -126,7 +126,7 @@ def _apply(report: rpc.HostReport) -> bool:
             # A handle that was free when we looked has been bound since, or one that was missing
             # and held has been released, and is gone.
             raise db.RestartTransaction from exc
-        news.tell(session, report.node, known_news, new=new, deleted=deleted)
+        device_notices.tell(session, report.node, known_news, new=new, deleted=deleted)
         host.node = report.node
         host.driver_errors = errors
         # What could not be taken in must be tried with the next report, though it be the same.

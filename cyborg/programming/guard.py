@@ -11,20 +11,20 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg.db import models
-from cyborg.programming import wanted
+from cyborg.programming import program
 
 
 def holder(
-    session: orm.Session, deployable: models.Deployable, what: wanted.Wanted
+    session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> str | None:
     """A sentence on what holds a locked deployable, or None where it may be programmed.
 
     The ARQs that wait for this very program do not count, unless what runs now serves them: those
     may be Bound at any moment. Those of Placement's consumers that have no ARQ yet are for
-    :func:`cyborg.programming.steps.run` to find.
+    :func:`cyborg.programming.executor.run` to find.
     """
     for arq in _users(session, deployable.id, deployable.device_id):
-        if not _waits_for(arq, what) or wanted.of_group(arq.group).is_run_by(deployable):
+        if not _waits_for(arq, what) or program.of_group(arq.group).is_run_by(deployable):
             return _sentence(arq, deployable)
     return None
 
@@ -34,7 +34,7 @@ def awaiting(session: orm.Session, operation: models.Operation) -> set[str]:
     row = models.Deployable
     where = row.uuid == operation.deployable_uuid
     found = session.execute(sa.select(row.id, row.device_id).where(where)).one_or_none()
-    what = wanted.of_operation(operation)
+    what = program.of_operation(operation)
     users = _users(session, *found) if found else []
     return {arq.instance_uuid for arq in users if arq.instance_uuid and _waits_for(arq, what)}
 
@@ -76,8 +76,8 @@ def _users(session: orm.Session, deployable_id: int, device_id: int) -> list[mod
     return list(session.scalars(query))
 
 
-def _waits_for(arq: models.Arq, what: wanted.Wanted) -> bool:
-    return arq.state == models.BIND_STARTED and wanted.of_group(arq.group).agrees(what)
+def _waits_for(arq: models.Arq, what: program.Program) -> bool:
+    return arq.state == models.BIND_STARTED and program.of_group(arq.group).agrees(what)
 
 
 def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:

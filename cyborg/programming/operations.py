@@ -19,7 +19,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models, paging
-from cyborg.programming import guard, wanted
+from cyborg.programming import guard, program
 
 LOG = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def get_operation(uuid: str) -> models.Operation:
 
 
 @db.retry
-def ask(deployable_uuid: str, what: wanted.Wanted, asked_by: str) -> models.Operation:
+def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Operation:
     """Record that a deployable is to run a program.
 
     The operation that is returned may have ended already, where the deployable runs it, or may be
@@ -163,7 +163,7 @@ def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None
 def request(
     session: orm.Session,
     deployable: models.Deployable,
-    what: wanted.Wanted,
+    what: program.Program,
     *,
     asked_by: str,
     instance_uuid: str | None = None,
@@ -176,7 +176,7 @@ def request(
             "does not say that it can."
         )
     present = active_on(session, deployable.uuid)
-    if present is None and deployable.in_doubt and wanted.of_deployable(deployable):
+    if present is None and deployable.in_doubt and program.of_deployable(deployable):
         # A report has said that its program is lost; nothing else is written until it is back.
         present = recover(session, deployable)
         work.want(session, work.PROGRAM, [deployable.uuid])
@@ -200,13 +200,13 @@ def recover(session: orm.Session, deployable: models.Deployable) -> models.Opera
 
     An image of the same function will do where it is not known which image it was.
     """
-    what = wanted.Wanted(image_uuid=deployable.bitstream_id)
-    what = what or wanted.of_deployable(deployable)
+    what = program.Program(image_uuid=deployable.bitstream_id)
+    what = what or program.of_deployable(deployable)
     return _kept(session, _made(session, deployable, what, RECOVERY))
 
 
 def _made(
-    session: orm.Session, deployable: models.Deployable, what: wanted.Wanted, asked_by: str
+    session: orm.Session, deployable: models.Deployable, what: program.Program, asked_by: str
 ) -> models.Operation:
     asked_ms = now(session)
     return models.Operation(
@@ -236,7 +236,7 @@ def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
 def _joined(
     present: models.Operation,
     deployable: models.Deployable,
-    what: wanted.Wanted,
+    what: program.Program,
 ) -> models.Operation:
     its = _coming(present, deployable)
     if its.agrees(what):
@@ -249,16 +249,16 @@ def _joined(
 
 def _coming(
     operation: models.Operation | None, deployable: models.Deployable
-) -> wanted.Wanted:
+) -> program.Program:
     """What a deployable with that operation, if any, will run; what it has lost comes back."""
     if operation is None or operation.asked_by == RECOVERY:
-        return wanted.of_deployable(deployable)
-    return wanted.of_operation(operation)
+        return program.of_deployable(deployable)
+    return program.of_operation(operation)
 
 
 def coming(
     session: orm.Session, deployables: Iterable[models.Deployable]
-) -> dict[str, wanted.Wanted]:
+) -> dict[str, program.Program]:
     """What those of the deployables that are in doubt will run soon, by their uuids.
 
     What could not be put back at first may take any time.

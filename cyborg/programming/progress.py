@@ -15,8 +15,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, glance, rpc, work
 from cyborg.db import models
-from cyborg.inventory import programs
-from cyborg.programming import fit, guard, operations, record, wanted
+from cyborg.programming import guard, image_match, operations, program, record
 
 _GONE = "The deployable is gone from its host."
 
@@ -88,7 +87,7 @@ def _end_gone(held: _Held) -> None:
 
 def _recovery(session: orm.Session, row: models.Deployable) -> models.Operation | None:
     """The operation that writes again what the hardware has lost while guests have it."""
-    if not wanted.of_deployable(row):
+    if not program.of_deployable(row):
         record.runs(session, row, image_uuid=None, function_id=None)
         record.tell_placement(session, row)
         return None
@@ -199,8 +198,8 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             raise Refused(operations.BROKEN, _GONE)
         if deployable.program_mode is None:
             raise Refused(operations.INVALID, "Its driver does not program it any more.")
-        what = wanted.of_operation(operation)
-        if fit.is_run(image, what, deployable):
+        what = program.of_operation(operation)
+        if image_match.is_run(image, what, deployable):
             if what.function_name is not None and deployable.function_name is None:
                 deployable.function_name = what.function_name
             held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
@@ -365,7 +364,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         held = _hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
         expected, shown = image["function_id"], answer.function
-        if expected and shown is not None and not programs.same(expected, shown):
+        if expected and shown is not None and not program.same(expected, shown):
             wrong = f"The host shows function {shown or 'none'} where the image has {expected}."
             ended = held.end_badly(wrong, operations.BROKEN)
             image, expected = {}, None

@@ -11,7 +11,7 @@ from sqlalchemy import orm
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.inventory import programs
+from cyborg.programming import program
 
 
 def runs(
@@ -37,7 +37,7 @@ def runs(
         bitstream_id=image_uuid,
         bitstream=bitstream,
         function_id=function_id,
-        function_plain=programs.plain(function_id) if function_id else None,
+        function_plain=program.plain(function_id) if function_id else None,
         function_name=function_name,
         programmed_ms=db.now_ms() if programmed else None,
         programmed_by=programmed_by,
@@ -53,9 +53,9 @@ def _set_trait(
     session: orm.Session, deployable: models.Deployable, function_id: str | None
 ) -> None:
     row = models.Attribute
-    old = (row.deployable_id == deployable.id, row.key == programs.TRAIT_KEY)
+    old = (row.deployable_id == deployable.id, row.key == program.TRAIT_KEY)
     db.delete(session, row, *old)
-    for attribute in programs.traits(deployable.function_vendor, function_id):
+    for attribute in program.traits(deployable.function_vendor, function_id):
         attribute.deployable_id = deployable.id
         session.add(attribute)
 

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
-from cyborg import context, db, policy
-from cyborg.arqs import invariants
+from cyborg import consistency, context, db, policy
 from cyborg.db import schema
 from cyborg.placement import compare
 from cyborg.tests import servers
@@ -83,7 +82,7 @@ def database(
     schema.upgrade()
     yield db.engine()
     if request.node.get_closest_marker("makes_up_rows") is None:
-        assert invariants.violations() == []
+        assert consistency.violations() == []
         if "placement" in request.fixturenames:
             request.getfixturevalue("placement_process").obey()
             assert [found for _, found in compare.compare_all(conf) if found.differences] == []

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, errors, work
-from cyborg.arqs import binding, events, host_steps
+from cyborg.arqs import binding, host_steps, nova_events
 from cyborg.db import models
 
 _numbers = itertools.count(1)
@@ -28,7 +28,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
     """
     handlers = {
         work.BIND: binding.bind_instance,
-        work.NOVA_EVENT: lambda claim: events.tell_nova(conf, claim),
+        work.NOVA_EVENT: lambda claim: nova_events.tell_nova(conf, claim),
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
     }
     done: list[str] = []

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from cyborg import context, db, work
 from cyborg.db import models
+from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import operations, pools, reconciler, record
+from cyborg.programming import operations, record
 from cyborg.tests import boots, hosts
 from cyborg.tests.service import Site
 
@@ -89,7 +90,7 @@ class Fpgas:
     def look(self) -> list[str]:
         """Look at the pools that are to be looked at; the deployables now being programmed."""
         while claim := work.claim(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
-            reconciler.see_to(self.conf, claim)
+            planner.see_to(self.conf, claim)
             work.finish(claim)
         return sorted(self._active())
 
@@ -98,7 +99,7 @@ class Fpgas:
         with db.writer() as session:
             row = models.FunctionPool
             db.update(session, row, looked_ms=0, updated_at=row.updated_at)
-        reconciler.look(self.conf)
+        planner.look(self.conf)
         return self.look()
 
     def _active(self) -> dict[str, models.Operation]:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from cyborg import rpc
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import programs
 from cyborg.inventory.changes import provider_uuid
-from cyborg.programming import wanted
+from cyborg.programming import program
 from cyborg.tests import hosts
 
 FUNCTIONS = ("aes", "zip")
@@ -20,17 +19,17 @@ IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
 _NAMES = {uuid: name for name, uuid in IMAGES.items()}
 #: What is asked for, by a name.
 PROGRAMS = {
-    **{name: wanted.Wanted(function_id=name) for name in FUNCTIONS},
-    **{name: wanted.Wanted(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
-    "image of aes": wanted.Wanted(image_name="aes"),
-    "named zip": wanted.Wanted(function_name="Zip"),
+    **{name: program.Program(function_id=name) for name in FUNCTIONS},
+    **{name: program.Program(image_uuid=IMAGES[name]) for name in ("aes-1", "aes-2")},
+    "image of aes": program.Program(image_name="aes"),
+    "named zip": program.Program(function_name="Zip"),
 }
 PROFILES = {
     "any": {},
     **{name: {"accel:function_id": name} for name in FUNCTIONS},
     "aes-2": {"accel:bitstream_id": IMAGES["aes-2"]},
     "named aes": {"accel:function_name": "Aes"},
-    "needs aes": {f"trait:{programs.function_trait('FAKE', 'aes')}": "required"},
+    "needs aes": {f"trait:{program.function_trait('FAKE', 'aes')}": "required"},
 }
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import steps
+from cyborg.programming import executor
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -284,7 +284,7 @@ def fpgas(
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
     # Who would tell Placement meanwhile is the same thread.
-    monkeypatch.setattr(steps, "PLACEMENT_WAIT", 0.0)
+    monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.0)
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
     found = Fpgas(conf, ctx, placement)

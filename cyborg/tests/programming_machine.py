@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg import db, errors
-from cyborg.arqs import binding, invariants, release, removal, service
+from cyborg import consistency, db, errors
+from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
-from cyborg.inventory import admin, programs
+from cyborg.function_pools import planner, pools
+from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import operations, pools, reconciler
+from cyborg.programming import operations, program
 from cyborg.tests.boots import target
 from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.fpgas import pool_spec
@@ -66,9 +67,9 @@ class Machine(stateful.RuleBasedStateMachine):
     def begin(self, programs: list[str | None], boots: list[tuple[str, str, bool]]) -> None:
         """All is there, and some of it is programmed and in use."""
         self.report(works=True)
-        for letter, program in zip(self.cards, programs, strict=False):
-            if program is not None:
-                self.program(letter=letter, program=program, works=True)
+        for letter, runs in zip(self.cards, programs, strict=False):
+            if runs is not None:
+                self.program(letter=letter, program=runs, works=True)
         self.boot(boots=boots, works=True)
 
     # What happens on the host.
@@ -306,7 +307,7 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def let_time_pass(self) -> None:
         self.cloud.let_time_pass()
-        reconciler.look(self.cloud.conf)
+        planner.look(self.cloud.conf)
         self._go_on(works=True)
 
     @stateful.precondition(lambda self: self.steps > 4)
@@ -328,7 +329,7 @@ class Machine(stateful.RuleBasedStateMachine):
             self._go_on(works=True)
             busy, rounds = self.cloud.pieces_done > before, rounds + 1
             assert rounds < 9
-        assert invariants.violations() == []
+        assert consistency.violations() == []
         self.cloud.placement.assert_right("host-1")
         with db.reader() as session:
             assert session.scalars(sa.select(models.Work)).all() == []
@@ -374,7 +375,7 @@ class Machine(stateful.RuleBasedStateMachine):
             free, traits = shows.get(card.provider, (0, frozenset()))
             assert not free or not told or card.name not in seen.doubts
             if free and not card.lost:
-                expected = {programs.function_trait("FAKE", card.loaded)} if card.loaded else set()
+                expected = {program.function_trait("FAKE", card.loaded)} if card.loaded else set()
                 # It may lack one until a report shows what a failed write has left behind.
                 assert {trait for trait in traits if "FUNCTION_ID" in trait} <= expected
                 assert card.loaded or card.mode == "dynamic"

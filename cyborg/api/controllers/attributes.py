@@ -12,7 +12,7 @@ from cyborg.api.request import Request
 from cyborg.api.schemas import attributes as schemas
 from cyborg.api.schemas import fields
 from cyborg.db import models
-from cyborg.inventory import admin, facts
+from cyborg.inventory import admin, attributes
 from cyborg.policies import attribute as policies
 
 #: SDKs in the field wrap an attribute in an object with this key.
@@ -72,7 +72,7 @@ def _view(request: Request, attribute: models.Attribute) -> dict[str, Any]:
         "deployable_id": attribute.deployable_id,
         **deployable_uuid,
         "key": attribute.key,
-        "value": facts.shown(attribute.key, attribute.value) if typed else attribute.value,
+        "value": attributes.shown(attribute.key, attribute.value) if typed else attribute.value,
         "created_at": timestamp(attribute.created_at),
         "updated_at": timestamp(attribute.updated_at),
         "links": [self_link(request, "attributes", attribute.uuid)],

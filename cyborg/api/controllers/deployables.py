@@ -18,10 +18,10 @@ from cyborg.api.schemas import deployables as schemas
 from cyborg.api.schemas import fields
 from cyborg.api.schemas import operations as operation_schemas
 from cyborg.db import models
-from cyborg.inventory import facts, query
+from cyborg.inventory import attributes, query
 from cyborg.policies import deployable as policies
 from cyborg.policies import operation as operation_policies
-from cyborg.programming import operations, wanted
+from cyborg.programming import operations, program
 
 
 class Deployables(Resource):
@@ -85,7 +85,7 @@ def _ask(
 ) -> models.Operation:
     image = body.get("image_uuid")
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
-    what = wanted.Wanted(**{**body, **stored})
+    what = program.Program(**{**body, **stored})
     operation = operations.ask(uuid, what, f"user {request.caller.user_id}")
     rpc.kick()
     return operation
@@ -146,8 +146,8 @@ def _program(
     }
 
 
-def _attributes(request: Request, attributes: Sequence[models.Attribute]) -> dict[str, Any]:
+def _attributes(request: Request, rows: Sequence[models.Attribute]) -> dict[str, Any]:
     if request.version < versions.FACTS:
-        texts = [{attribute.key: attribute.value} for attribute in attributes]
+        texts = [{attribute.key: attribute.value} for attribute in rows]
         return {"attributes_list": json.dumps(texts)}
-    return {"attributes": {each.key: facts.shown(each.key, each.value) for each in attributes}}
+    return {"attributes": {each.key: attributes.shown(each.key, each.value) for each in rows}}

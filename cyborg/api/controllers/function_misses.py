@@ -10,8 +10,8 @@ from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link
 from cyborg.api.request import Request
 from cyborg.api.schemas import function_pools as schemas
+from cyborg.function_pools import misses
 from cyborg.policies import function_pool as policies
-from cyborg.programming import misses
 
 
 class FunctionMisses(Resource):

@@ -11,8 +11,8 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import fields
 from cyborg.api.schemas import function_pools as schemas
+from cyborg.function_pools import pools
 from cyborg.policies import function_pool as policies
-from cyborg.programming import pools
 
 _SINCE = versions.FUNCTION_POOLS
 _MEMBER = fields.member("Function pool")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cyborg.api import arguments
 from cyborg.api.schemas import fields
-from cyborg.programming import pools
+from cyborg.function_pools import pools
 
 _DESCRIPTION_MAX = 65535
 #: The most slots that one pool may want.

@@ -14,8 +14,8 @@ from cyborg import context
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import programs
 from cyborg.inventory.changes import provider_uuid
+from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.service import Site
@@ -210,7 +210,7 @@ def test_one_request_does_not_use_what_another_has_programmed(rack: Site) -> Non
 
 
 def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
-    trait = programs.function_trait("", AES)
+    trait = program.function_trait("", AES)
     profile(rack, {f"trait:{trait}": "required", "accel:function_id": ZIP})
     assert cards(rack) == []
     profile_of_no_image = {"accel:bitstream_id": "no-image"}

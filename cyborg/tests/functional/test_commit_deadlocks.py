@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, work
-from cyborg.arqs import invariants, release
+from cyborg import consistency, context, db, errors, work
+from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.tests import boots, engine, hosts
@@ -115,5 +115,5 @@ def test_a_life_in_which_every_other_commit_fails(
     release.delete_instance_arqs(ctx, instance)
     assert boots.states(ctx) == {}
     hosts.apply()
-    assert invariants.violations() == []
+    assert consistency.violations() == []
     assert commits.tried > 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg import context
-from cyborg.arqs import invariants, release, removal
+from cyborg import consistency, context
+from cyborg.arqs import release, removal
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.tests import hosts
@@ -37,7 +37,7 @@ def test_a_disk_that_comes_back_is_erased_first(cloud: Cloud, first: str) -> Non
     _pull_while_dirty(cloud, "c", first=first)
     assert cloud.rows(models.Arq) == {"arqs": 1}
     assert cloud.offered("c") == 0
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
     card = cloud.cards["c"]
     cloud.agent = "fails"

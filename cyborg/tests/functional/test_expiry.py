@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors
-from cyborg.arqs import binding, expiry, release
+from cyborg.arqs import binding, orphans, release
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
 
@@ -27,7 +27,7 @@ def let_days_pass(days: int = 2) -> None:
 def test_what_nobody_binds_is_deleted(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "cyborg.arqs.expiry")
+    caplog.set_level("INFO", "cyborg.arqs.orphans")
     hosts.apply(hosts.card("a"))
     (bound,), (unbound,), old = boots.arqs(ctx), boots.arqs(ctx), boots.arqs(ctx, 2)
     for uuid in (bound, unbound):
@@ -37,15 +37,15 @@ def test_what_nobody_binds_is_deleted(
     let_days_pass()
     young = boots.arqs(ctx)
     conf.set_override("arq_expiry", 0, group="conductor")
-    expiry.expire(conf)
+    orphans.expire(conf)
     assert set(old) <= boots.states(ctx).keys()
 
     conf.clear_override("arq_expiry", group="conductor")
     for _ in range(2):
-        expiry.expire(conf)
+        orphans.expire(conf)
 
     assert boots.states(ctx).keys() == {bound, unbound, *young}
-    told = [record.message for record in caplog.records if record.name == expiry.__name__]
+    told = [record.message for record in caplog.records if record.name == orphans.__name__]
     assert told == ["Deleted 2 ARQs that nobody had bound in 86400 s"]
 
 
@@ -57,12 +57,12 @@ def test_what_is_being_bound_right_now_is_left(
     let_days_pass()
     if conf.database.connection.startswith("sqlite"):
         boots.bind(ctx, [arq], models.new_uuid())
-        expiry.expire(conf)
+        orphans.expire(conf)
     else:
         # The transaction of a PATCH, as far as it has got.
         with db.writer() as session:
             release.lock_arqs(session, ctx, [arq])
-            expiry.expire(conf)
+            orphans.expire(conf)
         boots.bind(ctx, [arq], models.new_uuid())
     assert boots.states(ctx) == {arq: models.BIND_STARTED}
     with pytest.raises(errors.NotFound):
@@ -86,6 +86,6 @@ def test_one_transaction_deletes_a_bounded_number(
         )
     left = []
     for _ in range(2):
-        expiry.expire(conf)
+        orphans.expire(conf)
         left.append(len(boots.states(ctx)))
     assert left == [1, 0]

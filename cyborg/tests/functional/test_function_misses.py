@@ -11,7 +11,7 @@ import pytest
 from cyborg import context, db, policy, work
 from cyborg.conductor import duties
 from cyborg.db import models
-from cyborg.programming import reconciler
+from cyborg.function_pools import planner
 from cyborg.tests import boots
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
@@ -130,7 +130,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
         claim = work.claim("test", 60.0, [work.FUNCTION_POOL])
         assert claim is not None
         with count_sql() as counter:
-            reconciler.see_to(cloud.conf, claim)
+            planner.see_to(cloud.conf, claim)
         work.finish(claim)
         return len(counter.statements)
 
@@ -143,9 +143,9 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
 
 
 def test_where_nothing_is_due_one_select_tells(cloud: Fpgas, count_sql: Counting) -> None:
-    assert reconciler.look in duties.DUTIES
+    assert planner.look in duties.DUTIES
     cloud.pool()
-    reconciler.look(cloud.conf)
+    planner.look(cloud.conf)
     with count_sql() as counter:
-        reconciler.look(cloud.conf)
+        planner.look(cloud.conf)
     assert len(counter.matching("SELECT")) == len(counter.statements) == 1

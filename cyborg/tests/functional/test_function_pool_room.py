@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from cyborg import context, db, work
 from cyborg.db import models
 from cyborg.drivers import checks
-from cyborg.programming import operations, pools, reconciler
+from cyborg.function_pools import planner, pools
+from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas, pool_spec
 from cyborg.tests.programmed_cards import IMAGES
@@ -145,7 +146,7 @@ def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Ho
         early = models.Operation.asked_ms - 300_000
         db.update(session, models.Operation, asked_ms=early)
         db.update(session, models.FunctionPool, looked_ms=0)
-    reconciler.look(fpgas.conf)
+    planner.look(fpgas.conf)
     while fpgas.do_one([work.FUNCTION_POOL]):
         pass
     assert pools.get_pool(uuid).row.reason == (

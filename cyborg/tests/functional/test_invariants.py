@@ -7,10 +7,10 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, notifications, work
-from cyborg.arqs import instances, invariants
+from cyborg import consistency, context, db, notifications, work
+from cyborg.arqs import instances
 from cyborg.db import models
-from cyborg.programming import pools
+from cyborg.function_pools import pools
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpgas import pool_spec
 
@@ -37,7 +37,7 @@ def arq(database: sa.Engine, ctx: context.RequestContext, conf: cfg.ConfigOpts) 
 
 
 def test_a_bound_arq_is_sound(arq: str) -> None:
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def test_a_binding_that_lacks_a_field_is_seen(arq: str, state: str, field: str) 
         if (state, field) == (models.BOUND, "instance_uuid"):
             del values["attach_handle_id"]
         db.update(session, models.Arq, **values)
-    assert invariants.violations() == [
+    assert consistency.violations() == [
         f"ARQ {arq} is {state}, but its fields or its attach handle do not fit that."
     ]
 
 
 def test_an_arq_that_holds_a_handle_it_has_no_right_to_is_seen(arq: str) -> None:
     _change(models.Arq, state=models.INITIAL)
-    assert len(invariants.violations()) == 1
+    assert len(consistency.violations()) == 1
 
 
 def test_a_handle_of_another_provider_is_seen(arq: str) -> None:
     other = models.new_uuid()
     _change(models.Arq, device_rp_uuid=other)
-    assert invariants.violations() == [
+    assert consistency.violations() == [
         f"ARQ {arq} asked for provider {other} and has a handle of {boots.RP}."
     ]
 
@@ -76,22 +76,22 @@ def test_a_handle_of_another_provider_is_seen(arq: str) -> None:
 @pytest.mark.parametrize("state", [models.BIND_STARTED, models.BIND_FAILED])
 def test_a_state_that_nobody_will_end_is_seen(arq: str, state: str) -> None:
     _change(models.Arq, state=state)
-    assert invariants.violations() == [
+    assert consistency.violations() == [
         f"ARQ {arq} is {state}, and there is no work that would end that."
     ]
 
 
 def test_what_has_vanished_and_is_free_is_seen(arq: str) -> None:
     _change(models.AttachHandle, missing=True)
-    assert invariants.violations() == []
+    assert consistency.violations() == []
     with db.writer() as session:
         db.delete(session, models.Arq)
-    (sentence,) = invariants.violations()
+    (sentence,) = consistency.violations()
     assert "has vanished from its host, is free" in sentence
     _change(models.Deployable, missing=True)
     with db.writer() as session:
         db.delete(session, models.AttachHandle)
-    (sentence,) = invariants.violations()
+    (sentence,) = consistency.violations()
     assert boots.NAME in sentence
 
 
@@ -116,27 +116,27 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
     _want(work.PROGRAM, deployable)
     _want(work.PLACEMENT, "host-1")
     _want(work.FUNCTION_POOL, pools.create_pool(pool_spec()).uuid)
-    assert invariants.orphans() == []
+    assert consistency.orphans() == []
 
 
 def test_work_that_is_about_the_whole_cloud_is_no_orphan(arq: str) -> None:
     """It waits for long where the message broker is down, or Nova lets nobody look."""
     _want(work.INSTANCES, instances.KEY)
     _want(notifications.KIND, notifications.KEY)
-    assert invariants.orphans() == []
+    assert consistency.orphans() == []
 
 
 def test_a_removed_host_that_is_never_forgotten_is_seen(arq: str) -> None:
     hosts.apply(host="host-2")
     with db.writer() as session:
         db.update(session, models.Host, models.Host.name == "host-2", removed=True)
-    assert invariants.violations() == []
+    assert consistency.violations() == []
     with db.writer() as session:
         db.delete(session, models.Work)
-    (sentence,) = invariants.violations()
+    (sentence,) = consistency.violations()
     assert sentence.startswith("Host host-2 was removed")
     _change(models.Host, removed=True)
-    assert len(invariants.violations()) == 2
+    assert len(consistency.violations()) == 2
 
 
 def test_work_about_nothing_is_an_orphan_when_it_is_old(arq: str) -> None:
@@ -145,14 +145,14 @@ def test_work_about_nothing_is_an_orphan_when_it_is_old(arq: str) -> None:
         work.want(session, work.BIND, ["new"])
     _want(work.BIND, "old")
     _want(work.BIND, "held", owner="somebody", lease_ms=db.now_ms() + 60_000)
-    assert invariants.orphans() == ["Work bind/old is about nothing that there is."]
+    assert consistency.orphans() == ["Work bind/old is about nothing that there is."]
 
 
 def test_work_that_no_conductor_takes_is_seen(arq: str) -> None:
     with db.writer() as session:
         db.delete(session, models.Work)
     _want(work.PLACEMENT, "host-1", due_ms=db.now_ms() - 300_000)
-    (sentence,) = invariants.orphans()
+    (sentence,) = consistency.orphans()
     assert sentence.startswith("No conductor does the work of kind placement: 1 rows wait, for up")
 
 
@@ -162,7 +162,7 @@ def test_notifications_that_no_conductor_sends_are_seen(arq: str) -> None:
         for occurred in (db.now_ms(), db.now_ms() - 300_000):
             row = {"event_type": "e", "priority": "INFO", "payload": {}, "occurred_ms": occurred}
             session.add(models.Notification(**row))
-    (sentence,) = invariants.orphans()
+    (sentence,) = consistency.orphans()
     assert sentence.startswith("No conductor sends notifications, and 1 wait")
     _want(notifications.KIND, notifications.KEY)
-    assert invariants.orphans() == []
+    assert consistency.orphans() == []

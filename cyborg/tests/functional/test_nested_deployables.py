@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, work
-from cyborg.arqs import invariants, removal
+from cyborg import consistency, db, work
+from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import query
@@ -164,7 +164,7 @@ def test_a_card_stays_as_long_as_a_region_is_held(placement: PlacementServer, ro
     assert rows() == {CARD: (None, None, True), FIRST: (CARD, CARD, True)}
     assert parents(placement) == {CARD: None, FIRST: CARD}
     assert placement.offered(provider_uuid(FIRST)) == {"FPGA": (1, 1)}
-    assert invariants.violations() == []
+    assert consistency.violations() == []
     hosts.apply(card(NESTED))
     placement.sync()
     assert parents(placement) == NESTED
@@ -258,6 +258,6 @@ def test_what_is_in_the_wrong_place_is_found(
     assert parents(placement) == NESTED
     with db.writer() as session:
         db.update(session, models.Deployable, models.Deployable.name == FIRST, root_id=None)
-    assert invariants.violations() == [
+    assert consistency.violations() == [
         f"Deployable {FIRST} has a parent that does not fit its device or its root."
     ]

@@ -22,7 +22,7 @@ from cyborg import context, policies, profiles
 from cyborg.api import app, server, versions
 from cyborg.api.controllers import root
 from cyborg.inventory import query
-from cyborg.programming import operations, wanted
+from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts, messages
 
 EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
@@ -84,7 +84,7 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) 
         hosts.card("b", resource_class="GPU", traits=()),
         hosts.card("c", program_mode="single-program"),
     )
-    operations.ask(_programmable(), wanted.Wanted(function_name="aes"), "user somebody")
+    operations.ask(_programmable(), program.Program(function_name="aes"), "user somebody")
     profiles.create_profile(name="fpga", groups=[dict(boots.GROUP)], description="text")
     with messages.transport(conf, "memory"):
         boots.bind(ctx, boots.arqs(ctx, 2)[:1], INSTANCE)

@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
+from cyborg import consistency
 from cyborg.agent import service as agent_service
-from cyborg.arqs import invariants
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.tests.fpga import HANDLES, Card
@@ -148,7 +148,7 @@ def test_another_conductor_takes_over(dynamic: Card) -> None:
 
     assert dynamic.ended(operation)["state"] == "succeeded"
     assert dynamic.runs()["function_id"] == AES
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
 
 def test_what_the_hardware_has_lost_is_written_again_for_its_guest(

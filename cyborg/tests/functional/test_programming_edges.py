@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, glance, rpc, work
-from cyborg.arqs import binding, invariants, release
+from cyborg import consistency, context, db, errors, glance, rpc, work
+from cyborg.arqs import binding, release
 from cyborg.db import models
-from cyborg.inventory import programs, query
+from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import fit, operations, progress, record, wanted
+from cyborg.programming import image_match, operations, program, progress, record
 from cyborg.tests import boots, engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
@@ -109,7 +109,7 @@ def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: w
 
 def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     report("")
-    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     hosts.apply()
     claim = work.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
@@ -135,7 +135,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     (gone,) = operations.list_operations()
     assert (gone.state, deployable().in_doubt) == (operations.FAILED, True)
     hosts.apply()
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
     report("")
 
@@ -158,11 +158,11 @@ def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(
     assert boots.states(ctx)[second] == "BindStarted"
     (recovery,) = operations.list_operations()
     assert (recovery.asked_by, recovery.image_uuid) == ("recovery", IMAGE)
-    same = operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    same = operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     assert same.uuid == recovery.uuid
     with pytest.raises(errors.Conflict, match=recovery.uuid):
-        operations.ask(deployable().uuid, wanted.Wanted(function_id="zip"), "user 1")
-    assert invariants.violations() == []
+        operations.ask(deployable().uuid, program.Program(function_id="zip"), "user 1")
+    assert consistency.violations() == []
 
 
 def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
@@ -239,13 +239,13 @@ def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
     report("aes")
     report("zip")
     row = deployable()
-    traits = [each.value for each in row.attributes if each.key == programs.TRAIT_KEY]
+    traits = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
     assert (row.function_id, traits) == ("zip", ["CUSTOM_FPGA_FUNCTION_ID_ZIP"])
 
 
 def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> None:
     report("aes")
-    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     claim = _claim()
     hosts.apply(hosts.card("a"))
 
@@ -253,7 +253,7 @@ def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> No
     with pytest.raises(progress.Refused, match="not program it any more"):
         progress.withdraw(claim, _image())
     row = deployable()
-    kept = [each.value for each in row.attributes if each.key == programs.TRAIT_KEY]
+    kept = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
     assert (row.function_id, kept) == (None, [])
 
 
@@ -269,7 +269,7 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     binding.bind_instance(claim)
     assert set(boots.states(ctx).values()) == {"BindStarted"}
 
-    another = wanted.Wanted(image_uuid=IMAGE, function_id="aes")
+    another = program.Program(image_uuid=IMAGE, function_id="aes")
     with pytest.raises(errors.Conflict, match=uuids[0]):
         operations.ask(deployable().uuid, another, "instance 1")
 
@@ -311,7 +311,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
     for _ in range(2):
         engine.drain(conf)
         assert boots.states(ctx)[uuid] != "Bound"
-        assert invariants.violations() == []
+        assert consistency.violations() == []
         engine.make_due()
 
     assert boots.states(ctx)[uuid] == after
@@ -325,9 +325,9 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
 ) -> None:
     at = _situation(claim)
     image = dataclasses.replace(_image(), properties={key: value})
-    assert f"its {key} is no text of at most 255 characters." == fit.misfit(
+    assert f"its {key} is no text of at most 255 characters." == image_match.misfit(
         image,
-        wanted.Wanted(image_uuid=IMAGE),
+        program.Program(image_uuid=IMAGE),
         device=at.device,
         deployable=at.deployable,
         attributes=at.attributes,
@@ -342,7 +342,7 @@ def _situation(claim: work.Claim) -> progress.Situation:
 
 def _withdrawn() -> work.Claim:
     """An operation that is about to be written."""
-    operations.ask(deployable().uuid, wanted.Wanted(image_uuid=IMAGE), "user 1")
+    operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     claim = work.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     assert progress.read(claim) is not None

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, glance, work
-from cyborg.arqs import invariants, removal
+from cyborg import consistency, db, errors, glance, work
+from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import operations
@@ -60,7 +60,7 @@ def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(
     machine.let_time_pass()
     assert card.image == machine.guests[0].got
     assert recoveries() == [("succeeded", None)]
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
 
 def test_what_was_lost_is_put_back_though_something_else_was_asked_for_before(

@@ -6,22 +6,22 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, errors, glance, rpc, work
-from cyborg.arqs import invariants, release
+from cyborg import consistency, context, errors, glance, rpc, work
+from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import programs, query
-from cyborg.programming import operations, progress, wanted
+from cyborg.inventory import query
+from cyborg.programming import operations, program, progress
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
 OLD, NEW = "host-1_a", "host-1_b"
-AES = wanted.Wanted(function_id="aes")
-ZIP = wanted.Wanted(function_id="zip")
+AES = program.Program(function_id="aes")
+ZIP = program.Program(function_id="zip")
 FAKE = "CUSTOM_FAKE_DEVICE"
-TRAIT, OTHER = (programs.function_trait("", function) for function in ("aes", "zip"))
+TRAIT, OTHER = (program.function_trait("", function) for function in ("aes", "zip"))
 
 
 def report(name: str, mode: str | None = base.SINGLE_PROGRAM, **changes: object) -> None:
@@ -87,7 +87,7 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     # Nobody keeps account any more of what it runs.
     report(OLD, None, **fixed)
     assert found(OLD).function_id is None
-    assert programs.TRAIT_KEY not in {each.key for each in found(OLD).attributes}
+    assert program.TRAIT_KEY not in {each.key for each in found(OLD).attributes}
     placement.sync()
     assert placement.offered(boots.RP) == {"FPGA": (3, 0)}
     # With all of its functions again it can be programmed.
@@ -120,7 +120,7 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
     with pytest.raises(refusals, match=f"not programmable|{TRAIT} is required"):
         boots.bind(ctx, [arq], models.new_uuid())
     assert boots.states(ctx)[kept] == models.BOUND
-    assert invariants.violations() == []
+    assert consistency.violations() == []
 
     # As it can be programmed again, its guest is given back what it had.
     report(OLD, function="zip")
@@ -144,7 +144,7 @@ def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
     placement.sync()
     assert OTHER in placement.below(hosts.ROOT)[boots.RP].traits
     # Operators are told of the guest that lost its function meanwhile.
-    (told,) = invariants.violations()
+    (told,) = consistency.violations()
     assert "does not run function aes" in told
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)

@@ -11,14 +11,13 @@ from cyborg import errors, profiles
 from cyborg.arqs import binding, service
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import programs
-from cyborg.programming import operations
+from cyborg.programming import operations, program
 from cyborg.tests import hosts
 from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
 
-AES, ZIP = (f"trait:{programs.function_trait('FAKE', function)}" for function in ("aes", "zip"))
+AES, ZIP = (f"trait:{program.function_trait('FAKE', function)}" for function in ("aes", "zip"))
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 import webob
 
-from cyborg import db, errors, services, work
-from cyborg.arqs import binding, invariants, release, removal
+from cyborg import consistency, db, errors, services, work
+from cyborg.arqs import binding, release, removal
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import query
@@ -157,7 +157,7 @@ def test_whoever_is_killed_in_the_middle(cloud: Cloud, *, before: bool) -> None:
         except Killed:
             killed += 1
             cloud.live()
-            assert invariants.violations() == []
+            assert consistency.violations() == []
         else:
             break
     cloud.live()

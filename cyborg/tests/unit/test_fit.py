@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from cyborg import glance
 from cyborg.db import models
 from cyborg.drivers import checks
-from cyborg.inventory import programs
-from cyborg.programming import fit, wanted
+from cyborg.programming import image_match, program
 
 #: In capitals it has twice as many characters.
 SHARP_S = "\N{LATIN SMALL LETTER SHARP S}"
@@ -30,9 +29,9 @@ def misfit(function: str) -> str | None:
         status="active",
         properties={glance.FUNCTION_ID: function},
     )
-    return fit.misfit(
+    return image_match.misfit(
         image,
-        wanted.Wanted(image_uuid=image.uuid),
+        program.Program(image_uuid=image.uuid),
         device=models.Device(),
         deployable=models.Deployable(name="host-1_a"),
         attributes=[],
@@ -54,4 +53,4 @@ def test_an_id_of_a_function_fits_and_can_be_recorded(function: str) -> None:
     assert misfit(function) is None
     checks.function_id(function)
     column = cast(sa.String, models.Deployable.__table__.c.function_plain.type)
-    assert len(programs.plain(function)) <= (column.length or 0)
+    assert len(program.plain(function)) <= (column.length or 0)

@@ -12,7 +12,8 @@ from sqlalchemy import orm
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.programming import operations, slots
+from cyborg.function_pools import capacity
+from cyborg.programming import operations
 
 _POOL = models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
@@ -56,7 +57,7 @@ def choose(session: orm.Session, search: Search, most: int) -> list[Candidate]:
     SELECTs.
     """
     needy = [pool_id for pool_id, spare in search.surplus.items() if not spare]
-    size = slots.size()
+    size = capacity.size()
     runs_nothing = sa.and_(
         _DEPLOYABLE.function_plain.is_(None), _DEPLOYABLE.bitstream_id.is_(None)
     )
@@ -113,8 +114,8 @@ def _owners(session: orm.Session, candidates: Iterable[Candidate]) -> dict[int, 
         sa.select(_DEPLOYABLE.id, _POOL.id)
         .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
         .join(_HOST, _HOST.id == _DEVICE.host_id)
-        .join(_POOL, slots.runs(_POOL))
-        .where(_DEPLOYABLE.id.in_([each.id for each in candidates]), slots.matches(_POOL))
+        .join(_POOL, capacity.runs(_POOL))
+        .where(_DEPLOYABLE.id.in_([each.id for each in candidates]), capacity.matches(_POOL))
     )
     owners: dict[int, list[int]] = {}
     for deployable_id, pool_id in session.execute(query):
@@ -169,7 +170,7 @@ def stalls(
         sa.select(row.last_error, sa.func.count().over())
         .select_from(_OPERATION)
         .join(row, sa.and_(row.kind == work.PROGRAM, row.key == _OPERATION.active))
-        .where(_OPERATION.pool_uuid == pool.uuid, slots.is_stalled(patience_ms))
+        .where(_OPERATION.pool_uuid == pool.uuid, capacity.is_stalled(patience_ms))
         .order_by(_OPERATION.id.desc())
         .limit(1)
     )
@@ -189,18 +190,18 @@ def _others(search: Search) -> sa.Select[Any]:
         .join(_POOL, _POOL.id == search.pool.id)
         .where(
             _DEPLOYABLE.program_mode.is_not(None),
-            slots.matches(_POOL),
-            sa.func.coalesce(sa.case((slots.runs(_POOL), 1)), 0) == 0,
+            capacity.matches(_POOL),
+            sa.func.coalesce(sa.case((capacity.runs(_POOL), 1)), 0) == 0,
         )
     )
 
 
 def _is_withheld() -> sa.ColumnElement[bool]:
-    return ~slots.usable()
+    return ~capacity.usable()
 
 
 def _is_busy() -> sa.ColumnElement[bool]:
-    return sa.or_(_DEPLOYABLE.in_doubt, slots.is_programmed_now())
+    return sa.or_(_DEPLOYABLE.in_doubt, capacity.is_programmed_now())
 
 
 def _is_held() -> sa.ColumnElement[bool]:
@@ -223,7 +224,7 @@ def _is_held() -> sa.ColumnElement[bool]:
 def _is_of(pool_ids: Iterable[int]) -> sa.ColumnElement[bool]:
     """Whether the deployable runs the function of one of these pools, and matches it."""
     pool = orm.aliased(_POOL)
-    of_one = (pool.id.in_(list(pool_ids)), slots.runs(pool), slots.matches(pool))
+    of_one = (pool.id.in_(list(pool_ids)), capacity.runs(pool), capacity.matches(pool))
     return sa.exists().where(*of_one).correlate_except(pool)
 
 

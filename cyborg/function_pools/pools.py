@@ -14,8 +14,8 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, rpc, work
 from cyborg.db import models, paging
-from cyborg.inventory import programs
-from cyborg.programming import slots
+from cyborg.function_pools import capacity
+from cyborg.programming import program
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Spec:
             "name": self.name,
             "description": self.description,
             "function_id": self.function_id,
-            "function_plain": programs.plain(self.function_id),
+            "function_plain": program.plain(self.function_id),
             "image_uuid": self.image_uuid,
             "hosts": self.hosts,
             "hosts_like": None if self.hosts is None else _like(self.hosts),
@@ -68,7 +68,7 @@ class Pool:
     """A pool and what there is of it."""
 
     row: models.FunctionPool
-    counts: slots.Counts
+    counts: capacity.Counts
 
     @property
     def uuid(self) -> str:
@@ -89,7 +89,7 @@ def list_pools(page: paging.Page = paging.ALL, **narrowed: str) -> list[Pool]:
     :raises Invalid: pools cannot be sorted by that key, or the marker is none
     """
     if "function_id" in narrowed:
-        narrowed["function_id"] = programs.plain(narrowed["function_id"])
+        narrowed["function_id"] = program.plain(narrowed["function_id"])
     where = paging.equal(COLUMNS, narrowed)
     with db.reader() as session:
         rows = paging.fetch(
@@ -116,7 +116,7 @@ def _read(session: orm.Session, uuid: str) -> Pool:
 
 
 def _counted(session: orm.Session, rows: list[models.FunctionPool]) -> list[Pool]:
-    counts = slots.count(session, rows)
+    counts = capacity.count(session, rows)
     return [Pool(row, counts[row.id]) for row in rows]
 
 

@@ -21,7 +21,7 @@ from oslo_config import cfg
 from cyborg import clients, errors, glance, rpc, work
 from cyborg.drivers import base
 from cyborg.placement import client
-from cyborg.programming import fit, operations, progress, wanted
+from cyborg.programming import image_match, operations, program, progress
 
 #: Seconds that an operation waits in place until Placement is told, and between two looks.
 PLACEMENT_WAIT = 2.0
@@ -51,8 +51,8 @@ def _go_on(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             state = operations.RESERVING
         if state == operations.QUEUED:
             image = _image(conf, situation)
-            what = wanted.of_operation(situation.operation)
-            if not fit.is_run(image, what, situation.deployable):
+            what = program.of_operation(situation.operation)
+            if not image_match.is_run(image, what, situation.deployable):
                 # Not only below: their binds would be refused while the deployable is in doubt.
                 with contextlib.suppress(client.NotFound):
                     _refuse_consumers(client.Client(conf), claim, situation)
@@ -84,7 +84,7 @@ def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
         raise progress.Refused(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
         )
-    what = wanted.of_operation(situation.operation)
+    what = program.of_operation(situation.operation)
     try:
         image = glance.find_image(
             conf,
@@ -95,7 +95,7 @@ def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
         )
     except glance.NoImage as exc:
         raise progress.Refused(operations.INVALID, str(exc)) from exc
-    misfit = fit.misfit(
+    misfit = image_match.misfit(
         image,
         what,
         device=situation.device,

@@ -17,8 +17,8 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, profiles, rpc, work
 from cyborg.db import models
-from cyborg.inventory import programs
-from cyborg.programming import slots
+from cyborg.function_pools import capacity
+from cyborg.programming import program
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def note_shortage(
     """
     needed = _needed(groups)
     if needed:
-        ready = slots.ready_of(needed)
+        ready = capacity.ready_of(needed)
         query = (
             sa.select(_POOL, sa.func.coalesce(ready.c.slots, 0))
             .outerjoin(ready, ready.c.function_plain == _POOL.function_plain)
@@ -50,7 +50,7 @@ def note_shortage(
 
 def post_of_function(function_id: str) -> list[models.FunctionPool]:
     """Record that a slot of the function was missed; return the pools that may grow by it."""
-    return _post({programs.plain(function_id): 1})
+    return _post({program.plain(function_id): 1})
 
 
 def post_of_profile(name: str) -> list[models.FunctionPool]:
@@ -77,7 +77,7 @@ def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
     needed = collections.Counter[str]()
     for group in groups:
         if group.get(_KEY):
-            needed[programs.plain(group[_KEY])] += profiles.count_accelerators(group)
+            needed[program.plain(group[_KEY])] += profiles.count_accelerators(group)
     return +needed
 
 

@@ -17,7 +17,8 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models
-from cyborg.programming import idle, operations, slots, wanted
+from cyborg.function_pools import candidates, capacity
+from cyborg.programming import operations, program
 
 LOG = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         old = miss.at_ms <= db.now_ms() - conf.programming.miss_memory * 1000
         db.delete(session, miss, miss.pool_id == pool.id, old)
         retry_ms = conf.programming.pool_retry * 1000
-        found = slots.count(session, [pool], patience_ms=retry_ms)[pool.id]
-        stall = idle.stalls(session, pool, retry_ms) if found.ready < found.wanted else None
+        found = capacity.count(session, [pool], patience_ms=retry_ms)[pool.id]
+        stall = candidates.stalls(session, pool, retry_ms) if found.ready < found.wanted else None
         reason = _grow(conf, session, pool, stall) if found.lack else stall
         if reason != pool.reason:
             _set(session, _POOL.id == pool.id, reason=reason)
@@ -85,11 +86,11 @@ def _grow(
     pools = list(session.scalars(query.execution_options(populate_existing=True)))
     if pool not in pools:
         raise db.RestartTransaction
-    counts = slots.count(session, pools, patience_ms=conf.programming.pool_retry * 1000)
+    counts = capacity.count(session, pools, patience_ms=conf.programming.pool_retry * 1000)
     look = _Look(conf, session, pool, counts)
     if look.must_wait():
         # Whether there are more to program is looked at when these are.
-        return stall or (None if idle.STALLED in (pool.reason or "") else pool.reason)
+        return stall or (None if candidates.STALLED in (pool.reason or "") else pool.reason)
     return " ".join(filter(None, [look.grow(), stall])) or None
 
 
@@ -101,12 +102,12 @@ class _Look:
         conf: cfg.ConfigOpts,
         session: orm.Session,
         pool: models.FunctionPool,
-        counts: dict[int, slots.Counts],
+        counts: dict[int, capacity.Counts],
     ) -> None:
         self._session = session
         self._pool = pool
         self._counts = counts
-        self._search = idle.Search(
+        self._search = candidates.Search(
             pool=pool,
             lack=counts[pool.id].lack,
             surplus={pool_id: found.surplus for pool_id, found in counts.items()},
@@ -128,19 +129,19 @@ class _Look:
         steps, room = self._steps - own.coming, most - own.devices
         if room <= 0:
             return f"It has {own.devices} deployables, and max_devices is {most}."
-        chosen = idle.choose(self._session, self._search, min(steps, room))
+        chosen = candidates.choose(self._session, self._search, min(steps, room))
         given = sum(each.slots for each in chosen if self._ask(each))
         if given >= own.lack or len(chosen) == steps:
             return None
         if len(chosen) == room:
             return f"It will have {most} deployables, which is its max_devices."
-        return idle.explain(self._session, self._search)
+        return candidates.explain(self._session, self._search)
 
-    def _ask(self, candidate: idle.Candidate) -> bool:
+    def _ask(self, candidate: candidates.Candidate) -> bool:
         deployable = operations.lock(self._session, candidate.uuid)
         if deployable is None:
             return False
-        what = wanted.Wanted(
+        what = program.Program(
             image_uuid=self._pool.image_uuid, function_id=self._pool.function_id
         )
         try:

@@ -9,18 +9,17 @@ from dataclasses import replace
 from cyborg import glance
 from cyborg.db import models
 from cyborg.drivers import checks
-from cyborg.inventory import programs
-from cyborg.programming import wanted
+from cyborg.programming import program
 
 
-def is_run(image: glance.Image, what: wanted.Wanted, deployable: models.Deployable) -> bool:
+def is_run(image: glance.Image, what: program.Program, deployable: models.Deployable) -> bool:
     """Whether the deployable runs what was asked for, which this image is.
 
     A function's name that was not known until now may be recorded for it.
     """
-    same = wanted.Wanted(image_uuid=image.uuid)
+    same = program.Program(image_uuid=image.uuid)
     if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
-        same = wanted.Wanted(function_id=image.function_id)
+        same = program.Program(function_id=image.function_id)
     name = deployable.function_name and what.function_name
     # Else a bind that asks for it would ask again and again.
     asked = replace(what, image_name=None, function_name=name)
@@ -29,7 +28,7 @@ def is_run(image: glance.Image, what: wanted.Wanted, deployable: models.Deployab
 
 def misfit(
     image: glance.Image,
-    what: wanted.Wanted,
+    what: program.Program,
     *,
     device: models.Device,
     deployable: models.Deployable,
@@ -61,7 +60,7 @@ def misfit(
     ):
         if own.get(key) and not fits(own[key]):
             return f"its {key} is {own[key]}, which deployable {deployable.name} is not."
-    if what.function_id and not (function and programs.same(what.function_id, function)):
+    if what.function_id and not (function and program.same(what.function_id, function)):
         return f"its {glance.FUNCTION_ID} is {function or 'not set'}, not {what.function_id}."
     if what.function_name not in {None, name}:
         return f"its {glance.FUNCTION_NAME} is {name or 'not set'}, not {what.function_name}."

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from oslo_utils import uuidutils
 
 from cyborg.db import models
-from cyborg.inventory import programs
+
+#: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
+TRAIT_KEY = "trait_function"
+ORIGIN = "program"
+_TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
+#: The keys of a device profile's group that ask for a program, and for what of it.
+GROUP_KEYS = {
+    "accel:bitstream_id": "image_uuid",
+    "accel:function_id": "function_id",
+    "accel:function_name": "function_name",
+}
 
 _WORDS = {
     "image_uuid": "image {}",
@@ -21,7 +32,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Program:
     """A program, by its image or its function; what is given must all be true of it."""
 
     image_uuid: str | None = None
@@ -47,7 +58,7 @@ class Wanted:
         function = self.function_id
         return (
             self.image_uuid in {None, deployable.bitstream_id}
-            and (function is None or programs.same(function, deployable.function_id))
+            and (function is None or same(function, deployable.function_id))
             and self.function_name in {None, deployable.function_name}
         )
 
@@ -59,34 +70,34 @@ class Wanted:
         fits = not rest or rest.is_run_by(deployable)
         return bool(named and known) and fits and not deployable.in_doubt
 
-    def is_part_of(self, other: Wanted) -> bool:
+    def is_part_of(self, other: Program) -> bool:
         """Whether the other says all that this one says, and more perhaps."""
         mine, others = asdict(self), asdict(other)
         given = [name for name in mine if mine[name]]
         return all(others[name] for name in given) and self.agrees(other)
 
-    def agrees(self, other: Wanted) -> bool:
+    def agrees(self, other: Program) -> bool:
         """Whether whoever asks for the one is served by the other as well."""
         mine, others = asdict(self), asdict(other)
         both = [name for name in mine if mine[name] and others[name]]
         equal = {name: mine[name] == others[name] for name in both}
         if "function_id" in equal:
-            equal["function_id"] = programs.same(mine["function_id"], others["function_id"])
+            equal["function_id"] = same(mine["function_id"], others["function_id"])
         return bool(both) and all(equal.values())
 
 
-def of_group(group: Mapping[str, str]) -> Wanted:
+def of_group(group: Mapping[str, str]) -> Program:
     """The program that a group of a device profile asks for; empty where it asks for none."""
-    given = {name: group[key] for key, name in programs.GROUP_KEYS.items() if group.get(key)}
+    given = {name: group[key] for key, name in GROUP_KEYS.items() if group.get(key)}
     if "image_uuid" in given and uuidutils.is_uuid_like(given["image_uuid"]):
         given["image_uuid"] = str(uuid.UUID(given["image_uuid"]))
-    return Wanted(**given)
+    return Program(**given)
 
 
-def of_operation(operation: models.Operation) -> Wanted:
+def of_operation(operation: models.Operation) -> Program:
     """What the operation was asked for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
-    return Wanted(
+    return Program(
         image_uuid=operation.image_uuid or image.get("uuid"),
         image_name=operation.image_name,
         function_id=operation.function_id or image.get("function_id"),
@@ -94,10 +105,39 @@ def of_operation(operation: models.Operation) -> Wanted:
     )
 
 
-def of_deployable(deployable: models.Deployable) -> Wanted:
+def of_deployable(deployable: models.Deployable) -> Program:
     """What the deployable is recorded to run."""
-    return Wanted(
+    return Program(
         image_uuid=deployable.bitstream_id,
         function_id=deployable.function_id,
         function_name=deployable.function_name,
     )
+
+
+def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
+    """The attribute that says which function a deployable runs; none where it runs none."""
+    if function_id:
+        trait = function_trait(vendor, function_id)
+        yield models.Attribute(key=TRAIT_KEY, value=trait, origin=ORIGIN)
+
+
+def function_trait(vendor: str, function_id: str) -> str:
+    """The trait of a provider that runs the function."""
+    parts = [_TRAIT, vendor, plain(function_id)]
+    legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
+    return legal[:255]
+
+
+def is_function_trait(trait: str) -> bool:
+    """Whether a trait is that of some function."""
+    return trait.startswith(f"{_TRAIT}_")
+
+
+def same(one: str, other: str | None) -> bool:
+    """Whether two ids name one function: hyphens and case mean nothing in them."""
+    return other is not None and plain(one) == plain(other)
+
+
+def plain(function_id: str) -> str:
+    """A function's id in the form in which such ids are compared and found in SQL."""
+    return function_id.replace("-", "").upper()

@@ -8,6 +8,7 @@ constraints cannot say: that nothing waits for work that nobody wants any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -15,7 +16,7 @@ from sqlalchemy import orm
 from cyborg import db, notifications, work
 from cyborg.arqs import states
 from cyborg.db import models
-from cyborg.programming import invariants as programs
+from cyborg.programming import operations, program
 
 #: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
 DONE_WITHIN = 120
@@ -37,7 +38,7 @@ def violations() -> list[str]:
             *_gone_but_kept(session),
             *_wrong_parent(session),
             *_removed_but_kept(session),
-            *programs.violations(session),
+            *_programs(session),
         ]
 
 
@@ -210,3 +211,70 @@ def _removed_but_kept(session: orm.Session) -> Iterator[str]:
     query = sa.select(host.name).where(host.removed.is_(True), sa.or_(device, ~wanted))
     for (name,) in session.execute(query):
         yield f"Host {name} was removed, but has devices, or no work that would forget it."
+
+
+def _programs(session: orm.Session) -> Iterator[str]:
+    """A sentence for each deployable, operation or guest that contradicts the rules."""
+    yield from _programs_without_work(session)
+    yield from _wrong_end(session)
+    yield from _wrong_function(session)
+
+
+def _programs_without_work(session: orm.Session) -> Iterator[str]:
+    """Whatever is being programmed has a row of work that will end it.
+
+    What is away while it is in doubt is seen to by the report that shows it again.
+    """
+    deployable, operation = models.Deployable, models.Operation
+    running = operation.active.is_not(None)
+    for (uuid,) in session.execute(
+        sa.select(operation.uuid).where(running, ~_is_wanted(operation.active.expression))
+    ):
+        yield f"Operation {uuid} has not ended, and there is no work that would end it."
+    for (name,) in session.execute(
+        sa.select(deployable.name).where(
+            deployable.in_doubt.is_(True),
+            deployable.missing.is_(False),
+            ~_is_wanted(deployable.uuid.expression),
+        )
+    ):
+        yield f"Deployable {name} is in doubt, and there is no work that would end that."
+
+
+def _is_wanted(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
+    row = models.Work
+    return sa.exists().where(row.kind == work.PROGRAM, row.key == deployable_uuid)
+
+
+def _wrong_end(session: orm.Session) -> Iterator[str]:
+    operation = models.Operation
+    ended = operation.state.in_({operations.SUCCEEDED, operations.FAILED})
+    query = sa.select(operation.uuid, operation.state).where(
+        ended != operation.active.is_(None)
+    )
+    for uuid, state in session.execute(query):
+        yield f"Operation {uuid} is {state}, which does not fit whether it has ended."
+
+
+def _wrong_function(session: orm.Session) -> Iterator[str]:
+    """A guest has the function that it asked for, as long as it has the handle.
+
+    What a deployable runs that is not programmed any more is not known here.
+    """
+    arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
+    asks = sa.type_coerce(arq.group, sa.Text).contains('"accel:')
+    query = (
+        sa.select(arq, deployable)
+        .join(handle, handle.id == arq.attach_handle_id)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .where(
+            arq.state == models.BOUND,
+            deployable.in_doubt.is_(False),
+            deployable.program_mode.is_not(None),
+            asks,
+        )
+    )
+    for found, on in session.execute(query):
+        what = program.of_group(found.group)
+        if what and not what.is_run_by(on):
+            yield f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
