@@ -111,6 +111,17 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
         db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
 
 
+@db.retry
+def want_once(kind: str, key: str) -> None:
+    """Record work in a transaction of its own, unless it is recorded already.
+
+    A row that is backing off is left alone, so that it is not tried sooner.
+    """
+    with db.writer() as session:
+        if session.scalar(_row_of(kind, key)) is None:
+            want(session, kind, [key])
+
+
 def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | None:
     """Take one due row of ``kinds`` that nobody holds, or None where there is none.
 
@@ -250,10 +261,13 @@ def _renew(owners: list[str], lease_seconds: float) -> set[str]:
 
 
 def is_wanted(kind: str, key: str) -> bool:
-    """Whether that is still to be done."""
-    row = models.Work
+    """Whether there is such a row."""
     with db.reader() as session:
-        return session.scalar(sa.select(row.id).where(row.kind == kind, row.key == key)) is not None
+        return session.scalar(_row_of(kind, key)) is not None
+
+
+def _row_of(kind: str, key: str) -> sa.Select[int]:
+    return sa.select(models.Work.id).where(models.Work.kind == kind, models.Work.key == key)
 
 
 def is_untried(kind: str, key: str) -> bool:

@@ -33,17 +33,7 @@ def look(conf: cfg.ConfigOpts) -> None:
     """Want Nova to be asked for instances, where it is time and that is not wanted already."""
     interval = conf.conductor.instance_audit_interval
     if interval and clients.configured(conf, "nova") and _next(interval, limit=1):
-        _want()
-
-
-@db.retry
-def _want() -> None:
-    row = models.Work
-    with db.writer() as session:
-        wanted = sa.select(row.id).where(row.kind == work.INSTANCES, row.key == KEY)
-        # To want it again would have Nova asked at once, though it has just refused.
-        if session.scalar(wanted) is None:
-            work.want(session, work.INSTANCES, [KEY])
+        work.want_once(work.INSTANCES, KEY)
 
 
 @db.retry

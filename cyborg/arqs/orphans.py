@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import logging
 
-import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db
@@ -28,23 +27,6 @@ def expire(conf: cfg.ConfigOpts) -> None:
         models.Arq.state == states.INITIAL,
         models.Arq.created_at < models.utcnow() - datetime.timedelta(seconds=seconds),
     )
-    ids = _some_ids(old)
-    if ids and (expired := _delete((models.Arq.id.in_(ids), *old))):
-        LOG.info("Deleted %d ARQs that nobody had bound in %d s", expired, seconds)
-
-
-@db.retry
-def _some_ids(old: tuple[sa.ColumnElement[bool], ...]) -> list[int]:
-    arq = models.Arq
-    with db.reader() as session:
-        return list(session.scalars(sa.select(arq.id).where(*old).order_by(arq.id).limit(_BATCH)))
-
-
-@db.retry
-def _delete(old: tuple[sa.ColumnElement[bool], ...]) -> int:
-    """Delete those that still meet the conditions; one that is being bound right now is left."""
-    query = sa.select(models.Arq).where(*old).order_by(models.Arq.id)
-    with db.writer() as session:
-        arqs = list(session.scalars(query.with_for_update(skip_locked=True)))
-        release.delete(session, arqs)
-    return len(arqs)
+    expired = db.change_due(models.Arq, *old, limit=_BATCH, change=release.delete)
+    if expired:
+        LOG.info("Deleted %d ARQs that nobody had bound in %d s", len(expired), seconds)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor turns what the database wants into facts."""
+"""The conductor: it carries out the work that the API and reports record in the database."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conductor answers to messages."""
+"""The RPC methods of the conductor."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ConductorEndpoint:
         self._kick = kick
 
     def report(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """Take in the whole view of one host."""
+        """Apply the report of one host."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
             labels["outcome"] = inventory_report.apply_report(rpc.HostReport.from_wire(report))
         self._kick()
 
     def kick(self, context: Mapping[str, Any]) -> None:
-        """There is work: look now."""
+        """Look for work now."""
         self._kick()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One conductor: a worker on the work table, a server for messages, signs of life, duties."""
+"""One conductor: worker, RPC server, heartbeat, periodic tasks and notification sender."""
 
 from __future__ import annotations
 
@@ -10,62 +10,63 @@ from oslo_config import cfg
 
 from cyborg import process, rpc, work
 from cyborg.arqs import binding, host_steps, instances, nova_events
-from cyborg.conductor import announcer, duties, endpoint, life, worker
+from cyborg.conductor import endpoint, heartbeat, notification_sender, periodic_tasks, worker
 from cyborg.function_pools import planner
 from cyborg.placement import sync
 from cyborg.programming import executor
 
-#: Seconds for which handlers may finish when the conductor stops. With the time that everything
-#: else here takes to stop it must stay below what cyborg.process grants all of it, or what is left
-#: could not be given back.
+#: Seconds that handlers may take to finish when the conductor stops. Together with what the other
+#: parts take to stop, it must stay below what cyborg.process allows; otherwise no time is left to
+#: give unfinished work back.
 STOP_GRACE = 10.0
 
 
 class ConductorService:
-    """Runs until :meth:`stop`; any number of them may run against one database."""
+    """Runs until :meth:`stop`. Any number of conductors may share one database."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._announcer = announcer.Announcer(conf)
+        self._notifications = notification_sender.NotificationSender(conf)
         self._worker = worker.Worker(
-            handlers(conf) | self._announcer.handlers,
+            handlers(conf) | self._notifications.handlers,
             name=conf.host,
             threads=conf.thread_pool_size,
             lease_seconds=conf.conductor.work_lease,
             poll_interval=conf.conductor.poll_interval,
         )
-        conf.register_mutate_hook(self._read_again)
+        conf.register_mutate_hook(self._reload)
         self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._kick))
-        self._life = life.Life(self._worker.name, conf.host)
-        self._duties = process.Loop("duties", functools.partial(duties.perform, conf))
+        self._heartbeat = heartbeat.Heartbeat(self._worker.name, conf.host)
+        run_tasks = functools.partial(periodic_tasks.run_all, conf)
+        self._periodic_tasks = process.Loop("periodic-tasks", run_tasks)
 
     def start(self) -> None:
-        """Begin to work. The worker does not wait for a broker: it needs none."""
-        self._life.start()
+        """Start every part. The worker starts before the RPC server, as it needs no broker."""
+        self._heartbeat.start()
         self._worker.start()
-        self._duties.start()
-        self._announcer.start(self._worker.kick)
+        self._periodic_tasks.start()
+        self._notifications.start(self._worker.kick)
         self._server.start()
 
     def _kick(self) -> None:
         self._worker.kick()
-        self._announcer.wake()
+        self._notifications.wake()
 
-    def _read_again(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
+    def _reload(self, conf: cfg.ConfigOpts, _changed: Any) -> None:
         self._worker.poll_interval = conf.conductor.poll_interval
         self._worker.kick()
 
     def stop(self) -> None:
-        """Take no more work, finish or give back what was taken."""
+        """Claim no more work; finish what was claimed, or give it back."""
         self._server.stop()
-        self._duties.stop(grace=2.0)
-        self._announcer.stop()
+        self._periodic_tasks.stop(grace=2.0)
+        self._notifications.stop()
         self._worker.stop(STOP_GRACE)
-        self._announcer.close()
-        self._life.stop()
+        self._notifications.close()
+        self._heartbeat.stop()
 
 
 def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
-    """The function that does each kind of work."""
+    """The handler of each kind of work."""
     return {
         work.BIND: binding.bind_instance,
         work.NOVA_EVENT: functools.partial(nova_events.tell_nova, conf),

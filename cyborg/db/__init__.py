@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where transactions open: :func:`reader`, :func:`writer` and :func:`retry`.
 
-Importing the package does not bind it to a database; :func:`configure` does, once a process.
+Importing the package connects to no database; :func:`configure` names it, once per process.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from cyborg.db import sqlite as sqlite_engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=orm.DeclarativeBase)
 
-#: How often a transaction that lost a race is started again before the loss is an error.
+#: Attempts at a transaction that keeps losing races, before it is an error.
 MAX_RESTARTS = 30
 
-#: MySQL and MariaDB: "record has changed since last read", a lost snapshot; and a deadlock in
-#: whatever words, of which oslo.db does not know all that Galera says at COMMIT.
+#: Error codes of MySQL and MariaDB: 1020 "record has changed since last read", a lost snapshot;
+#: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT.
 _MYSQL_LOST_RACES = frozenset({1020, 1213})
 
 
 class RestartTransaction(Exception):
-    """Raised inside a :func:`retry` function whose transaction must be run again from the start."""
+    """Raised in a :func:`retry` function to roll back and run it again from the start."""
 
 
 class _Facade:
-    """Holds the enginefacade of this process."""
+    """Holds this process's enginefacade."""
 
     def __init__(self) -> None:
         self.manager = enginefacade.transaction_context()
@@ -55,23 +56,23 @@ class _Facade:
 
 @enginefacade.transaction_context_provider
 class _Transaction:
-    """What enginefacade hangs one session on; one of these a transaction."""
+    """The object to which enginefacade ties one session; a new one for each transaction."""
 
 
 _facade = _Facade()
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[database]`` known to ``conf``."""
+    """Register the options of ``[database]``."""
     conf.register_opts(db_options.database_opts, group="database")
     # A database that is down must not hold a request for minutes: it answers 503 at once.
     conf.set_default("max_retries", 0, group="database")
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Bind this process to ``[database] connection``; a second call moves it to another one.
+    """Use ``[database] connection`` in this process; a second call switches to another database.
 
-    :raises ServiceUnavailable: there is no such option
+    :raises ServiceUnavailable: the option is not set
     """
     register(conf)
     if not conf.database.connection:
@@ -90,17 +91,17 @@ def configure(conf: cfg.ConfigOpts) -> None:
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
     """Make a new connection to MySQL behave like one to PostgreSQL.
 
-    Each statement sees what was committed before it began: a transaction that waited for a lock
-    must see what its predecessor wrote, and InnoDB then does not keep locks on rows it only looked
-    at. And texts may hold every character, not only those of three bytes, which is what oslo.db
-    and most connection URLs ask for as ``utf8``.
+    With READ COMMITTED each statement sees what was committed before it began, so a transaction
+    that waited for a lock sees what the one before it wrote; and InnoDB keeps no locks on rows
+    that it only read. With utf8mb4 texts may hold every character; ``utf8``, which oslo.db and
+    most connection URLs ask for, has only those of up to three bytes.
     """
     with dbapi_connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute("SET NAMES utf8mb4")
 
 
-#: The options of ``[database]`` that enginefacade takes; the rest of the group is its own.
+#: The options of ``[database]`` that are passed to enginefacade.
 _FACADE_OPTIONS = frozenset(
     {
         "connection",
@@ -121,7 +122,7 @@ _FACADE_OPTIONS = frozenset(
 
 
 def dispose() -> None:
-    """Close every pooled connection; the next transaction opens new ones."""
+    """Close every pooled connection; the next transaction opens a new one."""
     with contextlib.suppress(TypeError, AttributeError):
         _facade.manager.dispose_pool()
 
@@ -133,7 +134,7 @@ def engine() -> sa.Engine:
 
 @contextlib.contextmanager
 def reader() -> Iterator[orm.Session]:
-    """A session for reading; nothing it changes is kept."""
+    """A session for reading; changes made in it are not kept."""
     with _unavailable_is_503(), _facade.manager.reader.using(_Transaction()) as session:
         yield session
 
@@ -151,8 +152,8 @@ def _unavailable_is_503() -> Iterator[None]:
     try:
         yield
     except (db_exc.DBConnectionError, sa.exc.OperationalError) as exc:
-        # oslo.db does not know the words in which newer PostgreSQL clients say that they cannot
-        # connect. Besides that only a COMMIT has no statement.
+        # oslo.db does not recognize how newer PostgreSQL clients say that they cannot connect.
+        # Such an error has no statement; of others only one at COMMIT has none either.
         is_other = isinstance(exc, sa.exc.OperationalError) and exc.statement is not None
         if is_other or _is_lost_race(exc):
             raise
@@ -162,10 +163,13 @@ def _unavailable_is_503() -> Iterator[None]:
 
 
 def retry(function: Callable[P, R]) -> Callable[P, R]:
-    """Run ``function``, which opens one transaction of its own, again whenever it lost a race.
+    """Decorator: run ``function``, which opens exactly one transaction, again if it lost a race.
 
     Lost races are deadlocks, lock time-outs, lost snapshots, a locked SQLite file and
-    :class:`RestartTransaction`. The whole function runs again, so that it reads the new state.
+    :class:`RestartTransaction`. The whole function runs again, so that it reads the new state;
+    with two transactions, the first would be committed twice.
+
+    :raises ServiceUnavailable: it lost :data:`MAX_RESTARTS` races
     """
 
     @functools.wraps(function)
@@ -193,7 +197,7 @@ def _is_lost_race(exc: Exception) -> bool:
 
 
 class now_ms(sa.sql.functions.FunctionElement[int]):  # noqa: N801 - reads as an SQL function
-    """The database's clock in milliseconds since the epoch: one clock for all conductors."""
+    """The database's clock in milliseconds since the epoch, so that all processes share one."""
 
     type = sa.BigInteger()
     inherit_cache = True
@@ -212,12 +216,12 @@ def _now_ms_mysql(element: Any, compiler: Any, **kwargs: Any) -> str:
 
 @sa_compiler.compiles(now_ms, "postgresql")
 def _now_ms_postgresql(element: Any, compiler: Any, **kwargs: Any) -> str:
-    # clock_timestamp() may change within a statement, so no index could be searched for it.
+    # clock_timestamp() may change within a statement, so PostgreSQL uses no index with it.
     return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)"
 
 
 class exactly(sa.sql.functions.FunctionElement[str]):  # noqa: N801 - reads as an SQL function
-    """A text that is equal to the same bytes only, also where the column folds case on MySQL."""
+    """A text that equals only the same bytes, even if the column ignores case on MySQL."""
 
     type = sa.Text()
     inherit_cache = True
@@ -242,9 +246,10 @@ def upsert(
     key: Sequence[str],
     update: Mapping[str, Any],
 ) -> None:
-    """Insert ``rows`` of ``model``, or where ``key`` exists already apply ``update`` to that row.
+    """Insert ``rows`` of ``model``; if a row with the same ``key`` exists, apply ``update`` to it.
 
-    ``rows`` and ``update`` name columns. The row stays locked until the transaction ends.
+    ``rows`` and ``update`` map column names to values, ``key`` names the columns of a unique
+    constraint. The rows stay locked until the transaction ends.
     """
     table = cast(sa.Table, model.__table__)
     dialect = session.get_bind().dialect.name
@@ -264,9 +269,9 @@ def update(
     *where: sa.ColumnElement[bool],
     **values: Any,
 ) -> int:
-    """Run one guarded UPDATE and return how many rows met the guard.
+    """Run one UPDATE guarded by ``where``; return how many rows matched.
 
-    Objects that the session has loaded already are not changed by it.
+    Objects that the session has loaded keep their old values.
     """
     statement = sa.update(model).where(*where).values(**values)
     return _matched(session, statement)
@@ -275,12 +280,48 @@ def update(
 def delete(
     session: orm.Session, model: type[orm.DeclarativeBase], *where: sa.ColumnElement[bool]
 ) -> int:
-    """Run one guarded DELETE and return how many rows met the guard."""
+    """Run one DELETE guarded by ``where``; return how many rows matched."""
     return _matched(session, sa.delete(model).where(*where))
 
 
+def change_due(
+    model: type[M],
+    *due: sa.ColumnElement[bool],
+    limit: int,
+    change: Callable[[orm.Session, list[M]], None],
+) -> list[M]:
+    """Apply ``change`` to at most ``limit`` rows of ``model`` that meet ``due``; return the rows.
+
+    For periodic tasks: it costs one SELECT if no row is due. ``change`` gets the rows locked, in
+    a transaction that opens and commits here. Rows that another transaction has locked are left
+    out.
+    """
+    ids = _due_ids(model, due, limit)
+    return _change_still_due(model, (cast(Any, model).id.in_(ids), *due), change) if ids else []
+
+
+@retry
+def _due_ids(model: type[M], due: tuple[sa.ColumnElement[bool], ...], limit: int) -> list[int]:
+    with reader() as session:
+        return list(session.scalars(sa.select(cast(Any, model).id).where(*due).limit(limit)))
+
+
+@retry
+def _change_still_due(
+    model: type[M],
+    due: tuple[sa.ColumnElement[bool], ...],
+    change: Callable[[orm.Session, list[M]], None],
+) -> list[M]:
+    query = sa.select(model).where(*due).order_by(cast(Any, model).id)
+    with writer() as session:
+        rows = list(session.scalars(query.with_for_update(skip_locked=True)))
+        if rows:
+            change(session, rows)
+    return rows
+
+
 def after_commit(session: orm.Session, function: Callable[[], None]) -> None:
-    """Call ``function`` when the caller's transaction is committed, and never if it is not."""
+    """Call ``function`` once the caller's transaction is committed; not if it rolls back."""
     sa.event.listen(session, "after_commit", lambda _session: function(), once=True)
 
 

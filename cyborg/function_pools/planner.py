@@ -31,24 +31,12 @@ _BATCH = 500
 def look(conf: cfg.ConfigOpts) -> None:
     """Want each pool to be seen to, once in ``[programming] pool_interval``."""
     due = _POOL.looked_ms <= db.now_ms() - conf.programming.pool_interval * 1000
-    if _some(due):
-        _want(due)
+    db.change_due(_POOL, due, limit=_BATCH, change=_want)
 
 
-@db.retry
-def _some(due: sa.ColumnElement[bool]) -> bool:
-    with db.reader() as session:
-        return session.scalar(sa.select(_POOL.id).where(due).limit(1)) is not None
-
-
-@db.retry
-def _want(due: sa.ColumnElement[bool]) -> None:
-    query = sa.select(_POOL.id, _POOL.uuid).where(due).order_by(_POOL.id).limit(_BATCH)
-    with db.writer() as session:
-        turn = dict(list(session.execute(query.with_for_update(skip_locked=True))))
-        if turn:
-            _set(session, _POOL.id.in_(turn), looked_ms=db.now_ms())
-            work.want(session, work.FUNCTION_POOL, turn.values())
+def _want(session: orm.Session, pools: list[program_models.FunctionPool]) -> None:
+    _set(session, _POOL.id.in_([pool.id for pool in pools]), looked_ms=db.now_ms())
+    work.want(session, work.FUNCTION_POOL, [pool.uuid for pool in pools])
 
 
 def _set(session: orm.Session, which: sa.ColumnElement[bool], **values: object) -> None:

@@ -106,18 +106,21 @@ def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
         db.after_commit(session, _process.wake)
 
 
-@db.retry
 def look() -> bool:
-    """Want what is recorded to be sent, and say so, unless it is wanted already.
+    """Record the work of sending, if there is anything to send; return whether it did so.
 
-    A row that is there is left alone: while the broker is down, more to send is no reason to try
-    sooner.
+    A row that is recorded already is left alone: more to send is no reason to try a broker that
+    is down sooner.
     """
+    if not _is_send_due():
+        return False
+    work.want_once(KIND, KEY)
+    return True
+
+
+@db.retry
+def _is_send_due() -> bool:
     anything = sa.exists(sa.select(models.Notification.id))
-    known = sa.exists().where(models.Work.kind == KIND, models.Work.key == KEY)
+    recorded = sa.exists().where(models.Work.kind == KIND, models.Work.key == KEY)
     with db.reader() as session:
-        waits = bool(session.scalar(sa.select(sa.and_(anything, ~known))))
-    if waits:
-        with db.writer() as session:
-            work.want(session, KIND, [KEY])
-    return waits
+        return bool(session.scalar(sa.select(sa.and_(anything, ~recorded))))

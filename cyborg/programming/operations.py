@@ -371,14 +371,9 @@ def forget(conf: cfg.ConfigOpts) -> None:
     """Delete some of the operations that ended ``[programming] operation_expiry`` seconds ago."""
     seconds = conf.programming.operation_expiry
     if seconds:
-        _forget(seconds)
+        old = _MODEL.ended_ms < db.now_ms() - seconds * 1000
+        db.change_due(_MODEL, old, limit=_BATCH, change=_delete)
 
 
-@db.retry
-def _forget(seconds: int) -> None:
-    old = _MODEL.ended_ms < db.now_ms() - seconds * 1000
-    with db.reader() as session:
-        ids = list(session.scalars(sa.select(_MODEL.id).where(old).limit(_BATCH)))
-    if ids:
-        with db.writer() as session:
-            db.delete(session, _MODEL, _MODEL.id.in_(ids), old)
+def _delete(session: orm.Session, ended: list[program_models.Operation]) -> None:
+    db.delete(session, _MODEL, _MODEL.id.in_([operation.id for operation in ended]))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate: every shell script passes shellcheck and bashate.
 
-Scripts are found by their first line, so that none without an extension is forgotten.
+Scripts are found by their first line, so that one without an extension is checked too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scripts() -> Iterator[str]:
 
 
 def main() -> int:
-    """Run both tools over all scripts; the exit status says whether one complained."""
+    """Run both tools on all scripts and return the exit status; 0 if neither found anything."""
     names = list(scripts())
     if not names:
         return 0

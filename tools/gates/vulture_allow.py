@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that look unused to vulture but are asked for by a library; each says by which.
+"""Names that look unused to vulture but that a library needs; each line says which.
 
-Read by vulture only, never imported.
+Only vulture reads this file; nothing imports it.
 """
 
 # Parameters of callbacks: the names are the caller's.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from cyborg import services
+from cyborg import liveness
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link, timestamp
@@ -28,7 +28,7 @@ class Services(Resource):
     def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
         """List agents and conductors."""
         wanted, page = pages.read(request, given)
-        found = services.list_services(page, **wanted)
+        found = liveness.list_services(page, **wanted)
         return pages.answer(request, "services", "services", found, page, _view)
 
     @declare.operation(
@@ -36,7 +36,7 @@ class Services(Resource):
     )
     def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show an agent or a conductor."""
-        return _view(request, services.get_service(uuid))
+        return _view(request, liveness.get_service(uuid))
 
     @declare.operation(
         policies.DELETE,
@@ -52,7 +52,7 @@ class Services(Resource):
         return {"given_up": asdict(removal.remove_host(uuid, force=given.get("force", False)))}
 
 
-def _view(request: Request, service: services.Service) -> dict[str, Any]:
+def _view(request: Request, service: liveness.Service) -> dict[str, Any]:
     return {
         "uuid": service.uuid,
         "binary": service.binary,

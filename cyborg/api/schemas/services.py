@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from cyborg import services
+from cyborg import liveness
 from cyborg.api.schemas import fields
 
-_BINARY: fields.Schema = {"enum": [services.AGENT, services.CONDUCTOR]}
-_STATE: fields.Schema = {"enum": [services.UP, services.DOWN]}
+_BINARY: fields.Schema = {"enum": [liveness.AGENT, liveness.CONDUCTOR]}
+_STATE: fields.Schema = {"enum": [liveness.UP, liveness.DOWN]}
 
 SERVICE = fields.shown(
     "Service",
@@ -22,4 +22,4 @@ SERVICE = fields.shown(
     created_at=fields.TIME,
 )
 SERVICES = fields.paged("services", SERVICE)
-QUERY = fields.paging(services.COLUMNS, binary=_BINARY, host=fields.TEXT, state=_STATE)
+QUERY = fields.paging(liveness.COLUMNS, binary=_BINARY, host=fields.TEXT, state=_STATE)

@@ -12,7 +12,7 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, services
+from cyborg import context, db, liveness
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
@@ -86,7 +86,7 @@ def test_hardware(api: Api, path: str, name: str) -> None:
 
 def test_services(api: Api) -> None:
     hosts.apply(hosts.card("a"), errors={"another_driver": "it raised"})
-    services.sign(models.new_uuid(), "controller-1/1", "controller-1")
+    liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
     found = api.call("GET", "/v2/services")
     expected = sample("service-list-response")
     for agent in (found["services"][0], expected["services"][0]):

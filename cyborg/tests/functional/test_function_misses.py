@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import context, db, policy, work
-from cyborg.conductor import duties
+from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.function_pools import planner
 from cyborg.tests import boots
@@ -143,7 +143,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
 
 
 def test_where_nothing_is_due_one_select_tells(cloud: Fpgas, count_sql: Counting) -> None:
-    assert planner.look in duties.DUTIES
+    assert planner.look in periodic_tasks.TASKS
     cloud.pool()
     planner.look(cloud.conf)
     with count_sql() as counter:

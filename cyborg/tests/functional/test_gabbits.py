@@ -18,7 +18,7 @@ import yaml
 from gabbi import handlers, suitemaker
 from oslo_config import cfg
 
-from cyborg import db, services
+from cyborg import db, liveness
 from cyborg.api import app
 from cyborg.db import models
 from cyborg.tests import engine, hosts
@@ -59,8 +59,8 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
         hosts.card("b", resource_class="GPU", traits=()),
         *CARDS.get(story.stem, ()),
     )
-    services.sign(models.new_uuid(), "controller-1/1", "controller-1")
-    services.sign(models.new_uuid(), "controller-2/1", "controller-2")
+    liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
+    liveness.record_heartbeat(models.new_uuid(), "controller-2/1", "controller-2")
     with db.writer() as session:
         killed = models.Conductor.host == "controller-2"
         db.update(session, models.Conductor, killed, last_seen_ms=db.now_ms() - 600_000)

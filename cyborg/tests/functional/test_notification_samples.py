@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, services
+from cyborg import context, db, liveness
 from cyborg.arqs import binding, release, removal
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -65,7 +65,7 @@ def overdue(conf: cfg.ConfigOpts) -> None:
     """Let the host not have reported for long."""
     with db.writer() as session:
         db.update(session, models.Host, last_seen_ms=0)
-    services.mark_overdue(conf)
+    liveness.mark_hosts_down(conf)
 
 
 @pytest.fixture

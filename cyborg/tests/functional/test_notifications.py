@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import context, db, errors, notifications, services, work
+from cyborg import context, db, errors, liveness, notifications, work
 from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -162,8 +162,8 @@ def test_devices_and_hosts_are_heard_of(
         hosts.apply()
         with db.writer() as session:
             db.update(session, models.Host, last_seen_ms=0)
-        services.mark_overdue(conf)
-        services.mark_overdue(conf)
+        liveness.mark_hosts_down(conf)
+        liveness.mark_hosts_down(conf)
         hosts.apply()
         listening.send(conf)
         until(lambda: len(ear.heard) == 13)

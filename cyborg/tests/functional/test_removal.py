@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 import webob
 
-from cyborg import consistency, db, errors, services, work
+from cyborg import consistency, db, errors, liveness, work
 from cyborg.arqs import binding, release, removal
 from cyborg.db import models
 from cyborg.drivers import base
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("host_with_cards")
 
 
 def host_uuid(name: str = "host-1") -> str:
-    (agent,) = services.list_services(host=name)
+    (agent,) = liveness.list_services(host=name)
     return agent.uuid
 
 
@@ -75,7 +75,7 @@ def test_a_host_is_removed_with_all_that_it_has(cloud: Cloud) -> None:
     assert {arq.uuid: arq.host_step for arq in given_up.arqs} == {serving: None, leaving: "clean"}
     assert len(given_up.devices) == 3
     assert set(given_up.resource_providers) == {card.provider for card in cloud.cards.values()}
-    assert services.list_services() == []
+    assert liveness.list_services() == []
     assert query.list_devices() == []
     assert cloud.rows(models.Arq) == {}
     with pytest.raises(errors.NotFound):
@@ -109,13 +109,13 @@ def test_a_host_that_placement_never_knew_can_be_removed(cloud: Cloud) -> None:
     cloud.go_down("host-2")
     removal.remove_host(host_uuid("host-2"), force=False)
     cloud.work_off()
-    assert [found.host for found in services.list_services()] == ["host-1"]
+    assert [found.host for found in liveness.list_services()] == ["host-1"]
     assert cloud.rows(models.Host) == {"hosts": 1}
 
 
 def test_a_conductor_is_no_host(cloud: Cloud) -> None:
     uuid = models.new_uuid()
-    services.sign(uuid, "a/1", "a")
+    liveness.record_heartbeat(uuid, "a/1", "a")
     with pytest.raises(errors.Conflict, match="is a conductor"):
         removal.remove_host(uuid, force=True)
     with pytest.raises(errors.NotFound):
@@ -131,7 +131,7 @@ def test_a_host_that_comes_back_is_as_new(cloud: Cloud, *, works: bool) -> None:
         cloud.work_off()
     cloud.report()
     assert (host_uuid() == before) is not works
-    assert [found.state for found in services.list_services()] == [services.UP]
+    assert [found.state for found in liveness.list_services()] == [liveness.UP]
     assert len(query.list_devices()) == 3
     cloud.placement.assert_right("host-1")
     assert cloud.rows(models.Work) == {}
@@ -187,7 +187,7 @@ def test_a_host_that_was_renamed_is_offered_once(cloud: Cloud) -> None:
 
     cloud.work_off()
     assert cloud.placement.below(hosts.ROOT).keys() == {new}
-    assert [found.host for found in services.list_services()] == ["host-2"]
+    assert [found.host for found in liveness.list_services()] == ["host-2"]
     cloud.placement.assert_right("host-2")
 
 
@@ -200,7 +200,7 @@ def test_a_renamed_host_takes_over_what_bears_the_same_name(
     cloud.placement.allocate(guest, card.provider, FPGA=1)
     # While the old name has it, the new one cannot.
     rename(card.device())
-    (agent,) = services.list_services(host="host-2")
+    (agent,) = liveness.list_services(host="host-2")
     assert "host host-1 has one of that name" in agent.driver_errors[hosts.DRIVER]
     cloud.go_down()
     removal.remove_host(host_uuid("host-1"), force=True)

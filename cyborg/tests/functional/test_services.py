@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, rpc, services
-from cyborg.conductor import duties
+from cyborg import db, liveness, rpc
+from cyborg.conductor import periodic_tasks
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models, paging
 from cyborg.inventory import query
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 def conductors(state: str | None = None) -> list[str]:
     """The hosts of the conductors in that state, or of all."""
-    found = services.list_services(binary=services.CONDUCTOR)
+    found = liveness.list_services(binary=liveness.CONDUCTOR)
     return [conductor.host for conductor in found if state in {None, conductor.state}]
 
 
@@ -46,17 +46,17 @@ def let_seconds_pass(seconds: int) -> None:
 def test_a_conductor_is_up_then_down_then_forgotten() -> None:
     uuid = models.new_uuid()
     for _ in range(2):
-        services.sign(uuid, "a/1", "a")
-    assert conductors(services.UP) == ["a"]
-    let_seconds_pass(services.DOWN_AFTER + 1)
-    assert (conductors(services.UP), conductors(services.DOWN)) == ([], ["a"])
-    services.sign(models.new_uuid(), "b/1", "b")
-    services.sign(uuid, "a/1", "a")
-    assert conductors(services.UP) == ["a", "b"]
-    let_seconds_pass(services.FORGOTTEN_AFTER + 1)
-    services.sign(uuid, "a/1", "a")
+        liveness.record_heartbeat(uuid, "a/1", "a")
+    assert conductors(liveness.UP) == ["a"]
+    let_seconds_pass(liveness.DOWN_AFTER + 1)
+    assert (conductors(liveness.UP), conductors(liveness.DOWN)) == ([], ["a"])
+    liveness.record_heartbeat(models.new_uuid(), "b/1", "b")
+    liveness.record_heartbeat(uuid, "a/1", "a")
+    assert conductors(liveness.UP) == ["a", "b"]
+    let_seconds_pass(liveness.FORGET_AFTER + 1)
+    liveness.record_heartbeat(uuid, "a/1", "a")
     assert conductors() == ["a"]
-    services.leave(uuid)
+    liveness.remove_conductor(uuid)
     assert conductors() == []
 
 
@@ -87,7 +87,7 @@ def test_conductors_are_seen_until_they_stop_and_longer_where_they_are_killed(
     start: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     stopped, killed = start("one"), start("two")
-    until(lambda: sorted(conductors(services.UP)) == ["one", "two"])
+    until(lambda: sorted(conductors(liveness.UP)) == ["one", "two"])
     killed.kill()
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(PATIENCE) == 0
@@ -110,7 +110,7 @@ def test_a_conductor_stops_without_its_database(
     until(conductors)
     wire.cut()
     one.stop()
-    assert "Cannot take leave" in caplog.text
+    assert "Cannot remove this conductor's record" in caplog.text
     rpc.close()
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
@@ -122,24 +122,24 @@ def test_a_page_costs_one_select_and_pages_add_up(
 ) -> None:
     for name in ("x", "y"):
         hosts.apply(host=name)
-        services.sign(models.new_uuid(), f"{name}/1", name)
-    for key in services.COLUMNS:
+        liveness.record_heartbeat(models.new_uuid(), f"{name}/1", name)
+    for key in liveness.COLUMNS:
         for descending in (False, True):
             order = functools.partial(paging.Page, sort_key=key, descending=descending)
-            whole = [found.uuid for found in services.list_services(order())]
+            whole = [found.uuid for found in liveness.list_services(order())]
             assert len(set(whole)) == 4
             walked: list[str] = []
             while len(walked) < 4:
                 marker = walked[-1] if walked else None
                 with count_sql() as counter:
-                    page = services.list_services(order(limit=3, marker=marker))
+                    page = liveness.list_services(order(limit=3, marker=marker))
                 assert len(counter.statements) == 1 + (marker is not None)
                 walked += [found.uuid for found in page]
             assert walked == whole
 
 
 def host_states() -> dict[str, str]:
-    return {found.host: found.state for found in services.list_services(binary=services.AGENT)}
+    return {found.host: found.state for found in liveness.list_services(binary=liveness.AGENT)}
 
 
 @pytest.mark.every_database
@@ -155,8 +155,8 @@ def test_a_host_that_does_not_report_is_down_until_it_does(
     hosts.apply(hosts.device("b", hosts.deployable("host-2_b")), host="host-2")
     caplog.clear()
     for _ in range(2):
-        services.mark_overdue(conf)
-    assert host_states() == {"host-1": services.DOWN, "host-2": services.UP}
+        liveness.mark_hosts_down(conf)
+    assert host_states() == {"host-1": liveness.DOWN, "host-2": liveness.UP}
     assert caplog.messages == ["Host host-1 is down: it has not reported for 180 s"]
     assert len(query.list_devices()) == 2
 
@@ -165,13 +165,13 @@ def test_a_host_that_does_not_report_is_down_until_it_does(
         hosts.apply(hosts.card("a"))
     assert len(counter.statements) <= 2
     hosts.apply(hosts.card("a"))
-    assert host_states()["host-1"] == services.UP
+    assert host_states()["host-1"] == liveness.UP
     assert caplog.messages == ["Host host-1 is up again"]
 
     let_seconds_pass(conf.conductor.host_down_time + 1)
-    services.mark_overdue(conf)
+    liveness.mark_hosts_down(conf)
     hosts.apply(hosts.card("a", range(3)))
-    assert host_states() == {"host-1": services.UP, "host-2": services.DOWN}
+    assert host_states() == {"host-1": liveness.UP, "host-2": liveness.DOWN}
     assert caplog.messages.count("Host host-1 is up again") == 2
 
 
@@ -184,9 +184,9 @@ def test_of_many_conductors_one_says_that_a_host_is_down(
         hosts.apply(host=name)
     let_seconds_pass(conf.conductor.host_down_time + 1)
     with futures.ThreadPoolExecutor() as pool:
-        for _ in pool.map(services.mark_overdue, [conf] * 8):
+        for _ in pool.map(liveness.mark_hosts_down, [conf] * 8):
             pass
-    assert set(host_states().values()) == {services.DOWN}
+    assert set(host_states().values()) == {liveness.DOWN}
     assert len([text for text in caplog.messages if "is down" in text]) == len(names)
 
 
@@ -197,13 +197,13 @@ def test_a_conductor_notices_by_itself(conf: cfg.ConfigOpts) -> None:
     rpc.use_memory(conf)
     one = conductor_service.ConductorService(conf)
     one.start()
-    until(lambda: host_states() == {"host-1": services.DOWN})
+    until(lambda: host_states() == {"host-1": liveness.DOWN})
     one.stop()
     rpc.close()
 
 
 @pytest.mark.makes_up_rows
-def test_what_a_duty_meets_keeps_no_other_from_being_done(
+def test_what_a_task_meets_keeps_no_other_from_being_done(
     conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
 ) -> None:
     with db.writer() as session:
@@ -212,7 +212,7 @@ def test_what_a_duty_meets_keeps_no_other_from_being_done(
         session.add(
             models.Arq(state=models.INITIAL, device_profile_name="p", group={}, created_at=old)
         )
-    assert duties.perform(conf) == conf.conductor.poll_interval
-    assert "A fault in cyborg.services.mark_overdue" in caplog.text
+    assert periodic_tasks.run_all(conf) == conf.conductor.poll_interval
+    assert "Periodic task cyborg.liveness.mark_hosts_down failed" in caplog.text
     with db.reader() as session:
         assert session.scalars(sa.select(models.Arq)).all() == []

@@ -1,34 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every transaction that writes can be run again."""
+"""Every transaction that writes can be run again, and is run again alone."""
 
 from __future__ import annotations
 
 import ast
 import pathlib
+from collections.abc import Iterator
 
 import cyborg
 
 ROOT = pathlib.Path(cyborg.__file__).parent
 
+#: What opens a transaction, by its name within the package.
+OPENERS = frozenset({"cyborg.db.reader", "cyborg.db.writer"})
 
-def _writes(function: ast.FunctionDef) -> bool:
-    """Whether the function opens a transaction that writes."""
-    return any(
-        ast.unparse(item.context_expr) == "db.writer()"
-        for node in ast.walk(function)
-        if isinstance(node, ast.With)
-        for item in node.items
-    )
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    """Each module of the product: its name and its code."""
+    for path in sorted(ROOT.rglob("*.py")):
+        inside = path.relative_to(ROOT.parent).with_suffix("")
+        if "tests" not in inside.parts:
+            yield ".".join(inside.parts).removesuffix(".__init__"), ast.parse(path.read_text())
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, str, ast.FunctionDef]]:
+    """Each function of a module: its class with a dot behind it or nothing, its name, its code."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield "", node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    yield f"{node.name}.", method.name, method
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def _called(call: ast.Call, module: str, owner: str, imports: dict[str, str]) -> str:
+    """The full name of what a call calls, as far as its text says."""
+    first, _, rest = ast.unparse(call.func).partition(".")
+    if first == "self":
+        return f"{module}.{owner}{rest}"
+    return f"{imports.get(first, f'{module}.{first}')}{rest and '.'}{rest}"
+
+
+class _Code:
+    """The functions of the product, by their full names."""
+
+    def __init__(self) -> None:
+        #: The decorators of each function, and the places and names of its calls.
+        self.decorators: dict[str, set[str]] = {}
+        self.calls: dict[str, list[tuple[int, str]]] = {}
+        for module, tree in _modules():
+            imports = _imports(tree)
+            for owner, function, node in _functions(tree):
+                name = f"{module}.{owner}{function}"
+                self.decorators[name] = {ast.unparse(each) for each in node.decorator_list}
+                self.calls[name] = [
+                    (each.lineno, _called(each, module, owner, imports))
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Call)
+                ]
+        self._opening: dict[str, bool] = dict.fromkeys(OPENERS, True)
+
+    def openings(self, name: str) -> list[str]:
+        """The calls in a function that open a transaction, at once or in what they call."""
+        calls = self.calls[name]
+        return [f"{called}, line {line}" for line, called in calls if self._opens(called)]
+
+    def _opens(self, name: str) -> bool:
+        if name not in self._opening:
+            self._opening[name] = False
+            self._opening[name] = name in self.calls and bool(self.openings(name))
+        return self._opening[name]
+
+
+CODE = _Code()
+RETRIED = [name for name, found in CODE.decorators.items() if found & {"db.retry", "retry"}]
 
 
 def test_who_writes_is_run_again_after_a_lost_race() -> None:
-    seen = 0
-    for path in sorted(ROOT.rglob("*.py")):
-        if path.is_relative_to(ROOT / "tests"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and _writes(node):
-                seen += 1
-                decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
-                assert "db.retry" in decorators, f"{path}:{node.lineno} {node.name}"
-    assert seen > 20
+    writers = {
+        name
+        for name, calls in CODE.calls.items()
+        if any(called == "cyborg.db.writer" for _, called in calls)
+    }
+    assert len(writers) > 20
+    assert writers - set(RETRIED) == set()
+
+
+def test_what_is_run_again_is_one_transaction() -> None:
+    assert len(RETRIED) > 40
+    opened = {name: CODE.openings(name) for name in RETRIED}
+    assert {name: found for name, found in opened.items() if len(found) != 1} == {}

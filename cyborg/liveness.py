@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which conductors and hosts live: their signs of life, and what operators are shown of them.
+"""Whether conductors and hosts are up: heartbeats, reports, and the list of services.
 
-A conductor signs every few seconds; a host is heard of by its agent's reports. All times are the
-database's clock, so that it does not matter whose own clock is wrong.
+A conductor records a heartbeat every few seconds; a host is up as long as its agent reports. All
+times are the database's clock, so a wrong clock on one machine does not matter.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ AGENT = "cyborg-agent"
 CONDUCTOR = "cyborg-conductor"
 UP, DOWN = "up", "down"
 
-#: Seconds between two signs of a conductor, and without one until it counts as down, and until it
-#: is forgotten.
-SIGN_INTERVAL = 5.0
+#: Seconds between two heartbeats of a conductor; without one until it counts as down; and until
+#: its record is removed.
+HEARTBEAT_INTERVAL = 5.0
 DOWN_AFTER = 30
-FORGOTTEN_AFTER = 3600
+FORGET_AFTER = 3600
 
-#: Hosts that are marked at once.
+#: Hosts that are marked in one transaction.
 _BATCH = 200
 
 
 @db.retry
-def sign(uuid: str, name: str, host: str) -> None:
-    """Note that a conductor lives, and forget those that have given no sign for long.
+def record_heartbeat(uuid: str, name: str, host: str) -> None:
+    """Record that a conductor is up, and remove those without a heartbeat for too long.
 
-    ``name`` is the one it claims work under.
+    ``name`` is the one under which it claims work.
     """
     conductor = models.Conductor
     row = {"uuid": uuid, "name": name, "host": host, "created_at": models.utcnow()}
     seen = {"last_seen_ms": db.now_ms()}
     with db.writer() as session:
         db.upsert(session, conductor, [row | seen], key=["name"], update=seen)
-        db.delete(session, conductor, conductor.last_seen_ms < _before(FORGOTTEN_AFTER))
+        db.delete(session, conductor, conductor.last_seen_ms < _before(FORGET_AFTER))
 
 
 @db.retry
-def leave(uuid: str) -> None:
-    """Forget a conductor that stops."""
+def remove_conductor(uuid: str) -> None:
+    """Remove the record of a conductor that stops."""
     with db.writer() as session:
         db.delete(session, models.Conductor, models.Conductor.uuid == uuid)
 
 
-def mark_overdue(conf: cfg.ConfigOpts) -> None:
-    """Mark down the hosts without a report for ``[conductor] host_down_time``; all else is kept."""
+def mark_hosts_down(conf: cfg.ConfigOpts) -> None:
+    """Mark the hosts down that have not reported for ``[conductor] host_down_time``."""
     seconds = conf.conductor.host_down_time
     host = models.Host
     overdue = (
@@ -65,32 +65,14 @@ def mark_overdue(conf: cfg.ConfigOpts) -> None:
         host.removed.is_(False),
         host.last_seen_ms < _before(seconds),
     )
-    ids = _some_hosts(overdue)
-    if ids:
-        for name in _mark_down((host.id.in_(ids), *overdue)):
-            LOG.warning("Host %s is down: it has not reported for %d s", name, seconds)
+    for found in db.change_due(host, *overdue, limit=_BATCH, change=_mark_down):
+        LOG.warning("Host %s is down: it has not reported for %d s", found.name, seconds)
 
 
-@db.retry
-def _some_hosts(where: tuple[sa.ColumnElement[bool], ...]) -> list[int]:
-    host = models.Host
-    with db.reader() as session:
-        return list(session.scalars(sa.select(host.id).where(*where).limit(_BATCH)))
-
-
-@db.retry
-def _mark_down(where: tuple[sa.ColumnElement[bool], ...]) -> list[str]:
-    """Mark those that still meet the conditions when they are locked; their names."""
-    host = models.Host
-    query = sa.select(host).where(*where).order_by(host.id).with_for_update(skip_locked=True)
-    with db.writer() as session:
-        hosts = list(session.scalars(query))
-        for found in hosts:
-            found.down = True
-        notifications.announce(
-            session, (notices.of_host(notices.HOST_DOWN, found) for found in hosts)
-        )
-    return [found.name for found in hosts]
+def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
+    for host in hosts:
+        host.down = True
+    notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:
@@ -98,7 +80,7 @@ def _before(seconds: float) -> sa.ColumnElement[int]:
 
 
 def _union() -> sa.Subquery:
-    """Agents and conductors as rows of one kind. Twice the number of a row, or one more, is its."""
+    """Agents and conductors as one table; agents have even ids, conductors odd ones."""
     host, conductor = models.Host, models.Conductor
     agents = sa.select(
         (host.id * 2).label("id"),
@@ -141,7 +123,7 @@ class Service:
 
     @property
     def last_seen(self) -> datetime.datetime:
-        """The same in the form in which times are stored."""
+        """The same as a naive UTC time."""
         seen = datetime.datetime.fromtimestamp(self.last_seen_ms / 1000, tz=datetime.UTC)
         return seen.replace(tzinfo=None)
 
@@ -149,7 +131,7 @@ class Service:
 _TABLE = _union()
 orm.registry().map_imperatively(Service, _TABLE, primary_key=[_TABLE.c.id])
 
-#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+#: Columns by which a list may be sorted and filtered, by their names in the REST API.
 COLUMNS: dict[str, Any] = {
     "id": Service.id,  # type: ignore[attr-defined]
     "uuid": Service.uuid,
@@ -162,9 +144,9 @@ COLUMNS: dict[str, Any] = {
 
 
 def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service]:
-    """Agents and conductors; those only that have the values ``wanted``. From one SELECT.
+    """Agents and conductors whose columns have the values ``wanted``, from one SELECT.
 
-    :raises Invalid: they cannot be sorted by that key, or the marker is none of them
+    :raises Invalid: the sort key or the marker is unknown
     """
     where = paging.equal(COLUMNS, wanted)
     with db.reader() as session:
@@ -174,7 +156,7 @@ def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service
 def get_service(uuid: str) -> Service:
     """The agent or conductor of that uuid.
 
-    :raises NotFound: there is none
+    :raises NotFound: there is no such service
     """
     with db.reader() as session:
         found = session.scalar(sa.select(Service).where(Service.uuid == uuid))

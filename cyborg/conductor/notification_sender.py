@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a conductor that sends what is to be announced, where others are to be told."""
+"""The part of a conductor that sends recorded notifications, if notifications are configured."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from cyborg.conductor import worker
 from cyborg.notifications import sender
 
 
-class Announcer:
-    """Looks whether anything is to be announced, and has the worker send it."""
+class NotificationSender:
+    """Looks for recorded notifications, and lets the worker send them."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._wanted = notifications.wanted(conf)
         self._sender = sender.Sender(conf)
-        self._loop = process.Loop("announce", self._look)
+        self._loop = process.Loop("notifications", self._look)
         self._kick: Callable[[], None] = self.wake
 
     @property
     def handlers(self) -> dict[str, worker.Handler]:
-        """The function that sends, by its kind of work; none where nobody is to be told."""
+        """The handler that sends, by its kind of work; none if notifications are off."""
         return {notifications.KIND: self._sender.send_all} if self._wanted else {}
 
     def start(self, kick: Callable[[], None]) -> None:
-        """Look now, and whenever something was written or the time has come.
+        """Look now, after each commit that recorded a notification, and at each poll interval.
 
-        ``kick`` tells the worker that there is something to send.
+        ``kick`` wakes the worker.
         """
         self._kick = kick
         if self._wanted:
@@ -42,7 +42,7 @@ class Announcer:
         self._loop.wake()
 
     def stop(self) -> None:
-        """Look no more; what the worker sends it may finish."""
+        """Stop looking. What the worker is sending goes on."""
         if self._wanted:
             self._loop.stop(grace=2.0)
 

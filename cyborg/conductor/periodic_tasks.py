@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The periodic tasks of every conductor.
+
+A task costs one SELECT if nothing is due. Several conductors may run the same task at the same
+time, because each change is locked or guarded. A task that would take long, or needs another
+service, writes a row of work instead, which one conductor claims.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from oslo_config import cfg
+
+from cyborg import errors, liveness
+from cyborg.arqs import instances, orphans
+from cyborg.function_pools import planner
+from cyborg.placement import audit
+from cyborg.programming import operations
+
+LOG = logging.getLogger(__name__)
+
+TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
+    liveness.mark_hosts_down,
+    orphans.expire,
+    audit.take_turns,
+    instances.look,
+    operations.forget,
+    planner.look,
+)
+
+
+def run_all(conf: cfg.ConfigOpts) -> float:
+    """Run each task once; return after how many seconds to run them again."""
+    for task in TASKS:
+        name = f"{task.__module__}.{task.__name__}"
+        try:
+            task(conf)
+        except errors.CyborgError as exc:
+            LOG.warning("Periodic task %s cannot run now: %s", name, exc)
+        except Exception:
+            LOG.exception("Periodic task %s failed", name)
+    return float(conf.conductor.poll_interval)
