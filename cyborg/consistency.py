@@ -13,8 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, notifications, work
-from cyborg.arqs import states
+from cyborg import availability, db, notifications, work
 from cyborg.db import models
 from cyborg.programming import operations, program
 
@@ -119,14 +118,14 @@ def _wrong_fields(session: orm.Session) -> Iterator[str]:
     )
     query = sa.select(arq.uuid, arq.state).where(
         sa.or_(
-            sa.and_(arq.state == states.BOUND, sa.or_(~complete, arq.attach_handle_id.is_(None))),
-            sa.and_(arq.state.in_({states.BIND_STARTED, states.BIND_FAILED}), ~complete),
+            sa.and_(arq.state == models.BOUND, sa.or_(~complete, arq.attach_handle_id.is_(None))),
+            sa.and_(arq.state.in_({models.BIND_STARTED, models.BIND_FAILED}), ~complete),
             sa.and_(
-                arq.state == states.INITIAL, sa.or_(~bare, arq.attach_handle_id.is_not(None))
+                arq.state == models.INITIAL, sa.or_(~bare, arq.attach_handle_id.is_not(None))
             ),
-            sa.and_(arq.state == states.UNBOUND, ~bare),
+            sa.and_(arq.state == models.UNBOUND, ~bare),
             sa.and_(
-                arq.state == states.DELETING,
+                arq.state == models.DELETING,
                 sa.or_(arq.instance_uuid.is_not(None), arq.attach_handle_id.is_(None)),
             ),
         )
@@ -150,9 +149,9 @@ def _wrong_provider(session: orm.Session) -> Iterator[str]:
 def _without_work(session: orm.Session) -> Iterator[str]:
     """Whatever is not final has a row of work that will make it so."""
     arq, handle = models.Arq, models.AttachHandle
-    undecided = sa.and_(arq.state == states.BIND_STARTED, arq.attach_handle_id.is_(None))
+    undecided = sa.and_(arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None))
     stepping = sa.and_(
-        arq.attach_handle_id.is_not(None), arq.state.not_in({states.BOUND, states.INITIAL})
+        arq.attach_handle_id.is_not(None), arq.state.not_in({models.BOUND, models.INITIAL})
     )
     bind, step = orm.aliased(models.Work), orm.aliased(models.Work)
     query = (
@@ -233,7 +232,7 @@ def _programs_without_work(session: orm.Session) -> Iterator[str]:
         yield f"Operation {uuid} has not ended, and there is no work that would end it."
     for (name,) in session.execute(
         sa.select(deployable.name).where(
-            deployable.in_doubt.is_(True),
+            availability.in_doubt(),
             deployable.missing.is_(False),
             ~_is_wanted(deployable.uuid.expression),
         )
@@ -269,12 +268,12 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
         .join(deployable, deployable.id == handle.deployable_id)
         .where(
             arq.state == models.BOUND,
-            deployable.in_doubt.is_(False),
+            ~availability.in_doubt(),
             deployable.program_mode.is_not(None),
             asks,
         )
     )
     for found, on in session.execute(query):
-        what = program.of_group(found.group)
+        what = program.of_group(found.request)
         if what and not what.is_run_by(on):
             yield f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."

@@ -19,6 +19,7 @@ from sqlalchemy import orm
 from cyborg import db, errors
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
+from cyborg.request_groups import RESOURCES, RequestGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -29,9 +30,6 @@ PRIVATE = "private"
 MAX_REQUESTS = 1000
 #: With how many projects one profile may be shared.
 MAX_PROJECTS = 1000
-
-#: A Xilinx card has two functions, and a guest needs both.
-_TWO_HANDLES = "trait:CUSTOM_FPGA_XILINX"
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -60,9 +58,10 @@ def read_groups(groups: Sequence[Mapping[str, str | float]]) -> list[dict[str, s
     :raises Invalid: one has a key twice, or they ask for too much in all
     """
     read = [_read_group(index, group) for index, group in enumerate(groups)]
-    if _total(read) > MAX_REQUESTS:
+    total = sum(RequestGroup.parse(group).arqs for group in read)
+    if total > MAX_REQUESTS:
         raise errors.Invalid(
-            f"groups ask for {_total(read)} accelerators in all; the most is {MAX_REQUESTS}."
+            f"groups ask for {total} accelerators in all; the most is {MAX_REQUESTS}."
         )
     return read
 
@@ -75,27 +74,17 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
         if key in read:
             raise errors.Invalid(f"groups[{index}] has the key {key} more than once.")
         text = value.strip() if isinstance(value, str) else str(int(value))
-        read[key] = str(int(text)) if kind == "resources" else text
+        read[key] = str(int(text)) if kind == RESOURCES else text
     return read
-
-
-def _total(groups: Sequence[Mapping[str, str]]) -> int:
-    return sum(_units(group) for group in groups)
-
-
-def _units(group: Mapping[str, str]) -> int:
-    twice = int(group.get("resources:FPGA", 0)) if group.get(_TWO_HANDLES) == "required" else 0
-    return count_accelerators(group) + twice
-
-
-def count_accelerators(group: Mapping[str, str]) -> int:
-    """How many accelerators a group asks for, whatever number of requests that is."""
-    return sum(int(value) for key, value in group.items() if key.startswith("resources:"))
 
 
 def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str]]]:
     """The group of each accelerator request that a profile yields, with its index, in order."""
-    return [(index, group) for index, group in enumerate(groups) for _ in range(_units(group))]
+    return [
+        (index, group)
+        for index, group in enumerate(groups)
+        for _ in range(RequestGroup.parse(group).arqs)
+    ]
 
 
 @db.retry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding: the API records what is wanted, the conductor gives out the attach handles."""
+"""Binding: the API records which ARQs to bind, the conductor gives them attach handles."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc, work
-from cyborg.arqs import bind_results, fit, programs, release, states
+from cyborg import arq_states, db, errors, rpc, work
+from cyborg.arqs import matching, release
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindTarget:
-    """Where an ARQ is to be bound, as the consumer says it.
+    """Where to bind an ARQ, as the consumer sent it.
 
     ``hostname`` is the host's name or the name of its root provider. ``project_id`` moves the ARQ
     to that project; None leaves it where it is.
@@ -38,7 +38,7 @@ class BindTarget:
     def is_of(self, arq: models.Arq) -> bool:
         """Whether the ARQ was asked to be bound exactly here before."""
         return (
-            arq.state in {states.BIND_STARTED, states.BOUND, states.BIND_FAILED}
+            arq.state in {models.BIND_STARTED, models.BOUND, models.BIND_FAILED}
             and arq.hostname == self.hostname
             and arq.device_rp_uuid == self.device_rp_uuid
             and arq.instance_uuid == self.instance_uuid
@@ -49,7 +49,7 @@ class BindTarget:
 def request_changes(
     ctx: RequestContext, binds: Mapping[str, BindTarget], unbinds: Collection[str]
 ) -> None:
-    """Record that ARQs are to be bound and unbound: all of them, or none where any is refused.
+    """Record that ARQs are to be bound and unbound: all of them, or none if one is refused.
 
     :raises Forbidden: there is no service token
     :raises NotFound: an ARQ or a provider is unknown
@@ -87,23 +87,23 @@ def _check(
     targets: Mapping[str, BindTarget],
     asked: Collection[str],
 ) -> None:
-    """Refuse what cannot be; ``asked`` are all ARQs of the request, the repeated ones too."""
+    """Refuse what cannot be done; ``asked`` are all ARQs of the request, repeated ones included."""
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
-    providers = _providers(session, {target.device_rp_uuid for target in targets.values()})
+    providers = matching.read_providers(session, {t.device_rp_uuid for t in targets.values()})
     coming = operations.coming(session, providers.values())
     for uuid, target in targets.items():
         deployable = providers.get(target.device_rp_uuid)
         if deployable is None:
             raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
-        _check_fit(arqs[uuid], target, deployable, coming)
+        _check_match(arqs[uuid], target, deployable, coming)
     instances = {target.instance_uuid for target in targets.values()}
     other = session.execute(
         sa.select(models.Arq.instance_uuid)
         .where(
             models.Arq.instance_uuid.in_(instances),
             models.Arq.uuid.not_in(asked),
-            models.Arq.state != states.DELETING,
+            models.Arq.state != models.DELETING,
         )
         .limit(1)
     ).scalar()
@@ -115,7 +115,7 @@ def _check(
 
 
 def _check_state(uuid: str, arq: models.Arq) -> None:
-    if arq.state not in states.predecessors(states.BIND_STARTED):
+    if arq.state not in arq_states.predecessors(models.BIND_STARTED):
         raise errors.Invalid(
             f"ARQ {uuid} is {arq.state} with other values than these; unbind it first."
         )
@@ -126,22 +126,7 @@ def _check_state(uuid: str, arq: models.Arq) -> None:
         )
 
 
-def _providers(session: orm.Session, uuids: Iterable[str]) -> dict[str, models.Deployable]:
-    device = models.Deployable.device
-    query = (
-        sa.select(models.Deployable)
-        .join(device)
-        .join(models.Device.host)
-        .options(
-            orm.contains_eager(device).contains_eager(models.Device.host),
-            orm.joinedload(models.Deployable.attributes),
-        )
-        .where(models.Deployable.rp_uuid.in_(set(uuids)))
-    )
-    return {found.rp_uuid: found for found in session.scalars(query).unique()}
-
-
-def _check_fit(
+def _check_match(
     arq: models.Arq,
     target: BindTarget,
     deployable: models.Deployable,
@@ -153,7 +138,7 @@ def _check_fit(
             f"hostname: provider {target.device_rp_uuid} is not on host {target.hostname}; "
             "give the host on which the provider is."
         )
-    if deployable.device.status != "enabled":
+    if deployable.device.status != models.ENABLED:
         raise errors.Conflict(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
             "another provider or enable device " + deployable.device.uuid + "."
@@ -163,21 +148,17 @@ def _check_fit(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
             f"another provider: {deployable.device.unhealthy}"
         )
-    obstacle = programs.obstacle(arq.group, deployable, coming)
-    if obstacle:
+    why_not = matching.why_not_now(arq.request, deployable, coming)
+    if why_not:
         raise errors.Conflict(
-            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {obstacle}; "
+            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {why_not}; "
             "choose another provider."
         )
-    misfit = (
-        programs.flaw(arq.group)
-        or fit.misfit(arq.group, deployable.attributes)
-        or fit.misfit_when_bound(arq.group, deployable)
-    )
-    if misfit:
+    why_not = matching.why_no_match(arq.request, deployable)
+    if why_not:
         raise errors.Invalid(
             f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
-            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {misfit}."
+            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {why_not}."
         )
 
 
@@ -193,20 +174,15 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
     moved = {uuid: target.project_id for uuid, target in targets.items() if target.project_id}
     if moved:
         values["project_id"] = sa.case(moved, value=arq.uuid, else_=arq.project_id)
-    guard = (
-        arq.uuid.in_(targets.keys()),
-        arq.state.in_(states.predecessors(states.BIND_STARTED)),
-        arq.attach_handle_id.is_(None),
-    )
+    where = (arq.uuid.in_(targets.keys()), arq.attach_handle_id.is_(None))
     values |= {
-        "state": states.BIND_STARTED,
         "state_reason": None,
         "bind_started_ms": db.now_ms(),
-        # Whoever binds for an instance has it.
+        # Nova has the instance for which it binds.
         "instance_asked_ms": db.now_ms(),
         "instance_missed_ms": None,
     }
-    if db.update(session, arq, *guard, **values) != len(targets):
+    if arq_states.enter(session, models.BIND_STARTED, *where, **values) != len(targets):
         raise db.RestartTransaction
     for uuid, target in targets.items():
         LOG.info(
@@ -231,24 +207,25 @@ def bind_instance(claim: work.Claim) -> None:
         if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
             undecided = _undecided(session, claim.key)
         coming = operations.coming(session, {dep for _, dep, _ in undecided if dep is not None})
-        lacks = {arq.id: programs.lack(arq, dep, coming) for arq, dep, _ in undecided}
-        handles = _take_handles(session, undecided, lacks)
+        refused = {
+            arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
+        }
+        handles = _take_handles(session, undecided, refused)
         to_prepare: list[str] = []
-        ends = [
-            _decide(session, arq, dep, handles, to_prepare, lacks[arq.id])
+        decided = [
+            _decide(session, arq, dep, handles, to_prepare, refused[arq.id])
             for arq, dep, _ in undecided
         ]
-        resolved = [end for end in ends if end is not None]
-        if resolved:
-            bind_results.record(session, resolved, undecided[0][2])
-            work.want(session, work.NOVA_EVENT, [claim.key])
+        ends = [end for end in decided if end is not None]
+        if ends and not arq_states.end_binds(session, ends, undecided[0][2]):
+            raise db.RestartTransaction
         work.want(session, work.HOST_STEP, to_prepare)
 
 
 def _undecided(
     session: orm.Session, instance_uuid: str
 ) -> list[tuple[models.Arq, models.Deployable | None, int]]:
-    """The ARQs, each with its provider and the database's clock."""
+    """BindStarted ARQs without a handle, each with its provider and the database's clock."""
     arq = models.Arq
     query = (
         # A subquery, since PostgreSQL's clock runs on from row to row.
@@ -256,7 +233,7 @@ def _undecided(
         .outerjoin(models.Deployable, models.Deployable.rp_uuid == arq.device_rp_uuid)
         .where(
             arq.instance_uuid == instance_uuid,
-            arq.state == states.BIND_STARTED,
+            arq.state == models.BIND_STARTED,
             arq.attach_handle_id.is_(None),
         )
         .options(
@@ -271,7 +248,7 @@ def _undecided(
 def _lock_programs(
     session: orm.Session, deployables: Iterable[models.Deployable | None]
 ) -> bool:
-    """Keep what the programmable ones run as it is until the transaction ends; whether any is."""
+    """Lock the programmable ones, so that their program stays the same; whether there is one."""
     ids = {found.id for found in deployables if found is not None and found.program_mode}
     if ids:
         row = models.Deployable
@@ -282,12 +259,12 @@ def _lock_programs(
 def _take_handles(
     session: orm.Session,
     undecided: Iterable[tuple[models.Arq, models.Deployable | None, int]],
-    lacks: Mapping[int, str | None],
+    refused: Mapping[int, str | None],
 ) -> dict[int, list[models.AttachHandle]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
     for arq, deployable, _ in undecided:
-        if deployable is not None and not lacks[arq.id]:
+        if deployable is not None and not refused[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
         deployable_id: _free_handles(session, deployable_id, count)
@@ -323,55 +300,46 @@ def _decide(
     deployable: models.Deployable | None,
     handles: Mapping[int, list[models.AttachHandle]],
     to_prepare: list[str],
-    lack: str | None,
-) -> bind_results.End | None:
-    """Bind or fail one ARQ, or add its handle to those that the host prepares first: None then."""
-    if deployable is None or lack:
-        return _fail(session, arq, f"Provider {arq.device_rp_uuid} is {lack}.")
-    misfit = fit.misfit_when_bound(arq.group, deployable)
-    if misfit:
+    refused: str | None,
+) -> arq_states.BindEnd | None:
+    """How the bind of one ARQ ends; None if its host prepares the handle first."""
+    provider = f"Provider {arq.device_rp_uuid}"
+    if deployable is None or refused:
+        return arq_states.BindEnd(arq, f"{provider} is {refused}.")
+    why_not = matching.why_no_match_when_bound(arq.request, deployable)
+    if why_not:
         # A report has changed it since the request was checked, while nobody held a handle.
-        return _fail(session, arq, f"Provider {arq.device_rp_uuid} changed: {misfit}.")
+        return arq_states.BindEnd(arq, f"{provider} changed: {why_not}.")
     free = handles[deployable.id]
     if not free:
-        return _fail(session, arq, f"Provider {arq.device_rp_uuid} has no free attach handle.")
+        return arq_states.BindEnd(arq, f"{provider} has no free attach handle.")
     handle = free.pop(0)
-    steps = deployable.prepares or programs.needs_programming(arq.group, deployable)
-    state = states.BIND_STARTED if steps else states.BOUND
-    guard = (
-        models.Arq.id == arq.id,
-        models.Arq.state == states.BIND_STARTED,
-        models.Arq.attach_handle_id.is_(None),
-    )
-    try:
-        taken = db.update(session, models.Arq, *guard, state=state, attach_handle_id=handle.id)
-    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
-        # Somebody else took the handle, or a report removed it, after we saw it free.
-        raise db.RestartTransaction from exc
-    if not taken:
-        return None
-    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
+    steps = deployable.prepares or matching.needs_programming(arq.request, deployable)
+    _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)
     if steps:
         to_prepare.append(handle.uuid)
         return None
     held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)
-    return bind_results.End(arq, state, handle=held)
+    return arq_states.BindEnd(arq, handle=held)
 
 
-def _fail(session: orm.Session, arq: models.Arq, reason: str) -> bind_results.End | None:
-    if fail(session, arq.uuid, reason):
-        return bind_results.End(arq, states.BIND_FAILED, reason)
-    return None
+def _take(
+    session: orm.Session, arq: models.Arq, handle: models.AttachHandle, state: str
+) -> None:
+    """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
 
-
-def fail(session: orm.Session, arq_uuid: str, reason: str) -> bool:
-    """Make a BindStarted ARQ BindFailed; False where it is in another state by now."""
-    guard = (models.Arq.uuid == arq_uuid, models.Arq.state == states.BIND_STARTED)
-    values = {"state": states.BIND_FAILED, "state_reason": reason}
-    failed = db.update(session, models.Arq, *guard, **values) == 1
-    if failed:
-        # %r: a driver's words may hold what no log file can.
-        LOG.warning("ARQ %s is BindFailed: %r", arq_uuid, reason)
-    return failed
-
-
+    :raises RestartTransaction: the ARQ or the handle has changed since it was read
+    """
+    where = (
+        models.Arq.id == arq.id,
+        models.Arq.state == models.BIND_STARTED,
+        models.Arq.attach_handle_id.is_(None),
+    )
+    try:
+        taken = db.update(session, models.Arq, *where, state=state, attach_handle_id=handle.id)
+    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
+        # Another ARQ took the handle, or a report removed it, after we saw it free.
+        raise db.RestartTransaction from exc
+    if not taken:
+        raise db.RestartTransaction
+    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)

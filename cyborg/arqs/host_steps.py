@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps on the host, before a handle is used and after: the handler of ``host-step/<handle>``.
 
-One row a handle, so that no two steps on it ever run at once. What is to be done is read from the
-ARQ that holds the handle: prepare it for a BindStarted one, clean it for any that is released. For
-a Bound one it is prepared again, which changes nothing unless its host has forgotten it.
+There is one row of work per handle, so no two steps on it run at the same time. The state of the
+ARQ that holds the handle says what is to be done: prepare it for a BindStarted one, clean it for
+one that is released. For a Bound one it is prepared again, which changes nothing unless the host
+has lost it.
+
+A deployable that does not run what the ARQ asks for is programmed before the handle is prepared.
 """
 
 from __future__ import annotations
@@ -16,50 +19,58 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, rpc, work
-from cyborg.arqs import bind_results, binding, fit, programs, release, states
+from cyborg import arq_states, db, errors, rpc, work
+from cyborg.arqs import matching, release
 from cyborg.db import models
 from cyborg.notifications import notices
+from cyborg.programming import operations, program
+from cyborg.request_groups import RequestGroup
 
 LOG = logging.getLogger(__name__)
 
 
+class CannotRun(errors.CyborgError):
+    """The deployable will not run what the ARQ asks for; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Situation:
-    """The ARQ that holds the handle, and what its state asks of the host."""
+    """The ARQ that holds the handle, what it holds, and the step that its state asks for."""
 
     arq: models.Arq
+    handle: models.AttachHandle
+    deployable: models.Deployable
     device_uuid: str
-    deployable_uuid: str
-    programmable: bool
-    in_doubt: bool
-    lacks_program: bool
-    misfit: str | None
-    now_ms: int
     host: str
     host_down: bool
-    missing: bool
-    prepares: bool
-    cleans: bool
-    erases: bool
     step: rpc.HostStep
+
+    @property
+    def waited(self) -> int:
+        """Milliseconds since the bind was requested."""
+        now_ms = self.step.asked_ms
+        return now_ms - (self.arq.bind_started_ms or now_ms)
+
+    def is_overdue(self, conf: cfg.ConfigOpts) -> bool:
+        """Whether the bind has had all the time that it may take."""
+        return self.waited >= int(conf.conductor.bind_deadline) * 1000
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    """Do the step that the handle's ARQ asks for now; none where it is free."""
-    situation = _situation(claim.key)
+    """Do the step that the handle's ARQ asks for now; nothing if no ARQ holds it."""
+    situation = _read(claim.key)
     if situation is None:
         return
     claim.checkpoint()
-    if situation.arq.state == states.BOUND:
+    if situation.arq.state == models.BOUND:
         _prepare_again(conf, situation)
-    elif situation.arq.state == states.BIND_STARTED:
+    elif situation.arq.state == models.BIND_STARTED:
         _prepare_in_time(conf, claim, situation)
     else:
         _clean(conf, claim, situation)
 
 
-def _situation(handle_uuid: str) -> _Situation | None:
+def _read(handle_uuid: str) -> _Situation | None:
     arq, handle = models.Arq, models.AttachHandle
     query = (
         sa.select(
@@ -86,24 +97,15 @@ def _situation(handle_uuid: str) -> _Situation | None:
     if row is None:
         return None
     holder, held, deployable, device_uuid, path, host, down, started, now_ms = row
-    action = "prepare" if holder.state in {states.BIND_STARTED, states.BOUND} else "clean"
     return _Situation(
         arq=holder,
+        handle=held,
+        deployable=deployable,
         device_uuid=device_uuid,
-        deployable_uuid=deployable.uuid,
-        programmable=deployable.program_mode is not None,
-        in_doubt=deployable.in_doubt,
-        lacks_program=programs.lacks_program(holder.group, deployable),
-        misfit=_misfit(holder, deployable),
-        now_ms=now_ms,
         host=host,
         host_down=down,
-        missing=held.missing,
-        prepares=deployable.prepares,
-        cleans=deployable.cleans,
-        erases=deployable.clean_erases,
         step=rpc.HostStep(
-            action=action,
+            action="prepare" if holder.state in models.SERVING else "clean",
             driver=deployable.driver_name,
             attach_handle_uuid=held.uuid,
             attach_type=held.attach_type,
@@ -117,36 +119,34 @@ def _situation(handle_uuid: str) -> _Situation | None:
 
 
 def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
-    """Prepare the handle; a fault that nobody has thought of strands no bind either."""
+    """Prepare the handle; after the deadline an unexpected exception fails the bind too."""
     try:
         _prepare(conf, claim, situation)
     except (work.LeaseLost, work.TryLater):
         raise
     except Exception as exc:
-        waited = _waited(situation)
-        if waited < conf.conductor.bind_deadline * 1000:
+        if not situation.is_overdue(conf):
             raise
-        LOG.exception("A fault in the bind of ARQ %s, which has no more time", situation.arq.uuid)
-        reason = f"The handle was not prepared in {waited // 1000} s: {type(exc).__name__}: {exc}"
+        LOG.exception("The bind of ARQ %s failed, and its deadline is over", situation.arq.uuid)
+        took = f"{situation.waited // 1000} s"
+        reason = f"The handle was not prepared in {took}: {type(exc).__name__}: {exc}"
         _fail(claim, situation, reason)
 
 
 def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    deployable = situation.deployable
     try:
-        programmed = programs.ensure(claim, situation.arq, situation.deployable_uuid)
-    except programs.CannotRun as exc:
+        programmed = _have_programmed(claim, situation.arq, deployable.uuid)
+    except CannotRun as exc:
         _fail(claim, situation, str(exc))
         return
-    if situation.in_doubt or not programmed:
+    if deployable.in_doubt or not programmed:
         _await_programming(conf, claim, situation)
         return
-    if situation.lacks_program:
-        _fail(claim, situation, "The deployable has lost its program.")
+    if why_not := _why_not_usable(situation.arq.request, deployable):
+        _fail(claim, situation, why_not)
         return
-    if situation.misfit:
-        _fail(claim, situation, f"The deployable does not fit as it is now: {situation.misfit}.")
-        return
-    if not situation.prepares:
+    if not deployable.prepares:
         _bound(claim, situation)
         return
     try:
@@ -154,128 +154,170 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, f"The host could not prepare the handle: {exc}")
     except rpc.BrokerUnreachable as exc:
-        _restart_clock(situation.arq.uuid)
+        _restart_clock(claim, situation.arq.uuid)
         raise work.TryLater(str(exc)) from exc
     except rpc.HostUnreachable as exc:
-        _give_up_after_deadline(conf, claim, situation, exc)
+        if not situation.is_overdue(conf):
+            raise work.TryLater(str(exc)) from exc
+        took = f"{situation.waited // 1000} s"
+        reason = f"Host {situation.host} did not prepare the handle in {took}: {exc}"
+        _fail(claim, situation, reason)
     else:
         _bound(claim, situation)
 
 
+def _why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    if matching.lacks_program(group, deployable):
+        return "The deployable has lost its program."
+    why_not = matching.why_wrong_function(group, deployable)
+    return f"The deployable does not fit as it is now: {why_not}." if why_not else None
+
+
 def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
-    """Have what a guest was given put back; its ARQ stays Bound whatever becomes of it."""
-    if not situation.prepares or situation.missing:
+    """Give a guest its handle back after its host lost it; the ARQ stays Bound in any case."""
+    if not situation.deployable.prepares or situation.handle.missing:
         return
-    if situation.in_doubt:
+    if situation.deployable.in_doubt:
         raise work.TryLater("What the deployable runs is being put back first.")
-    _refuse_down(situation)
+    _defer_if_down(situation)
     try:
         rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
 
 
+@db.retry
+def _have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
+    """Whether the deployable runs what the BindStarted ARQ asks for; if not, have it programmed.
+
+    :raises CannotRun: it cannot be programmed so, or programming has failed for this bind
+    """
+    what = program.of_group(arq.request)
+    instance = arq.instance_uuid
+    if not what or instance is None:
+        return True
+    with db.writer() as session:
+        # The end of programming locks both in the same order.
+        deployable = operations.lock(session, deployable_uuid)
+        work.hold(session, claim)
+        if deployable is None:
+            raise CannotRun("The deployable is gone from its host.")
+        if what.is_run_by(deployable):
+            return True
+        since_ms = arq.bind_started_ms or 0
+        last = operations.ended_for(session, deployable_uuid, instance, since_ms)
+        if last is not None and last.state == operations.FAILED:
+            is_conflict = last.fault == operations.CONFLICT
+            reason = _public_reason(arq, last.error) if is_conflict else last.error
+            raise CannotRun(f"It could not be programmed with {what}: {reason}")
+        try:
+            operations.request(
+                session,
+                deployable,
+                what,
+                asked_by=f"instance {instance}",
+                instance_uuid=instance,
+            )
+        except errors.NotOffered as exc:
+            raise CannotRun(str(exc)) from exc
+        except errors.Conflict as exc:
+            other = operations.active_on(session, deployable_uuid) is not None
+            state = "being programmed with something else" if other else "in use"
+            reason = _public_reason(arq, exc, state)
+            raise CannotRun(
+                f"Deployable {deployable_uuid} cannot be programmed: {reason}"
+            ) from exc
+    return False
+
+
+def _public_reason(arq: models.Arq, reason: object, state: str = "in use") -> str:
+    """What the ARQ's project may read of a conflict, which names ARQs of other projects."""
+    LOG.info("ARQ %s cannot have its program: %s", arq.uuid, reason)
+    return f"it is {state}."
+
+
 def _await_programming(
     conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation
 ) -> None:
-    """Wait: whoever ends the programming has us look again. What may take any time is no use."""
-    hindrance = programs.hindrance(situation.deployable_uuid)
-    if hindrance:
-        _fail(claim, situation, f"What it ran before cannot be put back now: {hindrance}")
-        return
-    waited = _waited(situation)
-    if waited < conf.conductor.bind_deadline * 1000:
+    """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
+    error = _programming_error(situation.deployable.uuid)
+    if error:
+        _fail(claim, situation, f"What it ran before cannot be put back now: {error}")
+    elif not situation.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
-    _fail(claim, situation, f"The deployable was not programmed in {waited // 1000} s.")
+    else:
+        took = f"{situation.waited // 1000} s"
+        _fail(claim, situation, f"The deployable was not programmed in {took}.")
 
 
-def _waited(situation: _Situation) -> int:
-    """Milliseconds since the bind was asked for."""
-    return situation.now_ms - (situation.arq.bind_started_ms or situation.now_ms)
-
-
-def _give_up_after_deadline(
-    conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
-) -> None:
-    waited = _waited(situation)
-    if waited < conf.conductor.bind_deadline * 1000:
-        raise work.TryLater(str(exc)) from exc
-    reason = f"Host {situation.host} did not prepare the handle in {waited // 1000} s: {exc}"
-    _fail(claim, situation, reason)
+def _programming_error(deployable_uuid: str) -> str | None:
+    """Why the last attempt of the present operation on the deployable failed, or None."""
+    with db.reader() as session:
+        present = operations.active_on(session, deployable_uuid)
+    return None if present is None else present.error
 
 
 @db.retry
 def _bound(claim: work.Claim, situation: _Situation) -> None:
-    arq = models.Arq
-    guard = (arq.uuid == situation.arq.uuid, arq.state == states.BIND_STARTED)
-    host = models.Host
+    arq, host = situation.arq, models.Host
     with db.writer() as session:
         # A report from before the step must not pass for one that says the same after a reboot.
         db.update(session, host, host.name == situation.host, report_digest=None)
-        if situation.programmable and not _is_programmed(session, situation):
+        is_programmable = situation.deployable.program_mode is not None
+        if is_programmable and not _still_runs(session, situation):
             raise work.TryLater("What the deployable runs has changed meanwhile.")
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
-        if db.update(session, arq, *guard, state=states.BOUND, state_reason=None):
-            _end(session, situation, states.BOUND)
-            LOG.info("ARQ %s is Bound: its handle is prepared", situation.arq.uuid)
+        bound = arq_states.enter(
+            session, models.BOUND, models.Arq.uuid == arq.uuid, state_reason=None
+        )
+        if bound:
+            arq_states.end_binds(session, [arq_states.BindEnd(arq, handle=_held(situation))])
+            LOG.info("ARQ %s is Bound: its handle is prepared", arq.uuid)
 
 
-def _is_programmed(session: orm.Session, situation: _Situation) -> bool:
-    """Whether its deployable runs what is asked for; that stays so until the transaction ends."""
+def _still_runs(session: orm.Session, situation: _Situation) -> bool:
+    """Whether the deployable runs what is asked for; no other transaction changes that now."""
     row = models.Deployable
-    query = sa.select(row).where(row.uuid == situation.deployable_uuid)
+    query = sa.select(row).where(row.uuid == situation.deployable.uuid)
     query = query.options(orm.selectinload(row.attributes))
     found = session.scalar(query.with_for_update(read=True))
-    if found is None or not programs.serves(situation.arq.group, found):
+    group = situation.arq.request
+    if found is None or not matching.serves(group, found):
         return False
-    return _misfit(situation.arq, found) is None
-
-
-def _misfit(arq: models.Arq, deployable: models.Deployable) -> str | None:
-    """Why what the deployable runs for the ARQ does not fit it after all, or None where it does."""
-    if deployable.program_mode is None or not programs.serves(arq.group, deployable):
-        return None
-    return fit.misfit_of_function(arq.group, deployable.attributes)
+    return matching.why_wrong_function(group, found) is None
 
 
 @db.retry
 def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
-    """BindFailed; the handle stays attached, and is cleaned before anybody else is given it."""
+    """BindFailed; the handle stays attached, and is cleaned before another ARQ may have it."""
     with db.writer() as session:
         work.hold(session, claim)
-        if binding.fail(session, situation.arq.uuid, reason):
-            _end(session, situation, states.BIND_FAILED, reason)
+        end = arq_states.BindEnd(situation.arq, reason, _held(situation))
+        if arq_states.end_binds(session, [end]):
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])
 
 
-def _end(
-    session: orm.Session, situation: _Situation, state: str, reason: str | None = None
-) -> None:
-    """Have everybody told that the bind has ended; the ARQ is still bound to what it was."""
-    arq, step = situation.arq, situation.step
-    held = notices.Handle(step.attach_handle_uuid, step.attach_type, situation.device_uuid)
-    now_ms = session.execute(sa.select(db.now_ms())).scalar_one()
-    bind_results.record(session, [bind_results.End(arq, state, reason, held)], now_ms)
-    work.want(session, work.NOVA_EVENT, [arq.instance_uuid] if arq.instance_uuid else [])
+def _held(situation: _Situation) -> notices.Handle:
+    handle = situation.handle
+    return notices.Handle(handle.uuid, handle.attach_type, situation.device_uuid)
 
 
 @db.retry
-def _restart_clock(arq_uuid: str) -> None:
-    """Time during which the broker is down does not count against the host."""
+def _restart_clock(claim: work.Claim, arq_uuid: str) -> None:
     with db.writer() as session:
-        started = {"bind_started_ms": db.now_ms()}
-        guard = (models.Arq.uuid == arq_uuid, models.Arq.state == states.BIND_STARTED)
-        db.update(session, models.Arq, *guard, **started)
+        work.hold(session, claim)
+        arq_states.restart_clocks(session, models.Arq.uuid == arq_uuid)
 
 
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
-    # What is gone from its host needs no cleaning there, but what was written to it comes back.
-    if situation.cleans and (situation.erases or not situation.missing):
-        if situation.in_doubt and not situation.missing:
+    deployable, missing = situation.deployable, situation.handle.missing
+    # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it.
+    if deployable.cleans and (deployable.clean_erases or not missing):
+        if deployable.in_doubt and not missing:
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
-        _refuse_down(situation)
+        _defer_if_down(situation)
         try:
             rpc.run_host_step(
                 conf, situation.host, situation.step, conf.conductor.host_step_timeout
@@ -285,10 +327,12 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
     _release(claim, situation.arq.uuid)
 
 
-def _refuse_down(situation: _Situation) -> None:
-    """Do not ask a dead host for what has time: each such question holds up a thread for seconds.
+def _defer_if_down(situation: _Situation) -> None:
+    """Do not ask a host that is down for a step that is not urgent.
 
-    A host may have died with many guests, whose successors are being prepared elsewhere.
+    Each such call would hold up a thread for seconds, and a host may have died with many guests.
+
+    :raises TryLater: the host is down
     """
     if situation.host_down:
         raise work.TryLater(f"Host {situation.host} is down; its agent is asked when it reports.")
@@ -301,6 +345,6 @@ def _release(claim: work.Claim, arq_uuid: str) -> None:
         arq = session.scalar(
             sa.select(models.Arq).where(models.Arq.uuid == arq_uuid).with_for_update()
         )
-        # Bound anew is impossible while the handle is attached, but gone is not.
+        # It cannot be bound again while it holds the handle, but it may have been given up.
         if arq is not None and arq.state not in models.SERVING and arq.attach_handle_id:
             release.finish_cleaning(session, arq)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova is told: computed from the ARQs when it is sent, never remembered."""
+"""Events for Nova: the results of an instance's binds, read from its ARQs when they are sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import clients, db, nova, work
-from cyborg.arqs import states
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)
@@ -19,11 +18,11 @@ LOG = logging.getLogger(__name__)
 _FINAL = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 
 
-def tell_nova(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def send(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Send one instance's resolved ARQs to Nova: the handler of ``nova-event/<instance>``.
 
-    Nothing is sent while a host step still decides some ARQ and none has failed: the last one to
-    resolve wants the event again, so that Nova gets one message for all.
+    Nothing is sent while an ARQ is BindStarted and none has failed. The last one to be resolved, or
+    to leave the instance, wants the event again, so that Nova gets one message for all.
     """
     events = _events(claim.key)
     if not events:
@@ -38,7 +37,7 @@ def tell_nova(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             )
         return
     status, answers = nova.send_events(conf, events)
-    _judge(conf, claim, status, [answer.get("code", HTTPStatus.OK) for answer in answers])
+    _check_answer(conf, claim, status, [answer.get("code", HTTPStatus.OK) for answer in answers])
 
 
 def _events(instance_uuid: str) -> list[dict[str, str]]:
@@ -46,26 +45,29 @@ def _events(instance_uuid: str) -> list[dict[str, str]]:
         sa.select(models.Arq.uuid, models.Arq.state)
         .where(
             models.Arq.instance_uuid == instance_uuid,
-            models.Arq.state.in_({states.BIND_STARTED, states.BOUND, states.BIND_FAILED}),
+            models.Arq.state.in_({models.BIND_STARTED, models.BOUND, models.BIND_FAILED}),
         )
         .order_by(models.Arq.id)
     )
     with db.reader() as session:
         rows = session.execute(query).all()
     found = {state for _, state in rows}
-    if states.BIND_STARTED in found and states.BIND_FAILED not in found:
+    if models.BIND_STARTED in found and models.BIND_FAILED not in found:
         return []
     return [
-        nova.bound_event(instance_uuid, uuid, bound=state == states.BOUND)
+        nova.bound_event(instance_uuid, uuid, bound=state == models.BOUND)
         for uuid, state in rows
-        if state != states.BIND_STARTED
+        if state != models.BIND_STARTED
     ]
 
 
-def _judge(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: list[int]) -> None:
-    """Return when Nova has what it needs or never will; raise to have the event sent again."""
+def _check_answer(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: list[int]) -> None:
+    """Return if Nova took the events or refused them for good.
+
+    :raises TryLater: they are to be sent again
+    """
     if status == HTTPStatus.UNPROCESSABLE_ENTITY or HTTPStatus.UNPROCESSABLE_ENTITY in codes:
-        # Normal: the bind is faster than Nova's claim of the host. Nova also asks by itself.
+        # Normal: the bind is faster than Nova's claim of the host. Nova also polls the ARQs.
         if claim.claimed_ms - claim.wanted_ms < conf.bind_timeout * 1000:
             raise work.TryLater(f"Nova has no host for instance {claim.key} yet")
         LOG.warning("Nova took no event for instance %s in time; it will ask", claim.key)

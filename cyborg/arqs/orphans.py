@@ -1,32 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of accelerator requests that nobody has ever bound."""
+"""Deletes ARQs that nobody deletes: those never bound, and those of instances that Nova deleted.
+
+Nova deletes an instance's ARQs, but its request may get lost. Each ARQ keeps when Nova was last
+asked for its instance, and since when Nova does not know the instance. So the grace period
+outlives every conductor, and starts with the first answer that the instance does not exist.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import db
-from cyborg.arqs import release, states
+from cyborg import clients, db, nova, work
+from cyborg.arqs import release
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)
 
-#: Requests that are deleted in one transaction.
-_BATCH = 500
+#: ARQs that are deleted in one transaction because they were never bound.
+_EXPIRY_BATCH = 500
+
+#: Instances that Nova is asked for before the answers are recorded.
+_BATCH = 100
+
+#: Key of the one row of work by which Nova is asked.
+KEY = "nova"
 
 
-def expire(conf: cfg.ConfigOpts) -> None:
+def delete_expired(conf: cfg.ConfigOpts) -> None:
     """Delete the Initial ARQs that are older than ``[conductor] arq_expiry``."""
     seconds = conf.conductor.arq_expiry
     if not seconds:
         return
     old = (
-        models.Arq.state == states.INITIAL,
+        models.Arq.state == models.INITIAL,
         models.Arq.created_at < models.utcnow() - datetime.timedelta(seconds=seconds),
     )
-    expired = db.change_due(models.Arq, *old, limit=_BATCH, change=release.delete)
+    expired = db.change_due(models.Arq, *old, limit=_EXPIRY_BATCH, change=release.delete)
     if expired:
         LOG.info("Deleted %d ARQs that nobody had bound in %d s", len(expired), seconds)
+
+
+def want_check(conf: cfg.ConfigOpts) -> None:
+    """Want Nova to be asked for instances, if it is time and that is not wanted already."""
+    interval = conf.conductor.instance_audit_interval
+    if interval and clients.configured(conf, "nova") and _next(interval, limit=1):
+        work.want_once(work.INSTANCES, KEY)
+
+
+@db.retry
+def _next(interval: float, limit: int) -> list[str]:
+    """Instances that Nova was last asked for ``interval`` seconds ago, ``limit`` at most."""
+    arq = models.Arq
+    query = (
+        sa.select(arq.instance_uuid)
+        .where(arq.instance_asked_ms < _before(interval), arq.instance_uuid.is_not(None))
+        .order_by(arq.instance_asked_ms)
+        .limit(limit)
+    )
+    with db.reader() as session:
+        return list(dict.fromkeys(uuid for uuid in session.scalars(query) if uuid))
+
+
+def _before(seconds: float) -> sa.ColumnElement[int]:
+    return db.now_ms() - round(seconds * 1000)
+
+
+def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Ask Nova for every instance that is due: the handler of ``instances/nova``.
+
+    :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
+    :raises keystoneauth1.exceptions.ClientException: Nova cannot be reached, or did not answer for
+        an instance; the next attempt begins with another one
+    """
+    interval = conf.conductor.instance_audit_interval
+    while interval and (asked := _next(interval, _BATCH)):
+        answers = _ask(conf, claim, asked)
+        for instance in _record(claim, answers, conf.conductor.instance_grace):
+            claim.checkpoint()
+            _delete(instance, conf.conductor.instance_grace)
+        if answers.failure is not None:
+            raise answers.failure
+
+
+@dataclass(slots=True)
+class _Answers:
+    """Nova's answers: the instances that it was asked for, and those it does not have."""
+
+    asked: list[str] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    #: Why there is no answer for the last one.
+    failure: ka_exc.ClientException | None = None
+
+
+def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _Answers:
+    answers = _Answers()
+    for instance in instances:
+        claim.checkpoint()
+        answers.asked.append(instance)
+        try:
+            if nova.is_gone(conf, instance):
+                answers.gone.add(instance)
+        except ka_exc.ClientException as exc:
+            answers.failure = exc
+            break
+    return answers
+
+
+@db.retry
+def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
+    """Record the answers; return the instances that have been gone for longer than ``grace``."""
+    arq = models.Arq
+    gone = arq.instance_uuid.in_(answers.gone)
+    silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
+    since = sa.case(
+        (gone, sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
+        (silent, arq.instance_missed_ms),
+        else_=None,
+    )
+    values = {
+        "instance_asked_ms": db.now_ms(),
+        "instance_missed_ms": since,
+        # Nothing that the API shows has changed.
+        "updated_at": arq.updated_at,
+    }
+    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone)
+    with db.writer() as session:
+        work.hold(session, claim)
+        db.update(session, arq, arq.instance_uuid.in_(answers.asked), **values)
+        return [uuid for uuid in session.scalars(overdue.distinct()) if uuid]
+
+
+def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
+    return models.Arq.instance_missed_ms < _before(grace)
+
+
+@db.retry
+def _delete(instance: str, grace: float) -> None:
+    """Delete the ARQs of an instance that is gone, as a DELETE from Nova does."""
+    arq = models.Arq
+    still = (arq.instance_uuid == instance, arq.state != models.DELETING, _is_overdue(grace))
+    query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
+    with db.writer() as session:
+        arqs = list(session.scalars(query))
+        release.delete(session, arqs)
+    if arqs:
+        LOG.warning(
+            "Instance %s has been gone from Nova for more than %d s: released its ARQs %s",
+            instance,
+            grace,
+            [found.uuid for found in arqs],
+        )

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, rpc, work
-from cyborg.arqs import service, states
+from cyborg import arq_states, db, errors, notifications, rpc, work
+from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
@@ -49,12 +49,15 @@ def lock_arqs(
 
 
 def _lockable(ctx: RequestContext) -> sa.Select[models.Arq]:
-    query = sa.select(models.Arq).where(models.Arq.state != states.DELETING)
+    query = sa.select(models.Arq).where(models.Arq.state != models.DELETING)
     return query.where(*service.in_scope(ctx)).order_by(models.Arq.id).with_for_update()
 
 
 def refuse_unknown(uuids: Collection[str]) -> None:
-    """Raise NotFound where ``uuids`` names any ARQ."""
+    """Return if ``uuids`` is empty.
+
+    :raises NotFound: it is not
+    """
     if uuids:
         raise errors.NotFound.of("ExtArq", uuid=", ".join(sorted(uuids)))
 
@@ -85,7 +88,7 @@ def _delete_by_uuid(ctx: RequestContext, uuids: Collection[str]) -> set[str]:
 
 
 def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
-    """Delete every ARQ of an instance; none at all is well too.
+    """Delete every ARQ of an instance, if it has any.
 
     :raises Forbidden: there is no service token
     """
@@ -103,47 +106,42 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
 
 
 def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
-    """Delete locked ARQs; one whose handle needs a host step leaves sight and becomes Deleting."""
+    """Delete locked ARQs; one whose handle needs a host step is Deleting, and hidden, till then."""
     held = _held(session, arqs)
     stepped = _begin_steps(session, arqs, held)
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
-        db.update(
-            session,
-            models.Arq,
-            models.Arq.id.in_(stepped),
-            state=states.DELETING,
-            instance_uuid=None,
-        )
+        where = models.Arq.id.in_(stepped)
+        arq_states.enter(session, models.DELETING, where, instance_uuid=None)
     if plain:
         db.delete(session, models.Arq, models.Arq.id.in_(plain))
-    _announce(session, notices.ARQ_DELETED, arqs, states.DELETING, held)
+    _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
         LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
+
+
+_NO_BINDING = {
+    "state_reason": None,
+    "hostname": None,
+    "device_rp_uuid": None,
+    "instance_uuid": None,
+    "bind_started_ms": None,
+}
 
 
 def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     """Make locked ARQs Unbound; a handle that needs a host step stays attached until it is done."""
     held = _held(session, arqs)
     stepped = _begin_steps(session, arqs, held)
-    unbound = {
-        "state": states.UNBOUND,
-        "state_reason": None,
-        "hostname": None,
-        "device_rp_uuid": None,
-        "instance_uuid": None,
-        "bind_started_ms": None,
-    }
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
-        db.update(session, models.Arq, models.Arq.id.in_(stepped), **unbound)
+        arq_states.enter(session, models.UNBOUND, models.Arq.id.in_(stepped), **_NO_BINDING)
     if plain:
-        db.update(
-            session, models.Arq, models.Arq.id.in_(plain), **unbound, attach_handle_id=None
-        )
-    changed = [arq for arq in arqs if arq.state != states.UNBOUND]
-    _announce(session, notices.ARQ_UNBOUND, changed, states.UNBOUND, held)
+        where = models.Arq.id.in_(plain)
+        arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING, attach_handle_id=None)
+    changed = [arq for arq in arqs if arq.state != models.UNBOUND]
+    _announce(session, notices.ARQ_UNBOUND, changed, models.UNBOUND, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
         LOG.info("ARQ %s is Unbound", arq.uuid)
@@ -202,7 +200,7 @@ def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
 def _begin_steps(
     session: orm.Session, arqs: Iterable[models.Arq], held: dict[int, _Held]
 ) -> set[int]:
-    """Want the host steps that the release of ``arqs`` takes; the ids of the ARQs that wait."""
+    """Want the host steps that releasing ``arqs`` takes; return the ids of the ARQs that wait."""
     waiting = {arq.id: held[arq.id] for arq in arqs if _needs_step(arq, held.get(arq.id))}
     work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
     # The handle is dirty from now on: Placement must not offer it.
@@ -214,7 +212,7 @@ def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
     """Whether the handle must be cleaned first, or may be in the middle of being prepared."""
     if handle is None:
         return False
-    return handle.cleans or (handle.prepares and arq.state == states.BIND_STARTED)
+    return handle.cleans or (handle.prepares and arq.state == models.BIND_STARTED)
 
 
 def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
@@ -225,22 +223,21 @@ def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
         missing.discard(session, host_id)
 
 
-def give_up(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
+def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     """Free the handles of locked ARQs without the host steps that they wait for.
 
-    Those that serve an instance or are about to, and those whose deletion was asked for, are
-    deleted; the others keep their state.
+    ARQs that are BindStarted, Bound or Deleting are deleted; the others keep their state.
     """
     held = _held(session, arqs)
-    deleted = [arq for arq in arqs if arq.state in models.SERVING | {states.DELETING}]
+    deleted = [arq for arq in arqs if arq.state in models.SERVING | {models.DELETING}]
     kept = [arq.id for arq in arqs if arq not in deleted]
     if deleted:
         db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
     if kept:
         db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
-    told = [arq for arq in deleted if arq.state != states.DELETING]
-    _announce(session, notices.ARQ_DELETED, told, states.DELETING, held)
-    undecided = {arq.instance_uuid for arq in told if arq.state == states.BIND_STARTED}
+    visible = [arq for arq in deleted if arq.state != models.DELETING]
+    _announce(session, notices.ARQ_DELETED, visible, models.DELETING, held)
+    undecided = {arq.instance_uuid for arq in visible if arq.state == models.BIND_STARTED}
     work.want(session, work.NOVA_EVENT, {instance for instance in undecided if instance})
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
@@ -249,7 +246,7 @@ def give_up(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
 def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
     """Release the locked ARQ's handle after its host step: delete the ARQ or detach the handle."""
     held = _held(session, [arq])
-    if arq.state == states.DELETING:
+    if arq.state == models.DELETING:
         db.delete(session, models.Arq, models.Arq.id == arq.id)
     else:
         db.update(session, models.Arq, models.Arq.id == arq.id, attach_handle_id=None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an administrator gives up for good: host steps that never end, records of devices and hosts.
+"""Forced removal: host steps that never end, records of devices and hosts that are gone.
 
-What a host reports cannot be removed: it would come back. Each function says what was given up.
+What a host reports cannot be removed: it would come back. Each function returns what was given up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, notifications, rpc, work
-from cyborg.arqs import release, service, states
+from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
@@ -38,13 +38,13 @@ class GivenUpArq:
     attach_handle_uuid: str | None
     #: ``prepare``, ``clean``, or None where none was due.
     host_step: str | None
-    #: Why the step was not done so far, where it was tried.
+    #: Why the step failed so far, if it was tried.
     last_error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """What has gone."""
+    """What was removed."""
 
     arqs: tuple[GivenUpArq, ...]
     #: Uuids of devices, and of their resource providers, which leave Placement when they can.
@@ -62,10 +62,10 @@ class GivenUp:
 def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
     """Free the handle of the caller's ARQ without the host step that it waits for.
 
-    ``force`` does so though the host is up, or the ARQ is Bound.
+    ``force`` does so even if the host is up, or the ARQ is Bound.
 
     :raises NotFound: there is none, or it is another project's
-    :raises Conflict: it holds no handle, or it is not forced though its host may yet do the step or
+    :raises Conflict: it holds no handle; or, without ``force``, its host may still do the step or
         an instance may use its device
     """
     given_up = _release_arq(ctx, uuid, force=force)
@@ -83,14 +83,14 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
             raise errors.NotFound.of("ExtArq", uuid=uuid)
         _refuse_release(arq, session.scalar(_host_of(arq)), force=force)
         given_up = GivenUp(arqs=_facts(session, [arq]))
-        release.give_up(session, [arq])
+        release.force(session, [arq])
     return given_up
 
 
 def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:
-    if host is None and arq.state != states.BIND_STARTED:
+    if host is None and arq.state != models.BIND_STARTED:
         raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
-    if not force and arq.state == states.BOUND:
+    if not force and arq.state == models.BOUND:
         raise errors.Conflict(
             f"ARQ {arq.uuid} is {arq.state}: instance {arq.instance_uuid} may still run with its "
             "device, though its host does not report. Give force=true if that instance is gone."
@@ -113,7 +113,7 @@ def _host_of(arq: models.Arq) -> sa.Select[models.Host]:
 
 
 def _facts(session: orm.Session, arqs: Sequence[models.Arq]) -> tuple[GivenUpArq, ...]:
-    """What is about to be given up of ``arqs``; from one SELECT."""
+    """What is about to be given up of ``arqs``. One SELECT."""
     handle, deployable, step = models.AttachHandle, models.Deployable, models.Work
     query = (
         sa.select(handle, deployable, step.last_error)
@@ -132,7 +132,7 @@ def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
     handle, deployable, last_error = held or _NOTHING
     step = None
     if handle is not None and (deployable.clean_erases or not handle.missing):
-        if deployable.prepares and arq.state == states.BIND_STARTED:
+        if deployable.prepares and arq.state == models.BIND_STARTED:
             step = "prepare"
         elif deployable.cleans:
             step = "clean"
@@ -215,7 +215,7 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
             )
         devices = list(session.scalars(sa.select(device).where(device.host_id == host.id)))
         given_up = _give_up_devices(session, host, devices, force=force)
-        # Those too whose devices are gone already, but not yet their allocations.
+        # Also providers whose devices are gone already, but not yet their allocations.
         known = session.scalars(sa.select(record.uuid).where(record.host_id == host.id))
         providers = tuple(sorted({*given_up.resource_providers, *known}))
         notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
@@ -225,7 +225,7 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
 
 
 def _lock_host(session: orm.Session, where: sa.ColumnElement[bool]) -> models.Host | None:
-    """The host, whose reports wait until the transaction ends."""
+    """The host, locked: its reports wait until the transaction ends."""
     return session.scalar(sa.select(models.Host).where(where).with_for_update())
 
 
@@ -238,7 +238,7 @@ def _refuse_conductor(session: orm.Session, uuid: str) -> None:
 
 
 def _forget_digest(session: orm.Session, host: models.Host) -> None:
-    """Have the host's next report read in full, and what is left of it in Placement removed."""
+    """Have the host's next report read in full, and its leftovers in Placement removed."""
     host.report_digest = None
     work.want(session, work.PLACEMENT, [host.name])
 
@@ -261,11 +261,11 @@ def _give_up_devices(
         devices=tuple(device.uuid for device in devices),
         resource_providers=tuple(sorted(providers.values())),
     )
-    release.give_up(session, arqs)
+    release.force(session, arqs)
     try:
         _delete_rows(session, host, ids, providers)
     except db_exc.DBReferenceError as exc:
-        # Somebody has been given a handle, or has given an attribute, since we looked.
+        # An ARQ got a handle, or an administrator added an attribute, after these were read.
         raise db.RestartTransaction from exc
     return given_up
 
@@ -281,7 +281,10 @@ def _refuse_serving(arqs: Collection[models.Arq]) -> None:
 
 
 def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
-    """Some cards leave the bus while they are written, and come back before that has ended."""
+    """A card that is being written may have left the bus, and comes back before that ends.
+
+    :raises Conflict: the device is being programmed
+    """
     operation, deployable = models.Operation, models.Deployable
     query = (
         sa.select(operation.uuid)
@@ -302,12 +305,12 @@ def _delete_rows(
 ) -> None:
     left = sa.select(models.Device).where(models.Device.id.in_(devices))
 
-    def told() -> Iterator[notices.Notice]:
-        # Not those that went with the last ARQ that held them: they are announced already.
+    def deleted() -> Iterator[notices.Notice]:
+        # Devices that went with the last ARQ that held them are announced already.
         for device in session.scalars(left):
             yield notices.of_device(notices.DEVICE_DELETED, device, host.node)
 
-    notifications.announce(session, told())
+    notifications.announce(session, deleted())
     handle = models.AttachHandle
     db.delete(session, handle, handle.deployable_id.in_(deployables))
     missing.delete_deployables(session, deployables)

@@ -11,8 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, profiles
-from cyborg.arqs import states
+from cyborg import arq_states, db, errors, notifications, profiles
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
@@ -35,8 +34,8 @@ COLUMNS: dict[str, Any] = {
 }
 _OPTIONS = (orm.joinedload(models.Arq.attach_handle),)
 
-#: Seconds between two looks of a request that waits for binds: the first, and the longest.
-_FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
+#: Seconds between two polls of a request that waits for binds: at first, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @db.retry
@@ -55,7 +54,7 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
                 "uuid": models.new_uuid(),
                 "created_at": models.utcnow(),
                 "project_id": ctx.project_id,
-                "state": states.INITIAL,
+                "state": models.INITIAL,
                 "device_profile_name": profile.name,
                 "device_profile_group_id": group_id,
                 "group": group,
@@ -67,7 +66,7 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
         misses.note_shortage(session, profile.groups, ctx.project_id)
         created = [models.Arq(**row, attach_handle=None) for row in rows]
         notifications.announce(
-            session, (notices.of_arq(notices.ARQ_CREATED, arq, states.INITIAL) for arq in created)
+            session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
         )
     LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
     return created
@@ -92,19 +91,19 @@ def list_arqs(
     only_resolved: bool = False,
     **wanted: str,
 ) -> list[models.Arq]:
-    """The caller's ARQs with their attach handles; those only that have the values ``wanted``.
+    """The caller's ARQs that have the values ``wanted``, with their attach handles.
 
-    From one SELECT; from two where ``only_resolved`` is asked of a part of an instance's ARQs.
+    One SELECT; two if ``only_resolved`` is asked of some of an instance's ARQs.
 
     :raises Unresolved: ``only_resolved`` was asked for an instance that has an undecided ARQ
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
     where = paging.equal(COLUMNS, wanted)
-    # Whoever asks for no others means those that nobody is shown else.
-    visible = _visible(ctx, deleting=wanted.get("state") == states.DELETING)
+    # Deleting ARQs are shown only if they alone are asked for.
+    visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
     instance = wanted.get("instance_uuid")
     if only_resolved and instance is None:
-        where.append(models.Arq.state.in_(states.RESOLVED))
+        where.append(models.Arq.state.in_(arq_states.RESOLVED))
     with db.reader() as session:
         found = paging.fetch(session, visible, COLUMNS, page, where=where, options=_OPTIONS)
         if only_resolved and instance is not None:
@@ -117,11 +116,11 @@ def list_arqs(
 
 
 def refuse_failed(arqs: Iterable[models.Arq]) -> None:
-    """Return where none of an instance's ARQs is BindFailed.
+    """Return if none of an instance's ARQs is BindFailed.
 
     :raises Conflict: one is
     """
-    failed = next((arq for arq in arqs if arq.state == states.BIND_FAILED), None)
+    failed = next((arq for arq in arqs if arq.state == models.BIND_FAILED), None)
     if failed is not None:
         raise errors.Conflict(
             f"ARQ {failed.uuid} of instance {failed.instance_uuid} could not be bound: "
@@ -130,37 +129,37 @@ def refuse_failed(arqs: Iterable[models.Arq]) -> None:
 
 
 def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
-    """Return when no ARQ of an instance is being bound, or one is not to be, or after that time."""
+    """Block until all binds of an instance ended, one failed, or ``seconds`` passed."""
     query = _visible(ctx).with_only_columns(models.Arq.state).distinct()
     query = query.where(models.Arq.instance_uuid == instance)
-    deadline, pause = time.monotonic() + seconds, _FIRST_LOOK
+    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while time.monotonic() < deadline:
         with db.reader() as session:
             found = set(session.scalars(query))
-        if states.BIND_STARTED not in found or states.BIND_FAILED in found:
+        if models.BIND_STARTED not in found or models.BIND_FAILED in found:
             return
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _undecided(arq: models.Arq) -> bool:
-    return arq.state not in states.RESOLVED
+    return arq.state not in arq_states.RESOLVED
 
 
 def _has_undecided(session: orm.Session, ctx: RequestContext, instance: str) -> bool:
     query = _visible(ctx).with_only_columns(models.Arq.id).limit(1)
     query = query.where(models.Arq.instance_uuid == instance)
-    return session.scalar(query.where(models.Arq.state.not_in(states.RESOLVED))) is not None
+    return session.scalar(query.where(models.Arq.state.not_in(arq_states.RESOLVED))) is not None
 
 
 def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[models.Arq]:
-    """What the caller may see: no ARQ whose deletion was answered already, or only such ones."""
-    gone = models.Arq.state == states.DELETING
+    """The ARQs that the caller may see: those that are not Deleting, or only those."""
+    gone = models.Arq.state == models.DELETING
     return sa.select(models.Arq).where(gone if deleting else ~gone, *in_scope(ctx))
 
 
 def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:
-    """The WHERE clauses that keep a caller to its own project."""
+    """The WHERE clauses that limit a caller to its own project."""
     if ctx.project_scope is None:
         return []
     return [models.Arq.project_id == ctx.project_scope]

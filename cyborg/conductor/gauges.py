@@ -19,10 +19,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import db, notifications
-from cyborg.arqs import states
+from cyborg import arq_states, availability, db, notifications
 from cyborg.conductor import service
 from cyborg.db import models
+from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
     state = models.Arq.state
     query = sa.select(state, sa.func.count()).group_by(state)
     found: dict[str, int] = dict(list(session.execute(query)))
-    for name in sorted(states.ALL):
+    for name in sorted(arq_states.ALL):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
 
 
@@ -152,7 +152,10 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
         .join(device, device.id == deployable.device_id)
         .join(
             attribute,
-            sa.and_(attribute.deployable_id == deployable.id, attribute.key == "rc"),
+            sa.and_(
+                attribute.deployable_id == deployable.id,
+                attribute.key == base.RESOURCE_CLASS_KEY,
+            ),
         )
         .outerjoin(arq, arq.attach_handle_id == handle.id)
     )
@@ -160,7 +163,7 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
         "in_use": arq.state.in_(models.SERVING),
         "cleaning": arq.id.is_not(None),
         "unavailable": sa.or_(
-            device.status != "enabled", device.unhealthy.is_not(None), handle.missing
+            ~availability.enabled(), ~availability.healthy(), handle.missing
         ),
         "free": sa.true(),
     }
@@ -172,9 +175,9 @@ def _devices(session: orm.Session) -> Iterator[_Sample]:
     device = models.Device
     conditions = {
         "missing": device.missing.is_(True),
-        "unhealthy": device.unhealthy.is_not(None),
-        "maintaining": device.status != "enabled",
-        "enabled": sa.true(),
+        "unhealthy": ~availability.healthy(),
+        models.MAINTAINING: ~availability.enabled(),
+        models.ENABLED: sa.true(),
     }
     for name, state, count in _by_state(session, sa.select(device.id), device.type, conditions):
         yield "cyborg_devices", (name, state), count

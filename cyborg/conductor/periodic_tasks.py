@@ -14,7 +14,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import errors, liveness
-from cyborg.arqs import instances, orphans
+from cyborg.arqs import orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
 from cyborg.programming import operations
@@ -23,11 +23,11 @@ LOG = logging.getLogger(__name__)
 
 TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     liveness.mark_hosts_down,
-    orphans.expire,
+    orphans.delete_expired,
     audit.take_turns,
-    instances.look,
+    orphans.want_check,
     operations.forget,
-    planner.look,
+    planner.want_due,
 )
 
 

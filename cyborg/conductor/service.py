@@ -9,7 +9,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process, rpc, work
-from cyborg.arqs import binding, host_steps, instances, nova_events
+from cyborg.arqs import binding, host_steps, nova_events, orphans
 from cyborg.conductor import endpoint, heartbeat, notification_sender, periodic_tasks, worker
 from cyborg.function_pools import planner
 from cyborg.placement import sync
@@ -69,10 +69,10 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     """The handler of each kind of work."""
     return {
         work.BIND: binding.bind_instance,
-        work.NOVA_EVENT: functools.partial(nova_events.tell_nova, conf),
+        work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
-        work.INSTANCES: functools.partial(instances.ask_nova, conf),
+        work.INSTANCES: functools.partial(orphans.check_instances, conf),
         work.PROGRAM: functools.partial(executor.run, conf),
-        work.FUNCTION_POOL: functools.partial(planner.see_to, conf),
+        work.FUNCTION_POOL: functools.partial(planner.fill, conf),
         work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
     }

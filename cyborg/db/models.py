@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from oslo_utils import timeutils
 from sqlalchemy import orm
 
-from cyborg import db, program_modes
+from cyborg import db, program_modes, request_groups
 from cyborg.db.types import BigId, JsonText, LongText, Sentence, Timestamp, string
 
-#: The states of an ARQ; how they follow each other is :mod:`cyborg.arqs.states`.
+#: The states of an ARQ; how they follow each other is :mod:`cyborg.arq_states`.
 INITIAL = "Initial"
 BIND_STARTED = "BindStarted"
 BOUND = "Bound"
@@ -31,6 +31,10 @@ DELETING = "Deleting"
 SERVING = frozenset({BIND_STARTED, BOUND})
 
 SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
+
+#: What an administrator says of a device: it may be given out, or it is disabled.
+ENABLED = "enabled"
+MAINTAINING = "maintaining"
 
 
 def new_uuid() -> str:
@@ -127,8 +131,8 @@ class Device(Base):
     model: orm.Mapped[str] = orm.mapped_column(string(255))
     std_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
-    #: ``enabled`` or ``maintaining``.
-    status: orm.Mapped[str] = orm.mapped_column(string(30), default="enabled")
+    #: :data:`ENABLED` or :data:`MAINTAINING`.
+    status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
     #: Why nobody may be given the device, as its driver says; null where nothing is known to ail.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
@@ -299,7 +303,7 @@ class Arq(Base):
 
     uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True)
-    #: One of :mod:`cyborg.arqs.states`; changed by guarded UPDATE only.
+    #: One of :mod:`cyborg.arq_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(30), index=True)
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Snapshot of the profile at creation, so that a profile can be deleted or changed.
@@ -327,6 +331,11 @@ class Arq(Base):
     attach_handle: orm.Mapped[AttachHandle | None] = orm.relationship(
         lazy="raise", back_populates="arq"
     )
+
+    @property
+    def request(self) -> request_groups.RequestGroup:
+        """What it asks for."""
+        return request_groups.RequestGroup.parse(self.group)
 
 
 class ResourceProvider(Base):

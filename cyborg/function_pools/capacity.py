@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: what can be given of deployables that run a function, as function pools count it.
+"""The slots of function pools: how many are free, used or being programmed.
 
 A slot is a free attach handle, as long as its deployable has accelerators left: a card whose two
-handles are one accelerator has one slot. Whatever is asked of all pools is computed by the
-database, in a constant number of statements.
+handles are one accelerator has one slot. The database counts for all pools at once, in a constant
+number of statements.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import availability, db, work
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.programming import operations
 
 _POOL = models.FunctionPool
@@ -26,43 +27,43 @@ _HANDLE, _ARQ, _OPERATION = models.AttachHandle, models.Arq, models.Operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What there is of a pool."""
+    """The slots and deployables of a pool."""
 
-    #: How many slots shall be free: those of the pool, and those that were missed lately.
+    #: How many slots should be free: those of the pool, and those that were missed lately.
     wanted: int
     misses: int = 0
     #: Free slots, slots that ARQs hold, and slots of deployables that are being programmed.
     ready: int = 0
     used: int = 0
     pending: int = 0
-    #: Those of the latter that may take any time.
+    #: Slots among the pending ones whose programming is stalled.
     stalled: int = 0
-    #: Deployables that run the function or are being given it, and those of the latter that are
-    #: not stalled.
+    #: Deployables that run the function or are being programmed with it, and how many of the
+    #: latter are not stalled.
     devices: int = 0
     coming: int = 0
 
     @property
     def surplus(self) -> int:
-        """Free slots that are not wanted: other pools may have them."""
+        """Free slots beyond what is wanted: other pools may have them."""
         return max(0, self.ready - self.wanted)
 
     @property
     def lack(self) -> int:
-        """Slots that are neither free nor soon will be."""
+        """Wanted slots that are neither free now nor soon."""
         return max(0, self.wanted - self.ready - self.pending + self.stalled)
 
 
 def matches(pool: Any) -> sa.ColumnElement[bool]:
-    """Whether a deployable may be of the pool, by its host and its traits."""
+    """The deployable fits the pool by its host and its traits."""
     names = [sa.func.lower(name).like(pool.hosts_like, escape="!") for name in _names()]
     trait, attribute = models.FunctionPoolTrait, models.Attribute
     has = sa.exists().where(
         attribute.deployable_id == _DEPLOYABLE.id,
-        attribute.key.startswith("trait"),
+        attribute.key.startswith(base.TRAIT_PREFIX),
         db.exactly(attribute.value) == trait.trait,
     )
-    # By itself a subquery is correlated with the next query around it only.
+    # By default a subquery is correlated with the next query around it only.
     has = has.correlate_except(attribute)
     lacks = sa.exists().where(trait.pool_id == pool.id, ~has).correlate_except(trait)
     return sa.and_(sa.or_(pool.hosts_like.is_(None), *names), ~lacks)
@@ -73,33 +74,21 @@ def _names() -> tuple[Any, Any]:
 
 
 def runs(pool: Any) -> sa.ColumnElement[bool]:
-    """Whether a deployable runs the pool's function, by the pool's image where it has one."""
+    """The deployable runs the pool's function; written from the pool's image, if it has one."""
     image = sa.or_(pool.image_uuid.is_(None), pool.image_uuid == _DEPLOYABLE.bitstream_id)
     return sa.and_(pool.function_plain == _DEPLOYABLE.function_plain, image)
 
 
-def usable() -> sa.ColumnElement[bool]:
-    """Whether anything of a deployable can be given to anybody."""
-    return sa.and_(
-        _DEVICE.status == "enabled",
-        _DEVICE.unhealthy.is_(None),
-        _DEVICE.missing.is_(False),
-        _DEPLOYABLE.missing.is_(False),
-        _HOST.down.is_(False),
-        _HOST.removed.is_(False),
-    )
-
-
 def is_programmed_now() -> sa.ColumnElement[bool]:
-    """Whether there is an operation on a deployable that has not ended."""
+    """An operation on the deployable has not ended."""
     on_it = sa.exists().where(_OPERATION.active == _DEPLOYABLE.uuid)
     return on_it.correlate_except(_OPERATION)
 
 
 def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
-    """Whether an operation that has not ended is old, and could not go on when it was last tried.
+    """An operation that has not ended is older than that, and its last attempt failed.
 
-    It is not while a conductor is at it. None: nothing is said to be.
+    It is not stalled while a conductor works on it. None: no operation is.
     """
     if patience_ms is None:
         return sa.false()
@@ -116,16 +105,16 @@ def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
 
 
 def size() -> sa.ColumnElement[int]:
-    """The slots of a deployable that nobody has any of, which is grouped with its handles."""
+    """The slots of an unused deployable. The query groups its handles by deployable."""
     number = sa.func.count(_HANDLE.id)
     limit = _DEPLOYABLE.num_accelerators
     return sa.case((number < limit, number), else_=limit)
 
 
 def _free() -> sa.ColumnElement[int]:
-    """The slots of a deployable that are free, which is grouped with its handles and their ARQs.
+    """The free slots of a deployable. The query groups its handles and their ARQs by deployable.
 
-    Each handle that somebody has takes an accelerator.
+    Each handle that an ARQ holds takes an accelerator.
     """
     number = _count_if(sa.and_(_HANDLE.missing.is_(False), _ARQ.id.is_(None)))
     left = _DEPLOYABLE.num_accelerators - _count_if(_ARQ.id.is_not(None))
@@ -133,7 +122,7 @@ def _free() -> sa.ColumnElement[int]:
 
 
 def _used() -> sa.ColumnElement[int]:
-    """The slots of a deployable that ARQs hold, which is grouped likewise.
+    """The slots of a deployable that ARQs hold. The query groups as for :func:`_free`.
 
     A guest may hold several handles that are one accelerator.
     """
@@ -143,13 +132,13 @@ def _used() -> sa.ColumnElement[int]:
 
 
 def _is_ready() -> sa.ColumnElement[bool]:
-    """Whether what is free of a deployable can be given now to those who ask for what it runs."""
-    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), _DEPLOYABLE.in_doubt.is_(False))
-    return sa.and_(usable(), known, ~is_programmed_now())
+    """The free slots of the deployable can be given out now, with the function that it runs."""
+    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~availability.in_doubt())
+    return sa.and_(availability.usable(), known, ~is_programmed_now())
 
 
 def ready_of(functions: Collection[str]) -> sa.Subquery:
-    """How many slots of each function, by its plain form, are free anywhere, if any is there."""
+    """Columns ``function_plain`` and ``slots``: free slots by function, on all hosts together."""
     each = (
         sa.select(_DEPLOYABLE.function_plain, _free().label("slots"))
         .select_from(_DEPLOYABLE)
@@ -171,9 +160,9 @@ def count(
     *,
     patience_ms: int | None = None,
 ) -> dict[int, Counts]:
-    """The counts of pools by their ids. From three SELECTs.
+    """The counts of pools by their ids. Three SELECTs.
 
-    ``patience_ms`` is how long an operation may take before it can be stalled; None: any time.
+    ``patience_ms`` is the age from which an operation can be stalled; None: no operation is.
     """
     ids = [pool.id for pool in pools]
     missed = _misses(session, ids) if ids else {}
@@ -206,7 +195,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
     held = _count_if(_ARQ.id.is_not(None))
-    certain = sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False))
+    certain = sa.and_(availability.usable(), ~availability.in_doubt())
     each = (
         sa.select(
             _POOL.id,
@@ -230,10 +219,10 @@ def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int,
 def _coming(
     session: orm.Session, ids: Collection[int], patience_ms: int | None
 ) -> dict[int, tuple[int, int, int, int]]:
-    """What is being programmed for it, by pool: slots, also stalled; deployables, also those not.
+    """By pool: slots being programmed, those stalled; deployables, those not stalled.
 
-    What cannot be used does not count: it may never end. An operation that waits for Glance or
-    Placement, and has reserved nothing, is not stalled: another one would wait for the same.
+    An unusable deployable does not count, as its operation may never end. An operation that waits
+    for Glance or Placement, and has reserved nothing, is not stalled: another one would wait too.
     """
     for_it = sa.and_(
         _OPERATION.function_id == _POOL.function_id,
@@ -256,7 +245,7 @@ def _coming(
         .join(_HOST, _HOST.id == _DEVICE.host_id)
         .outerjoin(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
-        .where(_POOL.id.in_(ids), usable())
+        .where(_POOL.id.in_(ids), availability.usable())
         .group_by(_POOL.id, _OPERATION.id, _DEPLOYABLE.id)
         .subquery()
     )
@@ -264,7 +253,7 @@ def _coming(
 
 
 def _sums(session: orm.Session, each: sa.Subquery) -> list[list[int]]:
-    """The sums of the other columns by the first one."""
+    """Rows of the first column's value and the sums of the other columns."""
     key, *rest = each.c
     query = sa.select(key, *(sa.func.sum(column) for column in rest)).group_by(key)
     return [[int(value) for value in row] for row in session.execute(query)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Misses: that somebody wanted a slot of a function and there was none.
+"""Misses: a consumer wanted a slot of a function and none was free.
 
-Every pool of the function remembers the miss for a while, and may grow by it.
+Every pool of the function keeps the miss for a while, and may grow by it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, profiles, rpc, work
+from cyborg import db, errors, request_groups, rpc, work
 from cyborg.db import models
 from cyborg.function_pools import capacity
 from cyborg.programming import program
@@ -23,16 +23,15 @@ from cyborg.programming import program
 LOG = logging.getLogger(__name__)
 
 _POOL, _MISS = models.FunctionPool, models.FunctionMiss
-_KEY = "accel:function_id"
 
 
 def note_shortage(
     session: orm.Session, groups: Iterable[Mapping[str, str]], project_id: str | None
 ) -> None:
-    """Record what a project that asks for these groups will find too few free slots for.
+    """Record the slots that are not free now for a project that asks for these groups.
 
-    However often a project comes, the pool remembers the most that it has missed at once. Costs
-    nothing where none of them asks for a function.
+    A pool keeps, for each project, the most that it has missed at once. Costs no query if no group
+    asks for a function.
     """
     needed = _needed(groups)
     if needed:
@@ -54,7 +53,9 @@ def post_of_function(function_id: str) -> list[models.FunctionPool]:
 
 
 def post_of_profile(name: str) -> list[models.FunctionPool]:
-    """Record that what a device profile asks for was missed, whoever may use it; the same.
+    """Record that the slots of a device profile were missed; return the pools that may grow by it.
+
+    The profile may be private to any project.
 
     :raises NotFound: there is no profile of that name
     :raises Invalid: it asks for no function
@@ -67,7 +68,8 @@ def post_of_profile(name: str) -> list[models.FunctionPool]:
     needed = _needed(profile.groups)
     if not needed:
         raise errors.Invalid(
-            f"device_profile_name: no group of device profile {name} has the key {_KEY}."
+            f"device_profile_name: no group of device profile {name} has the key "
+            f"{request_groups.FUNCTION_ID}."
         )
     return _post(needed)
 
@@ -75,9 +77,9 @@ def post_of_profile(name: str) -> list[models.FunctionPool]:
 def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
     """How many slots of each function, in its plain form, are asked for."""
     needed = collections.Counter[str]()
-    for group in groups:
-        if group.get(_KEY):
-            needed[program.plain(group[_KEY])] += profiles.count_accelerators(group)
+    for group in map(request_groups.RequestGroup.parse, groups):
+        if group.function_id:
+            needed[program.plain(group.function_id)] += group.accelerators
     return +needed
 
 

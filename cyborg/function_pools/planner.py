@@ -1,52 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeing to function pools: idle deployables are programmed before anybody asks.
+"""Keeping function pools filled: idle deployables are programmed before anybody asks.
 
-Each look at a pool is one transaction. Where slots lack it locks all pools, so that two that want
-the same deployable do not both count on it, and asks for a few operations; those do the rest, with
-the same guards as any other. Nothing is ever taken back: what is not wanted any more stays
-programmed until another pool, or somebody's bind, needs the deployable.
+Each run for a pool is one transaction. If slots lack it locks all pools, so that two pools that
+want the same deployable do not both count on it, and asks for a few operations. Those do the rest,
+under the same guards as any other. Nothing is reverted: slots that are not wanted any more stay
+programmed until another pool, or a bind, needs the deployable.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import availability, db, errors, work
 from cyborg.db import models
-from cyborg.function_pools import candidates, capacity
+from cyborg.function_pools import capacity
 from cyborg.programming import operations, program
 
 LOG = logging.getLogger(__name__)
 
 _POOL = models.FunctionPool
+_DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
+_HANDLE, _OPERATION = models.AttachHandle, models.Operation
 
-#: Pools that are looked at at once.
+#: Pools that one run of the periodic task marks as due.
 _BATCH = 500
 
+#: Deployables that are considered for one pool at once.
+_CONSIDERED = 100
 
-def look(conf: cfg.ConfigOpts) -> None:
-    """Want each pool to be seen to, once in ``[programming] pool_interval``."""
+#: How the sentence begins on operations that do not go on.
+_STALLED = "Stalled: "
+
+_LARGE = "needed in part by another pool"
+
+
+def want_due(conf: cfg.ConfigOpts) -> None:
+    """Want each pool to be filled, once in ``[programming] pool_interval``."""
     due = _POOL.looked_ms <= db.now_ms() - conf.programming.pool_interval * 1000
     db.change_due(_POOL, due, limit=_BATCH, change=_want)
 
 
-def _want(session: orm.Session, pools: list[program_models.FunctionPool]) -> None:
+def _want(session: orm.Session, pools: list[models.FunctionPool]) -> None:
     _set(session, _POOL.id.in_([pool.id for pool in pools]), looked_ms=db.now_ms())
     work.want(session, work.FUNCTION_POOL, [pool.uuid for pool in pools])
 
 
 def _set(session: orm.Session, which: sa.ColumnElement[bool], **values: object) -> None:
-    """Change what no administrator says, and so not when the pool was changed."""
+    """Change columns that are not the administrator's: ``updated_at`` stays as it is."""
     db.update(session, _POOL, which, updated_at=_POOL.updated_at, **values)
 
 
 @db.retry
-def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    """Ask for the next few operations that bring a pool what it lacks: ``function-pool/<uuid>``."""
+def fill(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Ask for the next operations that a pool needs: the handler of ``function-pool/<uuid>``."""
     with db.writer() as session:
         work.hold(session, claim)
         pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == claim.key))
@@ -57,8 +70,8 @@ def see_to(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         db.delete(session, miss, miss.pool_id == pool.id, old)
         retry_ms = conf.programming.pool_retry * 1000
         found = capacity.count(session, [pool], patience_ms=retry_ms)[pool.id]
-        stall = candidates.stalls(session, pool, retry_ms) if found.ready < found.wanted else None
-        reason = _grow(conf, session, pool, stall) if found.lack else stall
+        stalled = _why_stalled(session, pool, retry_ms) if found.ready < found.wanted else None
+        reason = _grow(conf, session, pool, stalled) if found.lack else stalled
         if reason != pool.reason:
             _set(session, _POOL.id == pool.id, reason=reason)
 
@@ -67,81 +80,257 @@ def _grow(
     conf: cfg.ConfigOpts,
     session: orm.Session,
     pool: models.FunctionPool,
-    stall: str | None,
+    stalled: str | None,
 ) -> str | None:
-    # Whoever records a miss need not wait for this lock.
+    """Ask for operations; return why the pool will still lack slots, or None."""
+    # Recording a miss does not wait for this lock.
     query = sa.select(_POOL).order_by(_POOL.id).with_for_update(key_share=True)
     pools = list(session.scalars(query.execution_options(populate_existing=True)))
     if pool not in pools:
         raise db.RestartTransaction
-    counts = capacity.count(session, pools, patience_ms=conf.programming.pool_retry * 1000)
-    look = _Look(conf, session, pool, counts)
-    if look.must_wait():
-        # Whether there are more to program is looked at when these are.
-        return stall or (None if candidates.STALLED in (pool.reason or "") else pool.reason)
-    return " ".join(filter(None, [look.grow(), stall])) or None
+    retry_ms = conf.programming.pool_retry * 1000
+    counts = capacity.count(session, pools, patience_ms=retry_ms)
+    search = _Search(
+        pool=pool,
+        own=counts[pool.id],
+        surplus={pool_id: found.surplus for pool_id, found in counts.items()},
+        retry_ms=retry_ms,
+    )
+    steps = conf.programming.pool_step
+    if search.own.lack and search.room > 0 and search.own.coming >= steps:
+        # What else can be programmed is examined when these have ended.
+        return stalled or (None if _STALLED in (pool.reason or "") else pool.reason)
+    why_not = _ask_for_operations(session, search, steps) if search.own.lack else None
+    return " ".join(filter(None, [why_not, stalled])) or None
 
 
-class _Look:
-    """One look at a pool that lacks slots."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What is searched: deployables for a pool that lacks slots."""
 
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        session: orm.Session,
-        pool: models.FunctionPool,
-        counts: dict[int, capacity.Counts],
-    ) -> None:
-        self._session = session
-        self._pool = pool
-        self._counts = counts
-        self._search = candidates.Search(
-            pool=pool,
-            lack=counts[pool.id].lack,
-            surplus={pool_id: found.surplus for pool_id, found in counts.items()},
-            retry_ms=conf.programming.pool_retry * 1000,
+    pool: models.FunctionPool
+    own: capacity.Counts
+    #: Slots that each pool can spare, by its id.
+    surplus: Mapping[int, int]
+    #: How long a deployable is left alone after its programming for the pool has failed.
+    retry_ms: int
+
+    @property
+    def room(self) -> int:
+        """How many more deployables the pool may have."""
+        return self.pool.max_devices - self.own.devices
+
+    @property
+    def needy(self) -> list[int]:
+        """The ids of the pools that can spare no slot."""
+        return [pool_id for pool_id, spare in self.surplus.items() if not spare]
+
+
+def _ask_for_operations(session: orm.Session, search: _Search, steps: int) -> str | None:
+    """Ask for operations; return why they do not bring all slots that the pool lacks, or None."""
+    own, most = search.own, search.pool.max_devices
+    if search.room <= 0:
+        return f"It has {own.devices} deployables, and max_devices is {most}."
+    steps -= own.coming
+    chosen = _choose(session, search, min(steps, search.room))
+    given = sum(each.slots for each in chosen if _ask(session, search.pool, each))
+    if given >= own.lack or len(chosen) == steps:
+        return None
+    if len(chosen) == search.room:
+        return f"It will have {most} deployables, which is its max_devices."
+    return _explain(session, search)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A deployable that may be programmed."""
+
+    id: int
+    uuid: str
+    slots: int
+
+
+def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate) -> bool:
+    deployable = operations.lock(session, candidate.uuid)
+    if deployable is None:
+        return False
+    what = program.Program(image_uuid=pool.image_uuid, function_id=pool.function_id)
+    try:
+        operations.request(
+            session,
+            deployable,
+            what,
+            asked_by=f"function pool {pool.name}",
+            pool_uuid=pool.uuid,
         )
-        self._steps = conf.programming.pool_step
+    except (errors.Conflict, errors.NotOffered) as exc:
+        # It was taken before the lock; the next run chooses another.
+        LOG.info("Function pool %s skips deployable %s: %s", pool.name, candidate.uuid, exc)
+        return False
+    return True
 
-    def must_wait(self) -> bool:
-        """Whether as many are being programmed as may be at the same time, and more may follow."""
-        own = self._counts[self._pool.id]
-        has_room = own.devices < self._pool.max_devices
-        return own.lack > 0 and has_room and own.coming >= self._steps
 
-    def grow(self) -> str | None:
-        """Ask for operations; return why they cannot bring all that the pool lacks."""
-        own, most = self._counts[self._pool.id], self._pool.max_devices
-        if not own.lack:
-            return None
-        steps, room = self._steps - own.coming, most - own.devices
-        if room <= 0:
-            return f"It has {own.devices} deployables, and max_devices is {most}."
-        chosen = candidates.choose(self._session, self._search, min(steps, room))
-        given = sum(each.slots for each in chosen if self._ask(each))
-        if given >= own.lack or len(chosen) == steps:
-            return None
-        if len(chosen) == room:
-            return f"It will have {most} deployables, which is its max_devices."
-        return candidates.explain(self._session, self._search)
+def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate]:
+    """The deployables to program for a pool, ``most`` at most, in the order of their ids.
 
-    def _ask(self, candidate: candidates.Candidate) -> bool:
-        deployable = operations.lock(self._session, candidate.uuid)
-        if deployable is None:
-            return False
-        what = program.Program(
-            image_uuid=self._pool.image_uuid, function_id=self._pool.function_id
+    First those that run nothing, then those that run what no pool wants, then those that other
+    pools can spare. Among these, the one first that has the slots that lack and the fewest besides.
+    Two SELECTs.
+    """
+    size, lack = capacity.size(), search.own.lack
+    order = (
+        sa.case((availability.blank(), 0), (~_is_of(search.surplus), 1), else_=2),
+        sa.case((size >= lack, 0), else_=1),
+        sa.func.abs(size - lack),
+        _DEPLOYABLE.id,
+    )
+    query = (
+        _others(search)
+        .with_only_columns(_DEPLOYABLE.id, _DEPLOYABLE.uuid, size)
+        .join(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
+        .where(
+            _DEPLOYABLE.num_accelerators > 0,
+            availability.usable(),
+            ~_is_busy(),
+            ~availability.in_use(),
+            ~_is_of(search.needy),
+            ~_failed(search),
         )
-        try:
-            operations.request(
-                self._session,
-                deployable,
-                what,
-                asked_by=f"function pool {self._pool.name}",
-                pool_uuid=self._pool.uuid,
-            )
-        except (errors.Conflict, errors.NotOffered) as exc:
-            # Somebody was faster than the lock; the next look chooses another.
-            LOG.info("Function pool %s leaves %s: %s", self._pool.name, candidate.uuid, exc)
-            return False
-        return True
+        .group_by(_DEPLOYABLE.id, _DEVICE.id, _HOST.id)
+        .order_by(*order)
+        .limit(_CONSIDERED)
+    )
+    found = [_Candidate(id=row[0], uuid=row[1], slots=row[2]) for row in session.execute(query)]
+    taken = _take(found, _owners(session, found), search, most) if found else []
+    return sorted(taken, key=lambda candidate: candidate.id)
+
+
+def _take(
+    candidates: Iterable[_Candidate],
+    owners: Mapping[int, list[int]],
+    search: _Search,
+    most: int,
+) -> list[_Candidate]:
+    """As many as are needed; none that one of the pools that it belongs to cannot spare."""
+    surplus, taken = dict(search.surplus), list[_Candidate]()
+    lack = search.own.lack
+    for candidate in candidates:
+        if lack <= 0 or len(taken) == most:
+            break
+        of = owners.get(candidate.id, [])
+        if all(surplus[pool_id] >= candidate.slots for pool_id in of):
+            taken.append(candidate)
+            lack -= candidate.slots
+            surplus |= {pool_id: surplus[pool_id] - candidate.slots for pool_id in of}
+    return taken
+
+
+def _owners(session: orm.Session, candidates: Iterable[_Candidate]) -> dict[int, list[int]]:
+    """The pools whose functions deployables run, by the ids of the deployables."""
+    query = (
+        sa.select(_DEPLOYABLE.id, _POOL.id)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_POOL, capacity.runs(_POOL))
+        .where(_DEPLOYABLE.id.in_([each.id for each in candidates]), capacity.matches(_POOL))
+    )
+    owners: dict[int, list[int]] = {}
+    for deployable_id, pool_id in session.execute(query):
+        owners.setdefault(deployable_id, []).append(pool_id)
+    return owners
+
+
+def _explain(session: orm.Session, search: _Search) -> str:
+    """Why no more deployables can be programmed for a pool. Two SELECTs at most."""
+    found: dict[str, sa.ColumnElement[bool]] = {
+        "disabled, unhealthy, missing or on a host that is down": ~availability.usable(),
+        "in use": availability.in_use(),
+        "being programmed": _is_busy(),
+        f"failed in the last {search.retry_ms // 1000} s": _failed(search),
+        "needed by another pool": _is_of(search.needy),
+    }
+    which = sa.case(*((holds, name) for name, holds in found.items()), else_=_LARGE)
+    inner = _others(search).with_only_columns(which.label("why"))
+    # A missing deployable has no accelerators any more.
+    offers = sa.or_(_DEPLOYABLE.num_accelerators > 0, ~availability.usable())
+    inner = inner.where(sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id), offers)
+    each = inner.subquery()
+    query = sa.select(each.c.why, sa.func.count()).group_by(each.c.why).order_by(each.c.why)
+    counts: list[tuple[str, int]] = [(row[0], row[1]) for row in session.execute(query)]
+    if not counts:
+        return "There is no other programmable deployable that matches."
+    said = ", ".join(f"{number} {name}" for name, number in counts)
+    total = sum(number for _, number in counts)
+    sentence = f"No other deployable can be programmed now; of {total} that match: {said}."
+    return " ".join(filter(None, [sentence, _last_error(session, search, dict(counts))]))
+
+
+def _last_error(session: orm.Session, search: _Search, counts: Mapping[str, int]) -> str:
+    if not any(name.startswith("failed") for name in counts):
+        return ""
+    query = (
+        sa.select(_OPERATION.error)
+        .where(_OPERATION.pool_uuid == search.pool.uuid, _OPERATION.state == operations.FAILED)
+        .order_by(_OPERATION.id.desc())
+        .limit(1)
+    )
+    return f"The last failure: {session.scalar(query)}"
+
+
+def _why_stalled(
+    session: orm.Session, pool: models.FunctionPool, patience_ms: int
+) -> str | None:
+    """Why operations of a pool are stalled, or None if none is. One SELECT."""
+    row = models.Work
+    query = (
+        sa.select(row.last_error, sa.func.count().over())
+        .select_from(_OPERATION)
+        .join(row, sa.and_(row.kind == work.PROGRAM, row.key == _OPERATION.active))
+        .where(_OPERATION.pool_uuid == pool.uuid, capacity.is_stalled(patience_ms))
+        .order_by(_OPERATION.id.desc())
+        .limit(1)
+    )
+    found = session.execute(query).one_or_none()
+    if found is None:
+        return None
+    return f"{_STALLED}{found[1]} of those being programmed. The last error: {found[0]}"
+
+
+def _others(search: _Search) -> sa.Select[Any]:
+    """The programmable deployables that match a pool and do not run its function."""
+    return (
+        sa.select(_DEPLOYABLE.id)
+        .select_from(_DEPLOYABLE)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_POOL, _POOL.id == search.pool.id)
+        .where(
+            _DEPLOYABLE.program_mode.is_not(None),
+            capacity.matches(_POOL),
+            sa.func.coalesce(sa.case((capacity.runs(_POOL), 1)), 0) == 0,
+        )
+    )
+
+
+def _is_busy() -> sa.ColumnElement[bool]:
+    return sa.or_(availability.in_doubt(), capacity.is_programmed_now())
+
+
+def _is_of(pool_ids: Iterable[int]) -> sa.ColumnElement[bool]:
+    """The deployable runs the function of one of these pools, and matches it."""
+    pool = orm.aliased(_POOL)
+    of_one = (pool.id.in_(list(pool_ids)), capacity.runs(pool), capacity.matches(pool))
+    return sa.exists().where(*of_one).correlate_except(pool)
+
+
+def _failed(search: _Search) -> sa.ColumnElement[bool]:
+    """Programming the deployable so for the pool has failed less than ``retry_ms`` ago."""
+    image = search.pool.image_uuid
+    return sa.exists().where(
+        _OPERATION.pool_uuid == search.pool.uuid,
+        _OPERATION.deployable_uuid == _DEPLOYABLE.uuid,
+        _OPERATION.function_id == search.pool.function_id,
+        _OPERATION.image_uuid.is_(None) if image is None else _OPERATION.image_uuid == image,
+        _OPERATION.state == operations.FAILED,
+        _OPERATION.ended_ms > db.now_ms() - search.retry_ms,
+    )

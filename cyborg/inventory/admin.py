@@ -21,8 +21,7 @@ from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
-ENABLED = "enabled"
-MAINTAINING = "maintaining"
+ENABLED, MAINTAINING = models.ENABLED, models.MAINTAINING
 
 _STATUS_EVENTS = {ENABLED: notices.DEVICE_ENABLED, MAINTAINING: notices.DEVICE_DISABLED}
 

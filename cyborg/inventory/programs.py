@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cyborg import request_groups
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import program
@@ -84,7 +85,7 @@ def _asks_for(group: Mapping[str, str], row: models.Deployable) -> bool:
     """Whether a group asks for a program, or for the trait of the function recorded of the row."""
     known = (each.value for each in program.traits(row.function_vendor, row.function_id))
     required = any(group.get(f"trait:{trait}") == "required" for trait in known)
-    return required or not program.GROUP_KEYS.keys().isdisjoint(group)
+    return required or not request_groups.PROGRAM_KEYS.isdisjoint(group)
 
 
 def _set_trait(row: models.Deployable, *, known: bool = True) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from cyborg import clients, errors
 from cyborg.placement import tree
+from cyborg.request_groups import RequestGroup
 
 #: 1.23 gives errors a code, 1.26 lets all of an inventory be reserved, 1.37 moves providers.
 _MICROVERSION = "1.37"
@@ -75,21 +76,6 @@ class Listed:
     name: str
     parent_uuid: str | None
     generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestGroup:
-    """What one provider shall have."""
-
-    #: Amounts by resource class.
-    resources: Mapping[str, int]
-    required: frozenset[str]
-    forbidden: frozenset[str]
-
-    @property
-    def traits(self) -> list[str]:
-        """The traits as Placement reads them."""
-        return [*sorted(self.required), *(f"!{name}" for name in sorted(self.forbidden))]
 
 
 @dataclass(slots=True)
@@ -176,8 +162,9 @@ class Client:
             self._ensure("/traits", group.required | group.forbidden)
             amounts = (f"{name}:{amount}" for name, amount in sorted(group.resources.items()))
             query[f"resources_{number}"] = ",".join(amounts)
-            if group.traits:
-                query[f"required_{number}"] = ",".join(group.traits)
+            forbidden = (f"!{name}" for name in sorted(group.forbidden))
+            if traits := [*sorted(group.required), *forbidden]:
+                query[f"required_{number}"] = ",".join(traits)
         found = self._call("GET", "/allocation_candidates", query=query)["allocation_requests"]
         return [
             tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))

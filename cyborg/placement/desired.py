@@ -14,8 +14,9 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import availability, db, work
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.placement import tree
 
 LOG = logging.getLogger(__name__)
@@ -95,12 +96,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             deployable.name,
             deployable.num_accelerators,
             sa.or_(
-                device.status != "enabled",
-                device.unhealthy.is_not(None),
-                device.missing,
-                deployable.missing,
-                deployable.in_doubt,
-                _runs_nothing(),
+                ~availability.offered(), availability.in_doubt(), availability.runs_nothing()
             ),
         )
         .join(device, device.id == deployable.device_id)
@@ -128,16 +124,6 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     return providers
 
 
-def _runs_nothing() -> sa.ColumnElement[bool]:
-    """Whether a deployable has one program for all its handles, and has none yet."""
-    deployable = models.Deployable
-    return sa.and_(
-        deployable.program_mode == models.SINGLE_PROGRAM,
-        deployable.bitstream_id.is_(None),
-        deployable.function_id.is_(None),
-    )
-
-
 def _classes_and_traits(
     session: orm.Session, host_id: int
 ) -> tuple[dict[int, str], dict[int, list[str]]]:
@@ -146,12 +132,18 @@ def _classes_and_traits(
     query = (
         sa.select(attribute.deployable_id, attribute.key, attribute.value)
         .join(models.Deployable, models.Deployable.id == attribute.deployable_id)
-        .where(_on(host_id), sa.or_(attribute.key == "rc", attribute.key.startswith("trait")))
+        .where(
+            _on(host_id),
+            sa.or_(
+                attribute.key == base.RESOURCE_CLASS_KEY,
+                attribute.key.startswith(base.TRAIT_PREFIX),
+            ),
+        )
     )
     classes: dict[int, str] = {}
     traits: dict[int, list[str]] = {}
     for row_id, key, value in session.execute(query):
-        if key == "rc":
+        if key == base.RESOURCE_CLASS_KEY:
             classes[row_id] = value
         else:
             traits.setdefault(row_id, []).append(value)

@@ -375,5 +375,5 @@ def forget(conf: cfg.ConfigOpts) -> None:
         db.change_due(_MODEL, old, limit=_BATCH, change=_delete)
 
 
-def _delete(session: orm.Session, ended: list[program_models.Operation]) -> None:
+def _delete(session: orm.Session, ended: list[models.Operation]) -> None:
     db.delete(session, _MODEL, _MODEL.id.in_([operation.id for operation in ended]))

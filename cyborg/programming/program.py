@@ -4,24 +4,16 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from oslo_utils import uuidutils
-
 from cyborg.db import models
+from cyborg.request_groups import RequestGroup
 
 #: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
 _TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
-#: The keys of a device profile's group that ask for a program, and for what of it.
-GROUP_KEYS = {
-    "accel:bitstream_id": "image_uuid",
-    "accel:function_id": "function_id",
-    "accel:function_name": "function_name",
-}
 
 _WORDS = {
     "image_uuid": "image {}",
@@ -86,12 +78,13 @@ class Program:
         return bool(both) and all(equal.values())
 
 
-def of_group(group: Mapping[str, str]) -> Program:
-    """The program that a group of a device profile asks for; empty where it asks for none."""
-    given = {name: group[key] for key, name in GROUP_KEYS.items() if group.get(key)}
-    if "image_uuid" in given and uuidutils.is_uuid_like(given["image_uuid"]):
-        given["image_uuid"] = str(uuid.UUID(given["image_uuid"]))
-    return Program(**given)
+def of_group(group: RequestGroup) -> Program:
+    """The program that a request group asks for; empty if it asks for none."""
+    return Program(
+        image_uuid=group.image_uuid,
+        function_id=group.function_id,
+        function_name=group.function_name,
+    )
 
 
 def of_operation(operation: models.Operation) -> Program:

@@ -28,7 +28,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
     """
     handlers = {
         work.BIND: binding.bind_instance,
-        work.NOVA_EVENT: lambda claim: nova_events.tell_nova(conf, claim),
+        work.NOVA_EVENT: lambda claim: nova_events.send(conf, claim),
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
     }
     done: list[str] = []

@@ -90,7 +90,7 @@ class Fpgas:
     def look(self) -> list[str]:
         """Look at the pools that are to be looked at; the deployables now being programmed."""
         while claim := work.claim(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
-            planner.see_to(self.conf, claim)
+            planner.fill(self.conf, claim)
             work.finish(claim)
         return sorted(self._active())
 
@@ -99,7 +99,7 @@ class Fpgas:
         with db.writer() as session:
             row = models.FunctionPool
             db.update(session, row, looked_ms=0, updated_at=row.updated_at)
-        planner.look(self.conf)
+        planner.want_due(self.conf)
         return self.look()
 
     def _active(self) -> dict[str, models.Operation]:

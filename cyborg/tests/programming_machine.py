@@ -307,7 +307,7 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def let_time_pass(self) -> None:
         self.cloud.let_time_pass()
-        planner.look(self.cloud.conf)
+        planner.want_due(self.cloud.conf)
         self._go_on(works=True)
 
     @stateful.precondition(lambda self: self.steps > 4)

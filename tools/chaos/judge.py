@@ -12,7 +12,6 @@ from guests import Crowd
 from ledger import Ledger, improper_steps, read_steps
 
 from cyborg import db
-from cyborg.arqs import states
 from cyborg.db import models
 
 #: Seconds after the last restart in which every ARQ is final.
@@ -23,7 +22,7 @@ _POLL = 0.2
 #: Seconds after which it is worth knowing what it was that took them.
 _LONG = 10.0
 
-_FINAL = (states.INITIAL, states.UNBOUND, states.BOUND, states.BIND_FAILED)
+_FINAL = (models.INITIAL, models.UNBOUND, models.BOUND, models.BIND_FAILED)
 
 
 class Judge:
@@ -111,7 +110,7 @@ class Judge:
         unknown = {arq: state for arq, _, state in rows if arq not in known}
         for arq, state in unknown.items():
             # One that a killed API did not live to announce.
-            if state != states.INITIAL:
+            if state != models.INITIAL:
                 yield f"ARQ {arq} is {state}, and no guest has it."
         self._ledger.counts["ARQs whose making was never answered"] = len(unknown)
 

@@ -15,7 +15,7 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.schemas import accelerator_requests as schemas
 from cyborg.api.schemas import fields, given_up
-from cyborg.arqs import binding, release, removal, service, states
+from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
 from cyborg.policies import arq as policies
 
@@ -35,8 +35,8 @@ class AcceleratorRequests(Resource):
         wanted, page = pages.read(request, given)
         if request.version >= versions.REGULAR:
             _choose_projects(request, wanted)
-        if wanted.get("state") == states.DELETING and not request.caller.is_admin:
-            raise errors.Forbidden(f"state={states.DELETING} is for administrators.")
+        if wanted.get("state") == models.DELETING and not request.caller.is_admin:
+            raise errors.Forbidden(f"state={models.DELETING} is for administrators.")
         if "instance" in wanted:
             wanted["instance_uuid"] = wanted.pop("instance")
         only_resolved = wanted.pop("bind_state", None) is not None
@@ -126,7 +126,7 @@ def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -
     Nova asks once, then waits for events alone. None reaches it while it unshelves a server,
     which has no host until its accelerators are bound.
     """
-    waits = any(arq.state == states.BIND_STARTED for arq in found)
+    waits = any(arq.state == models.BIND_STARTED for arq in found)
     if not waits or not request.bind_waiters.acquire(blocking=False):
         return False
     try:
@@ -147,7 +147,7 @@ def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:
 
 def _view(request: Request, arq: models.Arq) -> dict[str, Any]:
     # A handle is taken before its host step is done, and shown only when the guest may use it.
-    handle = arq.attach_handle if arq.state == states.BOUND else None
+    handle = arq.attach_handle if arq.state == models.BOUND else None
     regular = request.version >= versions.REGULAR
     state_reason = {"state_reason": arq.state_reason} if regular else {}
     return {

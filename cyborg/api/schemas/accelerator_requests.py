@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from cyborg import arq_states
 from cyborg.api import arguments, declare, versions
 from cyborg.api.schemas import fields
-from cyborg.arqs import service, states
+from cyborg.arqs import service
+from cyborg.db import models
 
-_STATE: fields.Schema = {"enum": sorted(states.ALL - {states.DELETING})}
+_STATE: fields.Schema = {"enum": sorted(arq_states.ALL - {models.DELETING})}
 #: From 2.6 an administrator may ask for those whose deletion waits for their host.
-_ANY_STATE: fields.Schema = {"enum": sorted(states.ALL)}
+_ANY_STATE: fields.Schema = {"enum": sorted(arq_states.ALL)}
 _STATE_REASON = {"state_reason": fields.TEXT_OR_NULL}
 _REST = {
     "device_profile_name": fields.TEXT,

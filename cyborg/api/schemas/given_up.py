@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from cyborg import arq_states
 from cyborg.api.schemas import fields
-from cyborg.arqs import states
 
 _ARQ = fields.shown(
     "GivenUpRequest",
     uuid=fields.UUID,
-    state={"enum": sorted(states.ALL)},
+    state={"enum": sorted(arq_states.ALL)},
     project_id=fields.TEXT_OR_NULL,
     instance_uuid=fields.UUID_OR_NULL,
     hostname=fields.TEXT_OR_NULL,

@@ -167,7 +167,7 @@ def test_those_who_wait_leave_threads_to_others(clock: Clock, get: Get, instance
     clock.meanwhile = meanwhile
     get(f"instance={instance}")
     # At the first wait, of which the other one has not made another.
-    assert others == [[models.BIND_STARTED] * 2, [str(service._FIRST_LOOK)]]
+    assert others == [[models.BIND_STARTED] * 2, [str(service._FIRST_PAUSE)]]
 
     before = clock.now
     get(f"instance={instance}")

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, rpc, work
+from cyborg import arq_states, context, db, rpc, work
 from cyborg.arqs import binding, host_steps, release, service
 from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
@@ -94,8 +94,9 @@ def test_a_reason_is_kept_whatever_the_driver_quotes(
     hosts.apply(hosts.card())
     (uuid,) = boots.arqs(ctx)
     boots.bind(ctx, [uuid], models.new_uuid())
+    end = arq_states.BindEnd(service.get_arq(ctx, uuid), "firmware: \0 \udcff")
     with db.writer() as session:
-        assert binding.fail(session, uuid, "firmware: \0 \udcff")
+        assert arq_states.end_binds(session, [end])
     assert service.get_arq(ctx, uuid).state_reason == "firmware: \\x00 \\udcff"
 
 

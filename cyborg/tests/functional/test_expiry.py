@@ -37,12 +37,12 @@ def test_what_nobody_binds_is_deleted(
     let_days_pass()
     young = boots.arqs(ctx)
     conf.set_override("arq_expiry", 0, group="conductor")
-    orphans.expire(conf)
+    orphans.delete_expired(conf)
     assert set(old) <= boots.states(ctx).keys()
 
     conf.clear_override("arq_expiry", group="conductor")
     for _ in range(2):
-        orphans.expire(conf)
+        orphans.delete_expired(conf)
 
     assert boots.states(ctx).keys() == {bound, unbound, *young}
     told = [record.message for record in caplog.records if record.name == orphans.__name__]
@@ -57,12 +57,12 @@ def test_what_is_being_bound_right_now_is_left(
     let_days_pass()
     if conf.database.connection.startswith("sqlite"):
         boots.bind(ctx, [arq], models.new_uuid())
-        orphans.expire(conf)
+        orphans.delete_expired(conf)
     else:
         # The transaction of a PATCH, as far as it has got.
         with db.writer() as session:
             release.lock_arqs(session, ctx, [arq])
-            orphans.expire(conf)
+            orphans.delete_expired(conf)
         boots.bind(ctx, [arq], models.new_uuid())
     assert boots.states(ctx) == {arq: models.BIND_STARTED}
     with pytest.raises(errors.NotFound):
@@ -86,6 +86,6 @@ def test_one_transaction_deletes_a_bounded_number(
         )
     left = []
     for _ in range(2):
-        orphans.expire(conf)
+        orphans.delete_expired(conf)
         left.append(len(boots.states(ctx)))
     assert left == [1, 0]

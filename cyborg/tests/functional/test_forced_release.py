@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, work
+from cyborg import arq_states, db, errors, work
 from cyborg.arqs import binding, release, removal, service
 from cyborg.arqs.removal import GivenUp
 from cyborg.db import models
@@ -53,7 +53,7 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     with db.writer() as session:
         started = models.Arq.uuid == failed
         db.update(session, models.Arq, started, state=models.BIND_STARTED)
-        binding.fail(session, failed, "made up")
+        arq_states.enter(session, models.BIND_FAILED, started, state_reason="made up")
         work.want(session, work.HOST_STEP, session.scalars(sa.select(models.AttachHandle.uuid)))
     _, preparing = cloud.boot("c")
     cloud.go_down()

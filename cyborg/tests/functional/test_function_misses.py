@@ -130,7 +130,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
         claim = work.claim("test", 60.0, [work.FUNCTION_POOL])
         assert claim is not None
         with count_sql() as counter:
-            planner.see_to(cloud.conf, claim)
+            planner.fill(cloud.conf, claim)
         work.finish(claim)
         return len(counter.statements)
 
@@ -143,9 +143,9 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
 
 
 def test_where_nothing_is_due_one_select_tells(cloud: Fpgas, count_sql: Counting) -> None:
-    assert planner.look in periodic_tasks.TASKS
+    assert planner.want_due in periodic_tasks.TASKS
     cloud.pool()
-    planner.look(cloud.conf)
+    planner.want_due(cloud.conf)
     with count_sql() as counter:
-        planner.look(cloud.conf)
+        planner.want_due(cloud.conf)
     assert len(counter.matching("SELECT")) == len(counter.statements) == 1

@@ -146,7 +146,7 @@ def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Ho
         early = models.Operation.asked_ms - 300_000
         db.update(session, models.Operation, asked_ms=early)
         db.update(session, models.FunctionPool, looked_ms=0)
-    planner.look(fpgas.conf)
+    planner.want_due(fpgas.conf)
     while fpgas.do_one([work.FUNCTION_POOL]):
         pass
     assert pools.get_pool(uuid).row.reason == (

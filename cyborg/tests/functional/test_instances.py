@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import context, db, nova, work
-from cyborg.arqs import instances, service
+from cyborg.arqs import orphans, service
 from cyborg.db import models
 from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -48,10 +48,10 @@ def claim() -> work.Claim | None:
 
 def look(conf: cfg.ConfigOpts) -> bool:
     """Do what a conductor does on its own; False where it asks for nothing."""
-    instances.look(conf)
+    orphans.want_check(conf)
     claimed = claim()
     if claimed is not None:
-        instances.ask_nova(conf, claimed)
+        orphans.check_instances(conf, claimed)
         assert work.finish(claimed)
     return claimed is not None
 
@@ -158,11 +158,11 @@ def test_silence_says_nothing(
     sink.stop()
     for _ in range(3):
         let_the_grace_pass(conf)
-        instances.look(conf)
+        orphans.want_check(conf)
         claimed = claim()
         assert claimed is not None
         with pytest.raises(ka_exc.ConnectFailure):
-            instances.ask_nova(conf, claimed)
+            orphans.check_instances(conf, claimed)
         work.finish(claimed)
     assert holders() == {instance: models.BIND_STARTED}
 
@@ -179,11 +179,11 @@ def test_silence_about_one_instance_holds_up_no_other(
     look(conf)
     sink.silent = {silent}
     let_the_grace_pass(conf)
-    instances.look(conf)
+    orphans.want_check(conf)
     claimed = claim()
     assert claimed is not None
     with pytest.raises(ka_exc.ConnectFailure):
-        instances.ask_nova(conf, claimed)
+        orphans.check_instances(conf, claimed)
     work.finish(claimed)
     look(conf)
     assert holders() == {silent: models.BOUND}
@@ -249,13 +249,13 @@ def test_each_instance_is_asked_for_once_in_an_interval_by_one_conductor(
     with db.writer() as session:
         session.execute(sa.insert(models.Arq), rows)
     with futures.ThreadPoolExecutor() as pool:
-        for _ in pool.map(instances.look, [conf] * 8):
+        for _ in pool.map(orphans.want_check, [conf] * 8):
             pass
     only = claim()
     assert only is not None
     assert claim() is None
-    instances.look(conf)
-    instances.ask_nova(conf, only)
+    orphans.want_check(conf)
+    orphans.check_instances(conf, only)
     assert work.finish(only)
 
     assert not look(conf)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import consistency, context, db, notifications, work
-from cyborg.arqs import instances
+from cyborg.arqs import orphans
 from cyborg.db import models
 from cyborg.function_pools import pools
 from cyborg.tests import boots, engine, hosts
@@ -121,7 +121,7 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
 
 def test_work_that_is_about_the_whole_cloud_is_no_orphan(arq: str) -> None:
     """It waits for long where the message broker is down, or Nova lets nobody look."""
-    _want(work.INSTANCES, instances.KEY)
+    _want(work.INSTANCES, orphans.KEY)
     _want(notifications.KIND, notifications.KEY)
     assert consistency.orphans() == []
 

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of an accelerator request: the table of permitted changes, and the changes.
+
+Every change of state is an UPDATE whose WHERE clause holds :func:`predecessors` of the new state,
+and whose row count is checked: of two processes that want the change only one can win.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, metrics, notifications, work
+from cyborg.db import models
+from cyborg.db.models import (
+    BIND_FAILED,
+    BIND_STARTED,
+    BOUND,
+    DELETING,
+    INITIAL,
+    UNBOUND,
+)
+from cyborg.notifications import notices
+
+LOG = logging.getLogger(__name__)
+
+ALL = frozenset({INITIAL, BIND_STARTED, BOUND, BIND_FAILED, UNBOUND, DELETING})
+
+#: State to the states that may follow it.
+TRANSITIONS: dict[str, frozenset[str]] = {
+    INITIAL: frozenset({BIND_STARTED, UNBOUND, DELETING}),
+    BIND_STARTED: frozenset({BOUND, BIND_FAILED, UNBOUND, DELETING}),
+    BOUND: frozenset({UNBOUND, DELETING}),
+    BIND_FAILED: frozenset({UNBOUND, DELETING}),
+    UNBOUND: frozenset({BIND_STARTED, UNBOUND, DELETING}),
+    DELETING: frozenset({DELETING}),
+}
+
+#: What Nova takes as decided; a Deleting ARQ counts as failed there.
+RESOLVED = frozenset({BOUND, BIND_FAILED, DELETING})
+
+_EVENTS = {BOUND: notices.ARQ_BOUND, BIND_FAILED: notices.ARQ_BIND_FAILED}
+
+
+def predecessors(state: str) -> frozenset[str]:
+    """The states from which ``state`` may be entered."""
+    return frozenset(old for old, new in TRANSITIONS.items() if state in new)
+
+
+def enter(
+    session: orm.Session, state: str, *where: sa.ColumnElement[bool], **values: Any
+) -> int:
+    """Bring ARQs that meet ``where`` into ``state`` if the table permits it; return how many.
+
+    ``values`` are other columns to set.
+    """
+    permitted = models.Arq.state.in_(predecessors(state))
+    return db.update(session, models.Arq, permitted, *where, state=state, **values)
+
+
+class BindEnd(NamedTuple):
+    """The end of the bind of ``arq``, whose row is as it was loaded before.
+
+    A bind with a ``reason`` has failed.
+    """
+
+    arq: models.Arq
+    reason: str | None = None
+    handle: notices.Handle | None = None
+
+    @property
+    def state(self) -> str:
+        """The state that the ARQ enters."""
+        return BOUND if self.reason is None else BIND_FAILED
+
+
+def end_binds(
+    session: orm.Session, ends: Sequence[BindEnd], now_ms: int | None = None, **values: Any
+) -> bool:
+    """Make the ARQs whose bind failed BindFailed; announce and measure all ends; want Nova's event.
+
+    The caller has made those without a reason Bound, with their handles. ``now_ms`` is the
+    database's clock, if the caller has read it. ``values`` are other columns of the failed ARQs.
+
+    False if one of the failed ARQs is not BindStarted any more: the caller must roll back then,
+    unless it was the only one.
+    """
+    failed: dict[str, list[models.Arq]] = {}
+    for end in ends:
+        if end.reason is not None:
+            failed.setdefault(end.reason, []).append(end.arq)
+    for reason, arqs in failed.items():
+        ids = [arq.id for arq in arqs]
+        values["state_reason"] = reason
+        if enter(session, BIND_FAILED, models.Arq.id.in_(ids), **values) < len(ids):
+            return False
+        # %r: a driver's words may hold what no log file can.
+        LOG.warning("ARQs %s are BindFailed: %r", [arq.uuid for arq in arqs], reason)
+    notifications.announce(
+        session,
+        (
+            notices.of_arq(
+                _EVENTS[end.state], end.arq, end.state, reason=end.reason, handle=end.handle
+            )
+            for end in ends
+        ),
+    )
+    clock = session.execute(sa.select(db.now_ms())).scalar_one() if now_ms is None else now_ms
+    db.after_commit(session, lambda: _measure(ends, clock))
+    instances = {end.arq.instance_uuid for end in ends}
+    work.want(session, work.NOVA_EVENT, [instance for instance in instances if instance])
+    return True
+
+
+def _measure(ends: Sequence[BindEnd], now_ms: int) -> None:
+    for end in ends:
+        metrics.bind_ended(
+            bound=end.reason is None, started_ms=end.arq.bind_started_ms, now_ms=now_ms
+        )
+
+
+def restart_clocks(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:
+    """Start the deadline of the BindStarted ARQs that meet ``where`` again.
+
+    Time during which the broker is down does not count against the host.
+    """
+    undecided = models.Arq.state == BIND_STARTED
+    db.update(session, models.Arq, undecided, *where, bind_started_ms=db.now_ms())

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a deployable can serve a request group: its resource class, its traits, its program.
+
+A function ``why_…`` returns the end of a sentence for whoever asked, or None if nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+from oslo_utils import uuidutils
+from sqlalchemy import orm
+
+from cyborg import availability
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.programming import program
+from cyborg.request_groups import REQUIRED, RequestGroup
+
+
+def read_providers(session: orm.Session, uuids: Collection[str]) -> dict[str, models.Deployable]:
+    """Deployables by the uuids of their providers, with all that is judged here. One SELECT."""
+    device = models.Deployable.device
+    query = (
+        sa.select(models.Deployable)
+        .join(device)
+        .join(models.Device.host)
+        .options(
+            orm.contains_eager(device).contains_eager(models.Device.host),
+            orm.joinedload(models.Deployable.attributes),
+        )
+        .where(models.Deployable.rp_uuid.in_(uuids))
+    )
+    return {found.rp_uuid: found for found in session.scalars(query).unique()}
+
+
+def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    """Why the deployable cannot be asked for: as it is now, or as it will be when it is bound."""
+    if group.image_uuid is not None and not uuidutils.is_uuid_like(group.image_uuid):
+        return f"accel:bitstream_id {group.image_uuid} is no UUID of an image"
+    has = traits(deployable)
+    return (
+        _why_other_class(group, deployable)
+        or _why_other_traits(group.traits, has, has)
+        or why_no_match_when_bound(group, deployable)
+    )
+
+
+def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    """Why the deployable does not fit the group once it is programmed for it, if it must be.
+
+    Programming brings the trait of its function. A forbidden trait must not be there now either.
+    """
+    has = traits(deployable)
+    then = has
+    if needs_programming(group, deployable):
+        old = {each.value for each in deployable.attributes if each.key == program.TRAIT_KEY}
+        then = (has - old) | _brought(group, deployable.function_vendor)
+    return _why_other_class(group, deployable) or _why_other_traits(group.traits, has, then)
+
+
+def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    """Why a programmed deployable lacks the function's trait that the group requires."""
+    if deployable.program_mode is None or not serves(group, deployable):
+        return None
+    asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
+    has = traits(deployable)
+    return _why_other_traits(asked, has, has)
+
+
+def why_not_now(
+    group: RequestGroup,
+    deployable: models.Deployable,
+    coming: Mapping[str, program.Program] | None = None,
+) -> str | None:
+    """Why the deployable's program forbids to give out a handle for the group now.
+
+    ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
+    """
+    what = program.of_group(group)
+    if deployable.in_doubt:
+        its = (coming or {}).get(deployable.uuid, program.Program())
+        return None if what and what.is_part_of(its) else "being programmed"
+    if what and deployable.program_mode is None:
+        return f"not programmable, and not known to run {what}"
+    if lacks_program(group, deployable):
+        return "not programmed yet"
+    return None
+
+
+def why_not_given(
+    group: RequestGroup,
+    deployable: models.Deployable | None,
+    coming: Mapping[str, program.Program],
+) -> str | None:
+    """Why no handle of the provider can be given out now, although the bind was accepted.
+
+    A device that was disabled since then still serves the bind, as an administrator who disables it
+    looks after the present requests. An unhealthy one would fail its guest.
+    """
+    if deployable is None or deployable.missing:
+        return "gone from its host"
+    if deployable.device.unhealthy is not None:
+        return f"unhealthy: {deployable.device.unhealthy}"
+    return why_not_now(group, deployable, coming)
+
+
+def lacks_program(group: RequestGroup, deployable: models.Deployable) -> bool:
+    """Whether the deployable must be programmed, and the group does not say with what."""
+    return availability.does_run_nothing(deployable) and not program.of_group(group)
+
+
+def needs_programming(group: RequestGroup, deployable: models.Deployable) -> bool:
+    """Whether the deployable does not run what the group asks for."""
+    what = program.of_group(group)
+    return bool(what) and not what.is_run_by(deployable)
+
+
+def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
+    """Whether the deployable runs what the group asks for, for certain."""
+    lacks = lacks_program(group, deployable) or needs_programming(group, deployable)
+    return not lacks and not deployable.in_doubt
+
+
+def traits(deployable: models.Deployable) -> set[str]:
+    """The traits of a deployable that is loaded with its attributes."""
+    attributes = deployable.attributes
+    return {each.value for each in attributes if each.key.startswith(base.TRAIT_PREFIX)}
+
+
+def _brought(group: RequestGroup, vendor: str) -> set[str]:
+    """The function's traits after programming; if the function is not known, any that is asked."""
+    if group.function_id is not None:
+        return {program.function_trait(vendor, group.function_id)}
+    return {name for name in group.traits if program.is_function_trait(name)}
+
+
+def _why_other_class(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    attributes = deployable.attributes
+    classes = {each.value for each in attributes if each.key == base.RESOURCE_CLASS_KEY}
+    if classes.isdisjoint(group.resources):
+        return f"it offers {', '.join(sorted(classes))}, not {', '.join(sorted(group.resources))}"
+    return None
+
+
+def _why_other_traits(
+    asked: Mapping[str, str], has: Collection[str], then: Collection[str]
+) -> str | None:
+    for trait, how in asked.items():
+        if how != REQUIRED:
+            if trait in has:
+                return f"trait {trait} is {how}"
+        elif trait not in then:
+            goes = ", which goes with what it runs now" if trait in has else ""
+            return f"trait {trait} is {how}{goes}"
+    return None

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be given out: usable, in use, in doubt, runs nothing; each rule in one place.
+
+The conditions are SQL on ``models.Host``, ``models.Device`` and ``models.Deployable``, which the
+query around them must join. A rule that judges loaded rows too has its Python form beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg.db import models
+
+_HOST, _DEVICE, _DEPLOYABLE = models.Host, models.Device, models.Deployable
+
+
+def enabled() -> sa.ColumnElement[bool]:
+    """The administrator has not disabled the device."""
+    return _DEVICE.status == models.ENABLED
+
+
+def healthy() -> sa.ColumnElement[bool]:
+    """The driver reports no fault of the device."""
+    return _DEVICE.unhealthy.is_(None)
+
+
+def offered() -> sa.ColumnElement[bool]:
+    """The device is enabled and healthy, and the host has shown it and the deployable last."""
+    present = (_DEVICE.missing.is_(False), _DEPLOYABLE.missing.is_(False))
+    return sa.and_(enabled(), healthy(), *present)
+
+
+def is_offered(deployable: models.Deployable) -> bool:
+    """:func:`offered` for a row with its device; a deployable of a missing device is missing."""
+    device = deployable.device
+    return (
+        device.status == models.ENABLED and device.unhealthy is None and not deployable.missing
+    )
+
+
+def usable() -> sa.ColumnElement[bool]:
+    """The deployable is offered, and its host is up and not removed."""
+    return sa.and_(offered(), _HOST.down.is_(False), _HOST.removed.is_(False))
+
+
+def in_doubt() -> sa.ColumnElement[bool]:
+    """The deployable is being written, or has lost what guests use."""
+    return _DEPLOYABLE.in_doubt.is_(True)
+
+
+def blank() -> sa.ColumnElement[bool]:
+    """The deployable is not known to run any program."""
+    return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
+
+
+def runs_nothing() -> sa.ColumnElement[bool]:
+    """The deployable must be programmed before anybody can use it: one program for all handles."""
+    return sa.and_(_DEPLOYABLE.program_mode == models.SINGLE_PROGRAM, blank())
+
+
+def does_run_nothing(deployable: models.Deployable) -> bool:
+    """:func:`runs_nothing` for a row."""
+    known = deployable.bitstream_id or deployable.function_id
+    return deployable.program_mode == models.SINGLE_PROGRAM and not known
+
+
+def in_use() -> sa.ColumnElement[bool]:
+    """An ARQ uses the deployable, see :func:`users`."""
+    return sa.or_(*(uses.correlate(_DEPLOYABLE).exists() for uses in _uses(_DEPLOYABLE)))
+
+
+def users(deployable_ids: Collection[int]) -> sa.Subquery:
+    """Which ARQs use which of the deployables: columns ``deployable_id`` and ``arq_id``.
+
+    An ARQ uses a deployable if it holds one of its handles, or is being bound to its provider. A
+    missing deployable of the same device counts as well: it may be the same part of the device
+    under its former name.
+    """
+    row = orm.aliased(_DEPLOYABLE)
+    # An OR in place of the UNION would read all ARQs.
+    holding, binding = (
+        uses.add_columns(row.id.label("deployable_id")).where(row.id.in_(deployable_ids))
+        for uses in _uses(row)
+    )
+    return sa.union(holding, binding).subquery()
+
+
+def _uses(row: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The ARQs that hold a handle of the deployable ``row``; those that are being bound to it."""
+    part, arq = orm.aliased(_DEPLOYABLE), orm.aliased(models.Arq)
+    handle = orm.aliased(models.AttachHandle)
+    same = sa.and_(
+        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
+    )
+    of_part = sa.select(arq.id.label("arq_id")).select_from(part).where(same)
+    holding = of_part.join(handle, handle.deployable_id == part.id).join(
+        arq, arq.attach_handle_id == handle.id
+    )
+    binding = of_part.join(arq, arq.device_rp_uuid == part.rp_uuid).where(
+        arq.state == models.BIND_STARTED
+    )
+    return holding, binding

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request groups of device profiles: the flat map of strings, parsed in one place."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oslo_utils import uuidutils
+
+#: What keys begin with, before a colon: the amount of a resource class, and a trait.
+RESOURCES = "resources"
+TRAIT = "trait"
+#: The values of a trait.
+REQUIRED = "required"
+FORBIDDEN = "forbidden"
+
+#: Keys that ask for a program.
+BITSTREAM_ID = "accel:bitstream_id"
+FUNCTION_ID = "accel:function_id"
+FUNCTION_NAME = "accel:function_name"
+PROGRAM_KEYS = frozenset({BITSTREAM_ID, FUNCTION_ID, FUNCTION_NAME})
+#: Keys that sort allocation candidates and exclude none.
+PREFERRED_FUNCTION = "accel:preferred_function"
+PREFERRED_TRAIT = "accel:preferred_trait"
+
+#: A Xilinx card has two functions, and a guest needs both.
+_TWO_HANDLES = ("CUSTOM_FPGA_XILINX", "FPGA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestGroup:
+    """What one group asks for. A field is None or empty if the group has no such key."""
+
+    #: Amount by resource class.
+    resources: Mapping[str, int]
+    #: ``required`` or ``forbidden`` by trait, in the group's order.
+    traits: Mapping[str, str]
+    image_uuid: str | None = None
+    function_id: str | None = None
+    function_name: str | None = None
+    preferred_function: str | None = None
+    preferred_traits: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, group: Mapping[str, str]) -> RequestGroup:
+        """The group as a device profile or an ARQ stores it."""
+        named: dict[str, dict[str, str]] = {RESOURCES: {}, TRAIT: {}}
+        for key, value in group.items():
+            kind, _, name = key.partition(":")
+            if kind in named:
+                named[kind][name] = value
+        preferred = (name.strip() for name in group.get(PREFERRED_TRAIT, "").split(","))
+        return cls(
+            resources={name: int(amount) for name, amount in named[RESOURCES].items()},
+            traits=named[TRAIT],
+            image_uuid=_image_uuid(group.get(BITSTREAM_ID)),
+            function_id=group.get(FUNCTION_ID) or None,
+            function_name=group.get(FUNCTION_NAME) or None,
+            preferred_function=group.get(PREFERRED_FUNCTION) or None,
+            preferred_traits=frozenset(preferred) - {""},
+        )
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The traits that a provider must have."""
+        return frozenset(name for name, how in self.traits.items() if how == REQUIRED)
+
+    @property
+    def forbidden(self) -> frozenset[str]:
+        """The traits that a provider must not have."""
+        return frozenset(name for name, how in self.traits.items() if how == FORBIDDEN)
+
+    @property
+    def accelerators(self) -> int:
+        """How many accelerators it asks for, however many ARQs that makes."""
+        return sum(self.resources.values())
+
+    @property
+    def arqs(self) -> int:
+        """How many ARQs are made of it."""
+        trait, resource_class = _TWO_HANDLES
+        twice = self.resources.get(resource_class, 0) if trait in self.required else 0
+        return self.accelerators + twice
+
+
+def _image_uuid(value: str | None) -> str | None:
+    """In the form in which UUIDs are stored; a text that is no UUID as it is."""
+    if value and uuidutils.is_uuid_like(value):
+        return str(uuid.UUID(value))
+    return value or None
