@@ -108,6 +108,7 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
 def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     """Delete locked ARQs; one whose handle needs a host step is Deleting, and hidden, till then."""
     held = _held(session, arqs)
+    _want_events_of_others(session, arqs)
     stepped = _begin_steps(session, arqs, held)
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
@@ -133,6 +134,7 @@ _NO_BINDING = {
 def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     """Make locked ARQs Unbound; a handle that needs a host step stays attached until it is done."""
     held = _held(session, arqs)
+    _want_events_of_others(session, arqs)
     stepped = _begin_steps(session, arqs, held)
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
@@ -145,6 +147,25 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
         LOG.info("ARQ %s is Unbound", arq.uuid)
+
+
+def _want_events_of_others(session: orm.Session, leaving: Collection[models.Arq]) -> None:
+    """Have the remaining ARQs of an instance sent to Nova, if they waited for one that leaves it.
+
+    Nothing is sent while one of an instance's ARQs is BindStarted, see :mod:`.nova_events`.
+    """
+    instances = {
+        arq.instance_uuid
+        for arq in leaving
+        if arq.state == models.BIND_STARTED and arq.instance_uuid
+    }
+    if instances:
+        query = sa.select(models.Arq.instance_uuid).where(
+            models.Arq.instance_uuid.in_(instances),
+            models.Arq.id.not_in([arq.id for arq in leaving]),
+        )
+        others = session.scalars(query.distinct())
+        work.want(session, work.NOVA_EVENT, [instance for instance in others if instance])
 
 
 def _announce(
@@ -237,8 +258,7 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
     visible = [arq for arq in deleted if arq.state != models.DELETING]
     _announce(session, notices.ARQ_DELETED, visible, models.DELETING, held)
-    undecided = {arq.instance_uuid for arq in visible if arq.state == models.BIND_STARTED}
-    work.want(session, work.NOVA_EVENT, {instance for instance in undecided if instance})
+    _want_events_of_others(session, visible)
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, db
-from cyborg.arqs import release
+from cyborg import context, db, rpc
+from cyborg.arqs import binding, release, removal
 from cyborg.db import models
+from cyborg.inventory.changes import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 
@@ -78,3 +79,51 @@ def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(
     engine.make_due()
     engine.drain(conf)
     assert engine.pending() == {}
+
+
+@pytest.mark.parametrize("leave", ["delete", "unbind", "force"])
+def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    sink: NovaSink,
+    monkeypatch: pytest.MonkeyPatch,
+    leave: str,
+) -> None:
+    def nobody_answers(*_arguments: object) -> None:
+        raise rpc.HostUnreachable("the agent does not answer")
+
+    monkeypatch.setattr(rpc, "run_host_step", nobody_answers)
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8), prepares=True))
+    bound, undecided = boots.arqs(ctx, 2)
+    instance, slow = models.new_uuid(), provider_uuid("host-1_b")
+    targets = {
+        bound: boots.target(instance),
+        undecided: boots.target(instance, device_rp_uuid=slow),
+    }
+    binding.request_changes(ctx, targets, [])
+    engine.drain(conf)
+    assert boots.states(ctx) == {bound: models.BOUND, undecided: models.BIND_STARTED}
+    assert sink.requests == []
+
+    if leave == "delete":
+        release.delete_arqs(ctx, [undecided])
+    elif leave == "unbind":
+        binding.request_changes(ctx, {}, [undecided])
+    else:
+        removal.release_arq(ctx, undecided, force=True)
+    engine.drain(conf)
+
+    ((event,),) = sink.requests
+    assert (event["server_uuid"], event["tag"], event["status"]) == (instance, bound, "completed")
+
+
+def test_the_last_arqs_of_an_instance_leave_without_an_event(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card("a"))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, 2), instance)
+    release.delete_instance_arqs(ctx, instance)
+    assert f"nova-event/{instance}" not in engine.pending()
+    engine.drain(conf)
+    assert sink.requests == []
