@@ -16,19 +16,10 @@ from sqlalchemy import orm
 
 from cyborg import db, metrics, notifications, work
 from cyborg.db import models
-from cyborg.db.models import (
-    BIND_FAILED,
-    BIND_STARTED,
-    BOUND,
-    DELETING,
-    INITIAL,
-    UNBOUND,
-)
+from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, DELETING, INITIAL, UNBOUND
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
-
-ALL = frozenset({INITIAL, BIND_STARTED, BOUND, BIND_FAILED, UNBOUND, DELETING})
 
 #: State to the states that may follow it.
 TRANSITIONS: dict[str, frozenset[str]] = {
@@ -39,6 +30,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     UNBOUND: frozenset({BIND_STARTED, UNBOUND, DELETING}),
     DELETING: frozenset({DELETING}),
 }
+
+ALL = frozenset(TRANSITIONS)
 
 #: What Nova takes as decided; a Deleting ARQ counts as failed there.
 RESOLVED = frozenset({BOUND, BIND_FAILED, DELETING})

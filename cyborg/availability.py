@@ -58,7 +58,7 @@ def blank() -> sa.ColumnElement[bool]:
 
 
 def runs_nothing() -> sa.ColumnElement[bool]:
-    """The deployable must be programmed before anybody can use it: one program for all handles."""
+    """The deployable must be programmed before use: one program serves all handles."""
     return sa.and_(_DEPLOYABLE.program_mode == models.SINGLE_PROGRAM, blank())
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requests: states, creation, binding, and what Nova is told."""
+"""Accelerator requests: creation, binding, release, and events for Nova."""

@@ -84,11 +84,11 @@ def _read(handle_uuid: str) -> _Situation | None:
             models.Host.report_started,
             db.now_ms(),
         )
-        .join(handle, handle.id == arq.attach_handle_id)
-        .join(models.Deployable, models.Deployable.id == handle.deployable_id)
-        .join(models.Device, models.Device.id == models.Deployable.device_id)
-        .join(models.ControlPath, models.ControlPath.device_id == models.Device.id)
-        .join(models.Host, models.Host.id == models.Device.host_id)
+        .join(arq.attach_handle)
+        .join(handle.deployable)
+        .join(models.Deployable.device)
+        .join(models.Device.control_path)
+        .join(models.Device.host)
         .where(handle.uuid == handle_uuid)
         .options(orm.selectinload(models.Deployable.attributes))
     )

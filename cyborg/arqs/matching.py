@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a deployable can serve a request group: its resource class, its traits, its program.
 
-A function ``why_…`` returns the end of a sentence for whoever asked, or None if nothing is wrong.
+A function ``why_…`` returns the reason as the end of a sentence, or None if there is none.
 """
 
 from __future__ import annotations

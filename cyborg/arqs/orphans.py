@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes ARQs that nobody deletes: those never bound, and those of instances that Nova deleted.
+"""Deletes orphaned ARQs: those never bound, and those of instances that Nova has deleted.
 
 Nova deletes an instance's ARQs, but its request may get lost. Each ARQ keeps when Nova was last
 asked for its instance, and since when Nova does not know the instance. So the grace period

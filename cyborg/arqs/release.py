@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Giving attach handles back: unbind, delete, and what follows when the host has cleaned one.
+"""Releasing attach handles: unbind, delete, and the end of cleaning.
 
-A handle that needs no step on its host is free in the transaction that releases it. One that does
-stays attached to its ARQ, and so cannot be given out, until the step is done.
+A handle that needs no host step is free in the transaction that releases it. One that does stays
+attached to its ARQ, and so cannot be given out, until the step is done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """An attach handle that an ARQ holds, and what its release takes."""
+    """An attach handle that an ARQ holds, and what its release needs."""
 
     id: int
     uuid: str
@@ -63,7 +63,7 @@ def refuse_unknown(uuids: Collection[str]) -> None:
 
 
 def delete_arqs(ctx: RequestContext, uuids: Collection[str]) -> None:
-    """Delete ARQs for good; those that exist are deleted even if others are unknown.
+    """Delete ARQs; those that exist are deleted even if others are unknown.
 
     :raises Forbidden: an ARQ belongs to an instance and there is no service token
     :raises NotFound: some of them do not exist, or not for this caller
@@ -185,11 +185,12 @@ def _announce(
 
 
 def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
-    """The handles of ``arqs`` by ARQ id, locked: a report that finds one gone waits for us."""
+    """The handles of ``arqs`` by ARQ id, locked: a report that misses one waits for the caller."""
     handle_ids = {arq.attach_handle_id: arq.id for arq in arqs if arq.attach_handle_id}
     if not handle_ids:
         return {}
-    handle, deployable, host = models.AttachHandle, models.Deployable, models.Host
+    handle, deployable = models.AttachHandle, models.Deployable
+    device, host = models.Device, models.Host
     locked: dict[int, Any] = {
         row.id: row
         for row in session.execute(
@@ -201,21 +202,14 @@ def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
     }
     facts: Any = session.execute(
         sa.select(
-            handle.id,
-            models.Device.uuid,
-            deployable.prepares,
-            deployable.cleans,
-            host.id,
-            host.name,
+            handle.id, device.uuid, deployable.prepares, deployable.cleans, host.id, host.name
         )
-        .join(deployable, deployable.id == handle.deployable_id)
-        .join(models.Device, models.Device.id == deployable.device_id)
-        .join(host, host.id == models.Device.host_id)
+        .join(handle.deployable)
+        .join(deployable.device)
+        .join(device.host)
         .where(handle.id.in_(handle_ids))
     )
-    return {
-        handle_ids[fact[0]]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts
-    }
+    return {handle_ids[fact[0]]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts}
 
 
 def _begin_steps(
@@ -230,7 +224,7 @@ def _begin_steps(
 
 
 def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
-    """Whether the handle must be cleaned first, or may be in the middle of being prepared."""
+    """Whether the handle must be cleaned first, or may be being prepared at present."""
     if handle is None:
         return False
     return handle.cleans or (handle.prepares and arq.state == models.BIND_STARTED)
@@ -238,7 +232,7 @@ def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
 
 def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
     gone = {handle.host_id: handle.host_name for handle in released if handle.missing}
-    # Before the rest, since the lock on these rows serialises those who discard.
+    # First, because the lock on these rows serialises the callers of discard().
     work.want(session, work.PLACEMENT, gone.values())
     for host_id in sorted(gone):
         missing.discard(session, host_id)
@@ -272,4 +266,4 @@ def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
         db.update(session, models.Arq, models.Arq.id == arq.id, attach_handle_id=None)
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
-    LOG.info("ARQ %s has given its attach handle back (%s)", arq.uuid, arq.state)
+    LOG.info("ARQ %s has released its attach handle (%s)", arq.uuid, arq.state)

@@ -36,7 +36,7 @@ class GivenUpArq:
     hostname: str | None
     device_rp_uuid: str | None
     attach_handle_uuid: str | None
-    #: ``prepare``, ``clean``, or None where none was due.
+    #: ``prepare``, ``clean``, or None if no step was due.
     host_step: str | None
     #: Why the step failed so far, if it was tried.
     last_error: str | None
@@ -106,8 +106,8 @@ def _host_of(arq: models.Arq) -> sa.Select[models.Host]:
     return (
         sa.select(models.Host)
         .join(models.Device, models.Device.host_id == models.Host.id)
-        .join(models.Deployable, models.Deployable.device_id == models.Device.id)
-        .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
+        .join(models.Device.deployables)
+        .join(models.Deployable.attach_handles)
         .where(models.AttachHandle.id == arq.attach_handle_id)
     )
 

@@ -49,7 +49,7 @@ class Counts:
         return max(0, self.ready - self.wanted)
 
     @property
-    def lack(self) -> int:
+    def shortage(self) -> int:
         """Wanted slots that are neither free now nor soon."""
         return max(0, self.wanted - self.ready - self.pending + self.stalled)
 
@@ -142,8 +142,8 @@ def ready_of(functions: Collection[str]) -> sa.Subquery:
     each = (
         sa.select(_DEPLOYABLE.function_plain, _free().label("slots"))
         .select_from(_DEPLOYABLE)
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
         .join(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_DEPLOYABLE.function_plain.in_(functions), _is_ready())
@@ -205,8 +205,8 @@ def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int,
         )
         .select_from(_POOL)
         .join(_DEPLOYABLE, runs(_POOL))
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
         .join(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_POOL.id.in_(ids), matches(_POOL))
@@ -241,8 +241,8 @@ def _coming(
         .select_from(_POOL)
         .join(_OPERATION, _OPERATION.pool_uuid == _POOL.uuid)
         .join(_DEPLOYABLE, _DEPLOYABLE.uuid == _OPERATION.active)
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
         .outerjoin(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_POOL.id.in_(ids), availability.usable())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeping function pools filled: idle deployables are programmed before anybody asks.
+"""Keeps function pools filled: idle deployables are programmed before a consumer asks.
 
-Each run for a pool is one transaction. If slots lack it locks all pools, so that two pools that
-want the same deployable do not both count on it, and asks for a few operations. Those do the rest,
-under the same guards as any other. Nothing is reverted: slots that are not wanted any more stay
-programmed until another pool, or a bind, needs the deployable.
+Each run for a pool is one transaction. If slots are short it locks all pools, so that two pools
+that want the same deployable do not both count on it, and asks for a few operations. Those do the
+rest, under the same guards as any other. Nothing is reverted: slots that are not wanted any more
+stay programmed until another pool, or a bind, needs the deployable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def fill(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         retry_ms = conf.programming.pool_retry * 1000
         found = capacity.count(session, [pool], patience_ms=retry_ms)[pool.id]
         stalled = _why_stalled(session, pool, retry_ms) if found.ready < found.wanted else None
-        reason = _grow(conf, session, pool, stalled) if found.lack else stalled
+        reason = _grow(conf, session, pool, stalled) if found.shortage else stalled
         if reason != pool.reason:
             _set(session, _POOL.id == pool.id, reason=reason)
 
@@ -82,7 +82,7 @@ def _grow(
     pool: models.FunctionPool,
     stalled: str | None,
 ) -> str | None:
-    """Ask for operations; return why the pool will still lack slots, or None."""
+    """Ask for operations; return why the pool will still be short of slots."""
     # Recording a miss does not wait for this lock.
     query = sa.select(_POOL).order_by(_POOL.id).with_for_update(key_share=True)
     pools = list(session.scalars(query.execution_options(populate_existing=True)))
@@ -97,16 +97,16 @@ def _grow(
         retry_ms=retry_ms,
     )
     steps = conf.programming.pool_step
-    if search.own.lack and search.room > 0 and search.own.coming >= steps:
+    if search.own.shortage and search.room > 0 and search.own.coming >= steps:
         # What else can be programmed is examined when these have ended.
         return stalled or (None if _STALLED in (pool.reason or "") else pool.reason)
-    why_not = _ask_for_operations(session, search, steps) if search.own.lack else None
+    why_not = _ask_for_operations(session, search, steps) if search.own.shortage else None
     return " ".join(filter(None, [why_not, stalled])) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """What is searched: deployables for a pool that lacks slots."""
+    """A search for deployables to program for a pool that is short of slots."""
 
     pool: models.FunctionPool
     own: capacity.Counts
@@ -127,14 +127,14 @@ class _Search:
 
 
 def _ask_for_operations(session: orm.Session, search: _Search, steps: int) -> str | None:
-    """Ask for operations; return why they do not bring all slots that the pool lacks, or None."""
+    """Ask for operations; return why they do not end the shortage, or None."""
     own, most = search.own, search.pool.max_devices
     if search.room <= 0:
         return f"It has {own.devices} deployables, and max_devices is {most}."
     steps -= own.coming
     chosen = _choose(session, search, min(steps, search.room))
     given = sum(each.slots for each in chosen if _ask(session, search.pool, each))
-    if given >= own.lack or len(chosen) == steps:
+    if given >= own.shortage or len(chosen) == steps:
         return None
     if len(chosen) == search.room:
         return f"It will have {most} deployables, which is its max_devices."
@@ -174,14 +174,14 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
     """The deployables to program for a pool, ``most`` at most, in the order of their ids.
 
     First those that run nothing, then those that run what no pool wants, then those that other
-    pools can spare. Among these, the one first that has the slots that lack and the fewest besides.
+    pools can spare. Among these, first the one that ends the shortage with the fewest slots.
     Two SELECTs.
     """
-    size, lack = capacity.size(), search.own.lack
+    size, shortage = capacity.size(), search.own.shortage
     order = (
         sa.case((availability.blank(), 0), (~_is_of(search.surplus), 1), else_=2),
-        sa.case((size >= lack, 0), else_=1),
-        sa.func.abs(size - lack),
+        sa.case((size >= shortage, 0), else_=1),
+        sa.func.abs(size - shortage),
         _DEPLOYABLE.id,
     )
     query = (
@@ -213,14 +213,14 @@ def _take(
 ) -> list[_Candidate]:
     """As many as are needed; none that one of the pools that it belongs to cannot spare."""
     surplus, taken = dict(search.surplus), list[_Candidate]()
-    lack = search.own.lack
+    shortage = search.own.shortage
     for candidate in candidates:
-        if lack <= 0 or len(taken) == most:
+        if shortage <= 0 or len(taken) == most:
             break
         of = owners.get(candidate.id, [])
         if all(surplus[pool_id] >= candidate.slots for pool_id in of):
             taken.append(candidate)
-            lack -= candidate.slots
+            shortage -= candidate.slots
             surplus |= {pool_id: surplus[pool_id] - candidate.slots for pool_id in of}
     return taken
 
@@ -229,8 +229,8 @@ def _owners(session: orm.Session, candidates: Iterable[_Candidate]) -> dict[int,
     """The pools whose functions deployables run, by the ids of the deployables."""
     query = (
         sa.select(_DEPLOYABLE.id, _POOL.id)
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
         .join(_POOL, capacity.runs(_POOL))
         .where(_DEPLOYABLE.id.in_([each.id for each in candidates]), capacity.matches(_POOL))
     )
@@ -301,8 +301,8 @@ def _others(search: _Search) -> sa.Select[Any]:
     return (
         sa.select(_DEPLOYABLE.id)
         .select_from(_DEPLOYABLE)
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .join(_HOST, _HOST.id == _DEVICE.host_id)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
         .join(_POOL, _POOL.id == search.pool.id)
         .where(
             _DEPLOYABLE.program_mode.is_not(None),

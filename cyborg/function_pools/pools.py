@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function pools as administrators see them: wishes, stored with what there is of each."""
+"""Function pools as administrators see them: create, get, list, replace and delete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLUMNS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What an administrator says of a pool."""
+    """What an administrator sets of a pool."""
 
     name: str
     description: str | None
@@ -49,7 +49,7 @@ class Spec:
     max_devices: int
 
     def columns(self) -> dict[str, Any]:
-        """The columns of the row, but for the traits."""
+        """The columns of the row, without the traits."""
         return {
             "name": self.name,
             "description": self.description,
@@ -65,26 +65,26 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool and what there is of it."""
+    """A pool and its counts."""
 
     row: models.FunctionPool
     counts: capacity.Counts
 
     @property
     def uuid(self) -> str:
-        """The pool's."""
+        """The uuid of the pool."""
         return self.row.uuid
 
 
 def _like(pattern: str) -> str:
-    """The operand of LIKE for texts that match when ``*`` is anything."""
+    """The operand of LIKE, with escape ``!``, for a pattern in which ``*`` matches any text."""
     for special in "!%_":
         pattern = pattern.replace(special, f"!{special}")
     return pattern.lower().replace("*", "%")
 
 
 def list_pools(page: paging.Page = paging.ALL, **narrowed: str) -> list[Pool]:
-    """Pools; those only that have the values ``narrowed``. From five SELECTs.
+    """The pools that have the values ``narrowed``. Five SELECTs.
 
     :raises Invalid: pools cannot be sorted by that key, or the marker is none
     """
@@ -121,9 +121,9 @@ def _counted(session: orm.Session, rows: list[models.FunctionPool]) -> list[Pool
 
 
 def create_pool(spec: Spec) -> Pool:
-    """Store a pool, which conductors see to from now on.
+    """Store a pool, which conductors keep filled from now on.
 
-    :raises Conflict: there is one of that name
+    :raises Conflict: a pool has that name
     """
     uuid = models.new_uuid()
     _create(spec, uuid)
@@ -141,15 +141,15 @@ def _create(spec: Spec, uuid: str) -> None:
             session.add(_MODEL(uuid=uuid, **spec.columns(), traits=traits))
             work.want(session, work.FUNCTION_POOL, [uuid])
     except db_exc.DBDuplicateEntry as exc:
-        # Somebody was faster; the next attempt says so.
+        # Another request was faster; the next attempt refuses the name.
         raise db.RestartTransaction from exc
 
 
 def replace_pool(uuid: str, spec: Spec) -> Pool:
-    """Let a pool be another one. What is programmed is left as it is.
+    """Replace all fields of a pool. Deployables that are programmed stay as they are.
 
-    :raises NotFound: there is none of that uuid
-    :raises Conflict: there is another of that name
+    :raises NotFound: there is no pool of that uuid
+    :raises Conflict: another pool has that name
     """
     _replace(uuid, spec)
     LOG.info("Replaced function pool %s (%s)", spec.name, uuid)
@@ -181,7 +181,7 @@ def _replace(uuid: str, spec: Spec) -> None:
 
 @db.retry
 def delete_pool(uuid: str) -> None:
-    """Forget a pool. What is programmed is left as it is, and what is being programmed goes on.
+    """Delete a pool. Programmed deployables stay as they are, and running operations go on.
 
     :raises NotFound: there is none
     """

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, glance, rpc, work
+from cyborg import arq_states, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.programming import guard, image_match, operations, program, record
 
@@ -391,9 +391,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
 @db.retry
 def restart_clocks(claim: work.Claim) -> None:
     """Time during which the broker is down does not count against the host in any bind."""
-    arq = models.Arq
     with db.writer() as session:
         deployable = operations.lock(session, claim.key)
         if deployable is not None:
-            waiting = (arq.device_rp_uuid == deployable.rp_uuid, arq.state == models.BIND_STARTED)
-            db.update(session, arq, *waiting, bind_started_ms=db.now_ms())
+            arq_states.restart_clocks(session, models.Arq.device_rp_uuid == deployable.rp_uuid)
