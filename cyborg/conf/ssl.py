@@ -8,7 +8,7 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt("key_file", help="PEM file with the certificate's private key."),
     cfg.StrOpt(
         "ca_file",
-        help="PEM file with the certificates of the authorities that sign clients' certificates. If "
-        "unset, clients need no certificate.",
+        help="PEM file with the certificates of the authorities that sign clients' certificates. "
+        "If unset, clients need no certificate.",
     ),
 ]

@@ -57,7 +57,7 @@ def _legacy() -> list[policy.RuleDefault]:
         policy.RuleDefault(
             "admin_or_owner", f"{ADMIN} or {owner}", "Administrator, or any role in the project."
         ),
-        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Administrator or the same user."),
+        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Administrator or that user."),
         policy.RuleDefault("default", ADMIN, "Applies to a rule that is not defined."),
     ]
 
