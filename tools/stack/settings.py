@@ -136,6 +136,7 @@ class Settings:
             {
                 "DEFAULT": {"public_endpoint": self._known.url("keystone")},
                 "database": {"connection": self._database.format("keystone")},
+                "fernet_receipts": {"key_repository": keys["fernet-keys"]},
                 "fernet_tokens": {"key_repository": keys["fernet-keys"]},
                 "credential": {"key_repository": keys["credential-keys"]},
                 "identity": {"password_hash_rounds": 4},
