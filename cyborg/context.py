@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request context: who asks, and what the policy lets that caller do."""
+"""The request context: who the caller is, and what the policy permits to that caller."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from cyborg import errors, policy
 
 
 class RequestContext(oslo_context.RequestContext):
-    """Identity of one request together with the enforcer that judges it."""
+    """The caller of one request, together with the policy enforcer."""
 
     def __init__(self, *, enforcer: policy.Enforcer, **identity: Any) -> None:
-        # Without a value given, oslo.context asks check_is_admin.
+        # With None, oslo.context calls check_is_admin.
         super().__init__(is_admin=None, **identity)
         self._enforcer = enforcer
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Return when ``rule`` permits the caller to act on ``target``.
+        """Return if ``rule`` permits the caller to act on ``target``, by default its own project.
 
-        Without a target the caller's own project is meant: from what others own the caller is
-        kept by :attr:`project_scope`.
+        It is :attr:`project_scope` that keeps a caller from the objects of other projects.
 
         :raises Forbidden: the rule does not permit it
         """
@@ -31,7 +30,7 @@ class RequestContext(oslo_context.RequestContext):
         self._enforcer.authorize(rule, own if target is None else target, self.to_policy_values())
 
     def may(self, rule: str) -> bool:
-        """Whether ``rule`` permits the caller what is the whole cloud's."""
+        """Whether ``rule`` permits the caller to act on objects that belong to no project."""
         try:
             self.authorize(rule)
         except errors.Forbidden:
@@ -39,30 +38,30 @@ class RequestContext(oslo_context.RequestContext):
         return True
 
     def check_is_admin(self) -> bool:
-        """Whether the caller administers the cloud and so acts on every project's objects."""
+        """Whether the caller administers the cloud, and so acts on the objects of every project."""
         return self._enforcer.is_admin(self.to_policy_values())
 
     @property
     def project_scope(self) -> str | None:
-        """The project whose objects the caller may see and change; None means every project's."""
+        """The project whose objects the caller may see and change; None for all projects."""
         if self.is_admin:
             return None
-        # A caller without a project must not become one without bounds.
+        # A caller without a project must not become one for all projects.
         return self.project_id or ""
 
     @property
     def has_service_token(self) -> bool:
-        """Whether another service vouches for the request, as binding needs."""
+        """Whether the request carries another service's token, as binding requires."""
         return self._enforcer.is_service(self.service_roles)
 
 
 def from_environ(environ: Mapping[str, Any], enforcer: policy.Enforcer) -> RequestContext:
-    """The context that the headers set by keystonemiddleware describe."""
+    """The context from the headers that keystonemiddleware sets."""
     return RequestContext.from_environ(dict(environ), enforcer=enforcer)
 
 
 def admin(enforcer: policy.Enforcer, *, project_id: str) -> RequestContext:
-    """An administrator of every role who acts in ``project_id`` with a service token."""
+    """An administrator with every role in ``project_id``, and with a service token."""
     return RequestContext(
         enforcer=enforcer,
         user_id="admin",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error tree. Each class knows the HTTP code its instances are answered with."""
+"""The errors that Cyborg raises; each class has the HTTP status of its answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import http
 
 
 class CyborgError(Exception):
-    """Base of every error that Cyborg raises on purpose.
+    """Base class of every error that Cyborg raises on purpose.
 
-    The message is shown to the caller: it names the field or object and the remedy, and never
-    holds SQL, a traceback or another project's data.
+    The caller sees the message: it names the field or object and what to do, and never contains
+    SQL, a traceback or another project's data.
     """
 
     code: int = http.HTTPStatus.INTERNAL_SERVER_ERROR
@@ -21,7 +21,7 @@ class CyborgError(Exception):
 
 
 class Invalid(CyborgError):
-    """The request is wrong in itself."""
+    """The request is invalid."""
 
     code = http.HTTPStatus.BAD_REQUEST
 
@@ -45,25 +45,25 @@ class Forbidden(CyborgError):
 
 
 class NotFound(CyborgError):
-    """The object does not exist, or not for this caller."""
+    """The object does not exist, or this caller may not see it."""
 
     code = http.HTTPStatus.NOT_FOUND
 
     @classmethod
     def of(cls, kind: str, **key: str) -> NotFound:
-        """The error for ``kind`` looked up by one key, worded as clients expect it."""
+        """The error for an object of ``kind`` looked up by one key, worded as clients expect it."""
         ((field, value),) = key.items()
         return cls(f"{kind} not found with {field}={value}")
 
 
 class NotAcceptable(CyborgError):
-    """The microversion asked for is not served, or too old for this feature."""
+    """The requested microversion is not supported, or too old for this feature."""
 
     code = http.HTTPStatus.NOT_ACCEPTABLE
 
 
 class Conflict(CyborgError):
-    """The request is sound but the object's present state forbids it."""
+    """The request is valid, but the object's present state does not permit it."""
 
     code = http.HTTPStatus.CONFLICT
 
@@ -75,18 +75,18 @@ class Unresolved(CyborgError):
 
 
 class HostFailed(CyborgError):
-    """A host was asked to do what the request needs, and could not."""
+    """A host failed to carry out what the request needs."""
 
     code = http.HTTPStatus.BAD_GATEWAY
 
 
 class NotOffered(CyborgError):
-    """The request is sound, and nothing here can carry it out."""
+    """The request is valid, but this cloud cannot carry it out."""
 
     code = http.HTTPStatus.NOT_IMPLEMENTED
 
 
 class ServiceUnavailable(CyborgError):
-    """A part that the request needs is down; trying again later may succeed."""
+    """Something that the request needs is down; a later attempt may succeed."""
 
     code = http.HTTPStatus.SERVICE_UNAVAILABLE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what: one enforcer an application, made from its configuration."""
+"""Policy enforcement: one enforcer per application, made from its configuration."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LOG = logging.getLogger(__name__)
 
 
 class UnreadableRules(Exception):
-    """The operator's policy file cannot be understood."""
+    """The operator's policy file cannot be read."""
 
 
 class Enforcer:
-    """Decides by the default rules and the operator's policy file, which is read again on change.
+    """Enforces the default rules and the operator's policy file, which it reads again on change.
 
-    The defaults are the strict ones. They have no deprecated predecessors, so
-    ``[oslo_policy] enforce_new_defaults`` changes nothing.
+    The defaults are upstream's new ones. No rule has a deprecated one, so
+    ``[oslo_policy] enforce_new_defaults`` has no effect.
 
-    :raises UnreadableRules: the file is broken; broken later, the rules stay as they were
+    :raises UnreadableRules: the file cannot be read. If that happens later, the last rules stay
     """
 
     def __init__(self, conf: cfg.ConfigOpts, *, service_token_roles: Collection[str]) -> None:
@@ -40,14 +40,14 @@ class Enforcer:
         try:
             self._enforcer.load_rules()
         except Exception as exc:
-            # YAML's errors, and all that comes of rules that are lists, numbers and so on.
+            # Errors of the YAML parser, or of rules that are lists, numbers and so on.
             path = self._enforcer.policy_path
             raise UnreadableRules(f"Policy file {path} cannot be read: {exc}") from exc
 
     def authorize(
         self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]
     ) -> None:
-        """Return when ``rule`` permits it.
+        """Return if ``rule`` permits it.
 
         :raises Forbidden: it does not, or the token is not scoped to a project
         """
@@ -55,13 +55,13 @@ class Enforcer:
             raise errors.Forbidden(f"Access was denied to the following resource: {rule}")
 
     def is_admin(self, credentials: Mapping[str, Any]) -> bool:
-        """Whether the caller administers the cloud and so acts on every project's objects."""
+        """Whether the caller administers the cloud, and so acts on the objects of every project."""
         return self._permits(base.IS_ADMIN, credentials, credentials)
 
     def _permits(
         self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]
     ) -> bool:
-        # oslo.policy takes a token without any scope for one of a project.
+        # oslo.policy treats a token without a scope like one for a project.
         if not credentials.get("project_id"):
             return False
         self._read_again_if_changed()
@@ -70,12 +70,12 @@ class Enforcer:
         except policy.InvalidScope:
             return False
         except Exception:
-            # A rule that refers to itself, a server of rules that does not answer.
-            LOG.exception("Policy rule %s cannot be decided, so it refuses", rule)
+            # For example a rule that refers to itself, or whose HTTP server does not answer.
+            LOG.exception("Policy rule %s cannot be evaluated, so access is denied", rule)
             return False
 
     def _read_again_if_changed(self) -> None:
-        # While one thread reads, the others would judge by half of the rules.
+        # Without the lock other threads would use half of the rules while one thread reads them.
         with self._reading:
             try:
                 self._enforcer.load_rules()
@@ -83,5 +83,5 @@ class Enforcer:
                 LOG.exception("The policy file cannot be read; the rules stay as they were")
 
     def is_service(self, roles: Collection[str]) -> bool:
-        """Whether a service token with these roles speaks for another service."""
+        """Whether a service token with these roles is another service's."""
         return not self._service_token_roles.isdisjoint(roles)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: what a group of requests may say, and the stored profiles themselves.
+"""Device profiles: their request groups, and how they are created, listed, changed and deleted.
 
-A profile touches nothing outside the database, and accelerator requests keep a copy of what they
-need of it; so this is plain create, read, update and delete. A private profile exists for the
-projects it is shared with and for administrators only.
+Nothing outside the database depends on a profile, as accelerator requests keep a copy of their
+group. Only administrators, and the projects it is shared with, can see a private profile.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ LOG = logging.getLogger(__name__)
 PUBLIC = "public"
 PRIVATE = "private"
 
-#: How many accelerator requests one profile may yield.
+#: Maximum number of accelerator requests from one profile.
 MAX_REQUESTS = 1000
-#: With how many projects one profile may be shared.
+#: Maximum number of projects with which a profile is shared.
 MAX_PROJECTS = 1000
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
@@ -44,18 +43,18 @@ _WITH_PROJECTS = (orm.selectinload(models.DeviceProfile.projects),)
 
 
 class Key(NamedTuple):
-    """How a caller names a stored profile."""
+    """The uuid or name by which a caller names a profile."""
 
     field: Literal["uuid", "name"]
     value: str
 
 
 def read_groups(groups: Sequence[Mapping[str, str | float]]) -> list[dict[str, str]]:
-    """The groups of a profile, blanks trimmed and values as texts.
+    """The groups of a profile with blanks trimmed and values as strings.
 
-    Each is as the schema of the API says.
+    ``groups`` have passed the schema of the API.
 
-    :raises Invalid: one has a key twice, or they ask for too much in all
+    :raises Invalid: a group has a key twice, or they ask for more than :data:`MAX_REQUESTS`
     """
     read = [_read_group(index, group) for index, group in enumerate(groups)]
     total = sum(RequestGroup.parse(group).arqs for group in read)
@@ -79,7 +78,7 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
 
 
 def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str]]]:
-    """The group of each accelerator request that a profile yields, with its index, in order."""
+    """The index and the group of each accelerator request made from a profile, in order."""
     return [
         (index, group)
         for index, group in enumerate(groups)
@@ -97,9 +96,9 @@ def create_profile(
     visibility: str = PUBLIC,
     projects: Sequence[str] = (),
 ) -> models.DeviceProfile:
-    """Store a profile whose fields were checked.
+    """Store a profile whose fields are valid.
 
-    :raises Conflict: there is one of that name or uuid
+    :raises Conflict: a profile of that name or uuid exists
     """
     profile = models.DeviceProfile(
         uuid=uuid or models.new_uuid(),
@@ -120,7 +119,7 @@ def create_profile(
                 raise errors.Conflict(f"A device_profile with {field} {value} already exists.")
             session.add(profile)
     except db_exc.DBDuplicateEntry as exc:
-        # Somebody was faster; the next attempt says by which field.
+        # Another request was faster; the next attempt finds the field for the message.
         raise db.RestartTransaction from exc
     LOG.info("Created device profile %s (%s)", profile.name, profile.uuid)
     return profile
@@ -137,10 +136,10 @@ def replace_profile(
     visibility: str,
     projects: Sequence[str],
 ) -> models.DeviceProfile:
-    """Give a profile other fields, which were checked. ARQs made of it stay as they are.
+    """Replace the fields of a profile by valid ones. ARQs made from it do not change.
 
-    :raises NotFound: there is none of that key
-    :raises Conflict: there is another of that name
+    :raises NotFound: there is no such profile
+    :raises Conflict: another profile has that name
     """
     query = _visible(ctx).where(_is(key)).options(*_WITH_PROJECTS).with_for_update()
     table = models.DeviceProfile
@@ -173,11 +172,11 @@ def list_profiles(
     with_projects: bool = False,
     **wanted: str,
 ) -> list[models.DeviceProfile]:
-    """The caller's profiles; those only of ``names``, where given, that have the values ``wanted``.
+    """The profiles that the caller sees, have one of ``names`` if given, and the values ``wanted``.
 
-    From one SELECT; from two with the projects they are shared with.
+    It takes one SELECT, or two with the projects they are shared with.
 
-    :raises Invalid: profiles cannot be sorted by that key, or the marker is no profile
+    :raises Invalid: the sort key or the marker is unknown
     """
     where = paging.equal(COLUMNS, wanted)
     if names is not None:
@@ -190,7 +189,7 @@ def list_profiles(
 def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
     """The profile of that uuid or name, with the projects it is shared with.
 
-    :raises NotFound: there is none, or it is private to other projects
+    :raises NotFound: there is no such profile, or it is private to other projects
     """
     query = _visible(ctx).where(_is(key)).options(*_WITH_PROJECTS)
     with db.reader() as session:
@@ -203,13 +202,13 @@ def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
 def find_by_name(
     session: orm.Session, ctx: RequestContext, name: str
 ) -> models.DeviceProfile | None:
-    """The profile of that name, or None where there is none that the caller may use."""
+    """The profile of that name, or None if there is none that the caller may use."""
     return session.scalar(_visible(ctx).where(models.DeviceProfile.name == name))
 
 
 @db.retry
 def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
-    """Delete profiles: all of them, or none where one does not exist.
+    """Delete all these profiles, or none if one does not exist.
 
     :raises NotFound: one of them does not exist, or is private to other projects
     """
@@ -225,11 +224,11 @@ def _visible(ctx: RequestContext) -> sa.Select[models.DeviceProfile]:
 
 
 def _in_scope(ctx: RequestContext) -> list[sa.ColumnElement[bool]]:
-    """The WHERE clauses that keep a caller to public profiles and those shared with its project."""
+    """The WHERE clauses for the profiles that are public or shared with the caller's project."""
     if ctx.project_scope is None:
         return []
     table, sharing = models.DeviceProfile, models.DeviceProfileProject
-    # Looked up by its unique index for each private profile, however many share profiles.
+    # One lookup in a unique index per private profile, however many projects share it.
     shared = sa.exists().where(
         sharing.profile_id == table.id, sharing.project_id == ctx.project_scope
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work table: what is still to be done outside SQL, and who is doing it.
+"""The work table: what is to be done outside SQL, and which conductor is doing it.
 
-Whoever changes the database calls :func:`want` in the same transaction, so the intent commits with
-the change. A conductor claims one row at a time for the length of a lease, reads the *current*
-state, acts, and removes the row only if nobody wanted it again meanwhile. Handlers run at least
-once, so each must be idempotent. All times are the database's clock.
+Code that changes the database calls :func:`want` in the same transaction, so the intent commits
+with the change. A conductor claims one row at a time for the length of a lease, reads the
+*current* state, acts, and removes the row unless it was wanted again in the meantime. A handler
+may run more than once for one row, so it must be idempotent. All times are the database's clock.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ PROGRAM = "program"
 FUNCTION_POOL = "function-pool"
 INSTANCES = "instances"
 
-#: Seconds of the first back-off and of the longest. Lease, poll and the first back-offs together
-#: stay under a minute, so that a conductor's death is made good within one.
+#: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
+#: together take less than a minute, so another conductor takes over a dead one's work within one.
 FIRST_BACK_OFF = 0.5
 LONGEST_BACK_OFF = 30.0
 
-#: How many due rows a claim chooses among, so that several conductors rarely want the same one.
+#: Due rows among which a claim chooses at random, so that conductors rarely choose the same one.
 _CANDIDATES = 8
 
 
 class TryLater(errors.ServiceUnavailable):
-    """Raised by a handler that cannot act yet; the sentence is kept as the row's last error."""
+    """Raised by a handler that cannot act yet; the message is stored as the row's last error."""
 
 
 class LeaseLost(Exception):
-    """Another conductor may own the row by now: stop without touching anything."""
+    """Another conductor may own the row by now: stop without changing anything."""
 
 
 @dataclass(kw_only=True)
 class Claim:
-    """One row of work that this process owns until its lease ends."""
+    """A row of work that this process owns until its lease ends."""
 
     id: int
     kind: str
@@ -62,30 +62,30 @@ class Claim:
     attempts: int
     owner: str
     lease_seconds: float
-    #: The API request that wanted it last, where one did.
+    #: The API request that wanted it last; None if none did.
     request_id: str | None = None
     _held_until: float = 0.0
     _lost: threading.Event = field(default_factory=threading.Event)
 
     def checkpoint(self) -> None:
-        """Raise :class:`LeaseLost` unless the row is still ours; handlers call it before acting."""
+        """Raise :class:`LeaseLost` unless the row is still ours. Handlers call it before acting."""
         if self._lost.is_set() or time.monotonic() > self._held_until:
             raise LeaseLost(f"{self.kind}/{self.key}")
 
     def extended(self, started: float) -> None:
-        """Note that the lease was renewed by a statement sent at monotonic time ``started``."""
+        """Extend the lease, which a statement sent at monotonic time ``started`` has renewed."""
         self._held_until = started + self.lease_seconds
 
     def lose(self) -> None:
-        """Note that somebody else has the row."""
+        """Mark the claim lost: another conductor may own the row."""
         self._lost.set()
 
 
 def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
     """Record in the caller's transaction that work of ``kind`` is to be done for ``keys``.
 
-    The rows stay locked until the transaction ends, in an order that is the same for everyone.
-    They remember the request that this thread acts for, if it acts for one.
+    The rows stay locked until the transaction ends; they are locked in the order of their keys,
+    which avoids deadlocks. They keep the id of the API request that this thread serves, if any.
     """
     current = oslo_context.get_current()
     request_id = current.global_id if current else None
@@ -123,9 +123,9 @@ def want_once(kind: str, key: str) -> None:
 
 
 def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | None:
-    """Take one due row of ``kinds`` that nobody holds, or None where there is none.
+    """Claim one due row of ``kinds`` that nobody owns; None if there is none.
 
-    ``owner`` must be new for each claim: it tells a stale holder from the present one.
+    ``owner`` must be new for each claim: it tells a former owner from the present one.
     """
     candidates = _due(kinds)
     random.shuffle(candidates)
@@ -170,7 +170,7 @@ def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
 @db.retry
 def _take(candidate: sa.Row[Any], owner: str, lease_seconds: float) -> bool:
     row = models.Work
-    # SQLite gives the number of a row that is gone to the next one, which is other work.
+    # SQLite gives the id of a deleted row to the next one, which is other work.
     same = (row.id == candidate.id, row.kind == candidate.kind, row.key == candidate.key)
     guard = (*same, row.due_ms <= db.now_ms(), _free())
     lease_ms = db.now_ms() + round(lease_seconds * 1000)
@@ -182,9 +182,9 @@ def _take(candidate: sa.Row[Any], owner: str, lease_seconds: float) -> bool:
 
 
 def hold(session: orm.Session, claimed: Claim) -> None:
-    """Keep the row ours until the caller's transaction ends.
+    """Lock the row, so that we own it until the caller's transaction ends.
 
-    :raises LeaseLost: it is not ours any more
+    :raises LeaseLost: we do not own it any more
     """
     claimed.checkpoint()
     row = models.Work
@@ -195,9 +195,9 @@ def hold(session: orm.Session, claimed: Claim) -> None:
 
 @db.retry
 def finish(claimed: Claim) -> bool:
-    """Remove the row, or give it back at once where it was wanted again meanwhile.
+    """Remove the row; if it was wanted again in the meantime, give it back to be claimed at once.
 
-    True when the row is gone or not ours any more, False when it waits to be claimed again.
+    True if the row is gone or not ours any more, False if it waits to be claimed again.
     """
     row = models.Work
     with db.writer() as session:
@@ -213,7 +213,7 @@ _UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
 
 @db.retry
 def back_off(claimed: Claim, error: str) -> None:
-    """Give the row back, to be tried later; at once where it was wanted again meanwhile."""
+    """Give the row back, to be tried later, or at once if it was wanted again in the meantime."""
     row = models.Work
     delay_ms = round(_delay(claimed.attempts) * 1000)
     due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
@@ -224,7 +224,7 @@ def back_off(claimed: Claim, error: str) -> None:
 
 @db.retry
 def hand_back(owners: Collection[str]) -> None:
-    """Give rows back untouched: their holder stops, or was stopped before it began."""
+    """Give rows back to be claimed at once, because their owner stops."""
     row = models.Work
     with db.writer() as session:
         db.update(session, row, row.owner.in_(owners), **_UNOWNED, due_ms=db.now_ms())
@@ -232,14 +232,14 @@ def hand_back(owners: Collection[str]) -> None:
 
 @db.retry
 def hand_back_all() -> None:
-    """Give every row back, for a process that knows that whoever held one is dead."""
+    """Give every row back; only for a process that knows that no other one is alive."""
     row = models.Work
     with db.writer() as session:
         db.update(session, row, row.owner.is_not(None), **_UNOWNED, due_ms=db.now_ms())
 
 
 def renew(claims: Collection[Claim], lease_seconds: float) -> None:
-    """Extend the leases of ``claims``; tell those that are no longer ours that they are lost."""
+    """Extend the leases of ``claims``; mark those lost whose rows are not ours any more."""
     if not claims:
         return
     started = time.monotonic()
@@ -271,7 +271,7 @@ def _row_of(kind: str, key: str) -> sa.Select[int]:
 
 
 def is_untried(kind: str, key: str) -> bool:
-    """Whether that is still to be done, and no try has ended since it was wanted last."""
+    """Whether there is such a row, and no attempt has failed since it was wanted last."""
     row = models.Work
     untried = sa.or_(row.owner.is_not(None), row.due_ms <= db.now_ms())
     query = sa.select(row.id).where(row.kind == kind, row.key == key, untried)
@@ -281,7 +281,7 @@ def is_untried(kind: str, key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A row that was tried again and again to no avail."""
+    """A row that failed many times."""
 
     kind: str
     key: str
@@ -293,7 +293,7 @@ class Stuck:
 
 @db.retry
 def stuck(attempts: int, limit: int = 100) -> list[Stuck]:
-    """The rows tried more than ``attempts`` times, those tried most often first."""
+    """At most ``limit`` rows tried more than ``attempts`` times, the most often tried first."""
     row = models.Work
     query = (
         sa.select(row.kind, row.key, row.attempts, row.last_error, db.now_ms() - row.wanted_ms)
@@ -309,6 +309,6 @@ def stuck(attempts: int, limit: int = 100) -> list[Stuck]:
 
 
 def _delay(attempts: int) -> float:
-    """Seconds of the back-off after that many attempts, with jitter."""
+    """Seconds to wait after that many attempts, with jitter."""
     full = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(attempts - 1, 16))
     return full * random.uniform(0.5, 1.0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What devstack calls at each of its phases: enable it with
+# The entry point that devstack calls in each of its phases. Enable the plugin with
 #   enable_plugin cyborg https://opendev.org/openstack/cyborg
 
 # shellcheck source=devstack/lib/cyborg

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one accelerator, told step by step; tools/quickstart.sh installs and calls this.
+"""Shows the life cycle of one accelerator step by step; tools/quickstart.sh installs and runs it.
 
-Cyborg and its Placement run in one process, ``cyborg-standalone``. This program does by hand what
-Nova would do: with the ``openstack`` client, and with Placement's REST API.
+Cyborg and a private Placement run in one process, ``cyborg-standalone``. This program does what
+Nova would do, with the ``openstack`` client and Placement's REST API.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 BIN = pathlib.Path(sys.executable).parent
 HOST = "demo-host"
 PROFILE = "demo"
-#: One group: one FPGA, of the kind that the fake driver shows.
+#: One group: one FPGA of the fake driver.
 GROUPS = [{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}]
-#: Seconds for anything to happen; it takes one or two.
+#: Seconds to wait for a step; it takes one or two.
 PATIENCE = 60.0
 
 T = TypeVar("T")
@@ -39,22 +39,22 @@ class Failed(Exception):
 
 
 def say(number: int, text: str) -> None:
-    """Begin a step."""
+    """Print the heading of a step."""
     print(f"\n{number}. {text}", flush=True)
 
 
 def until(what: str, find: Callable[[], T | None]) -> T:
-    """Ask again until there is an answer."""
+    """Call ``find`` until it returns a value; return that."""
     deadline = time.monotonic() + PATIENCE
     while (found := find()) is None:
         if time.monotonic() > deadline:
-            raise Failed(f"{what}: nothing of it in {PATIENCE:.0f} seconds")
+            raise Failed(f"{what} within {PATIENCE:.0f} seconds")
         time.sleep(0.1)
     return found
 
 
 def environment() -> dict[str, str]:
-    """Our environment without what it says of another cloud, or of proxies for this machine."""
+    """Our environment without variables of other clouds, and without a proxy for this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 
@@ -82,16 +82,16 @@ class Service:
         self.url = ready.split()[3].removesuffix("/v2")
 
     def wait(self) -> int:
-        """Return when it ends."""
+        """Wait for its end; return its exit status."""
         return self._process.wait()
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit status."""
+        """Stop it; return its exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(PATIENCE)
 
     def logged(self, *words: str) -> str | None:
-        """The message of a line of the log that has all these words."""
+        """The log message, from the first word on, of a line with all these words."""
         for line in self._log.read_text().splitlines():
             if all(word in line for word in words):
                 return line[line.index(words[0]) :]
@@ -99,10 +99,10 @@ class Service:
 
     def _last_line(self) -> str:
         self._process.wait(PATIENCE)
-        return (self._log.read_text().strip().splitlines() or ["it says nothing"])[-1]
+        return (self._log.read_text().strip().splitlines() or ["its log is empty"])[-1]
 
     def openstack(self, *arguments: str) -> dict[str, str]:
-        """Run ``openstack accelerator …``; show what it says; the rows of a table of fields."""
+        """Run ``openstack accelerator …`` and print its output; return the fields of its table."""
         print(f"   $ openstack accelerator {shlex.join(arguments)}", flush=True)
         access = ["--os-auth-type", "none", "--os-endpoint", f"{self.url}/v2"]
         done = subprocess.run(
@@ -120,7 +120,7 @@ class Service:
         return {row[1].strip(): row[2].strip() for row in cells if len(row) == 4}
 
     def rest(self, method: str, path: str, body: object = None, *, show: bool = True) -> Any:
-        """Send a request to Cyborg or Placement; the decoded answer."""
+        """Send a request to Cyborg or Placement; return the decoded answer."""
         if show:
             print(f"   $ {method} {path}", flush=True)
         request = urllib.request.Request(self.url + path, method=method)
@@ -141,7 +141,7 @@ class Service:
 
 @contextlib.contextmanager
 def running() -> Iterator[Service]:
-    """A service with a new state directory, both gone afterwards."""
+    """A running service with a temporary state directory."""
     with tempfile.TemporaryDirectory(prefix="cyborg-quickstart-") as folder:
         service = Service(pathlib.Path(folder))
         try:
@@ -153,7 +153,7 @@ def running() -> Iterator[Service]:
 
 
 def candidates_query(groups: list[dict[str, str]]) -> str:
-    """The profile's groups as Placement is asked for them: one numbered group each."""
+    """The query to Placement for the profile's groups: one numbered request group each."""
     parts = ["group_policy=none"]
     for number, group in enumerate(groups):
         suffix = f"_device_profile_{number}"
@@ -169,14 +169,14 @@ def candidates_query(groups: list[dict[str, str]]) -> str:
 
 
 def find_candidate(service: Service, query: str) -> dict[str, Any] | None:
-    """The first way in which Placement can serve the query, if it can yet."""
+    """The first allocation candidate for the query, or None."""
     path = f"/placement/allocation_candidates?{query}"
     found = service.rest("GET", path, show=False)["allocation_requests"]
     return found[0] if found else None
 
 
 def offered(service: Service, provider: str) -> str:
-    """How much of the provider is on offer and in use."""
+    """A sentence with the provider's inventory and usage."""
     path = f"/placement/resource_providers/{provider}"
     inventory = service.rest("GET", f"{path}/inventories", show=False)["inventories"]["FPGA"]
     used = service.rest("GET", f"{path}/usages", show=False)["usages"]["FPGA"]
@@ -185,52 +185,52 @@ def offered(service: Service, provider: str) -> str:
 
 
 def provider_of(candidate: dict[str, Any]) -> str:
-    """The provider that serves the profile's only group."""
+    """The provider for the profile's only group."""
     (provider,) = candidate["mappings"]["_device_profile_0"]
     return str(provider)
 
 
 def columns(*names: str) -> list[str]:
-    """The client's option for showing only these."""
+    """The client's options to show only these columns."""
     return [part for name in names for part in ("-c", name)]
 
 
 def expect(what: str, *, seen: object, wanted: object) -> None:
-    """Complain unless the two are equal."""
+    """Fail unless the two are equal."""
     if seen != wanted:
         raise Failed(f"{what}: {wanted!r} was expected, not {seen!r}")
 
 
 def discover(service: Service) -> None:
-    """Steps 1 and 2: there is a device, and a profile to ask for it."""
+    """Steps 1 and 2: a device, and a device profile for it."""
     say(1, "The agent has found a device on this host: the fake driver's, an FPGA with 16 handles.")
-    # Until the agent has reported, which it does at once, there is nothing to be seen.
+    # The device appears with the agent's first report.
     until("no device", lambda: service.rest("GET", "/v2/devices", show=False)["devices"] or None)
     service.openstack("device", "list", *columns("uuid", "type", "vendor", "hostname"))
-    say(2, "An operator offers a device profile: what users may ask for, by name.")
+    say(2, "An operator creates a device profile: a name for what users may request.")
     service.openstack("device", "profile", "create", PROFILE, json.dumps(GROUPS))
 
 
 def request(service: Service) -> tuple[dict[str, Any], str]:
-    """Steps 3 and 4: what Placement can give, and an accelerator request."""
-    say(3, "Placement knows the device as a resource provider, and says where the profile fits.")
+    """Steps 3 and 4: an allocation candidate, and an accelerator request."""
+    say(3, "Placement has the device as a resource provider, and lists candidates for the profile.")
     query = candidates_query(GROUPS)
     print(f"   $ GET /placement/allocation_candidates?{query}", flush=True)
     candidate = until("no allocation candidate", lambda: find_candidate(service, query))
     print(f"   {offered(service, provider_of(candidate))}")
-    say(4, "A user's instance needs it: an accelerator request (ARQ) is made from the profile.")
+    say(4, "A user's instance needs it: an accelerator request (ARQ) is created from the profile.")
     arq = service.openstack("arq", "create", PROFILE, *columns("uuid", "state", "hostname"))
     return candidate, arq["uuid"]
 
 
 def bind(service: Service, candidate: dict[str, Any], arq: str, instance: str) -> None:
-    """Steps 5 to 7: claim, bind, and see what the guest is given and what Nova is told."""
+    """Steps 5 to 7: claim and bind; show the attach handle and the event for Nova."""
     provider = provider_of(candidate)
-    say(5, "The instance claims the FPGA in Placement, so that nobody else counts on it.")
+    say(5, "The instance claims the FPGA in Placement, so that no other instance gets it.")
     who = {"project_id": "demo", "user_id": "demo", "consumer_generation": None}
     service.rest("PUT", f"/placement/allocations/{instance}", candidate | who)
     print(f"   {offered(service, provider)}")
-    say(6, "Cyborg is asked to bind the request. It notes the wish; the conductor makes it so.")
+    say(6, "Cyborg is asked to bind the request. The API records that; the conductor does it.")
     shown = columns("uuid", "state", "hostname", "instance_uuid")
     service.openstack("arq", "bind", arq, HOST, instance, provider, *shown)
     path = f"/v2/accelerator_requests/{arq}"
@@ -238,18 +238,18 @@ def bind(service: Service, candidate: dict[str, Any], arq: str, instance: str) -
         "the request does not become Bound",
         lambda: service.rest("GET", path, show=False)["state"] == "Bound" or None,
     )
-    say(7, "It is Bound. The attach handle is what the guest is given, and nobody else.")
+    say(7, "It is Bound. The attach handle is what this guest, and no other, is given.")
     shown = columns("state", "instance_uuid", "attach_handle_type", "attach_handle_info")
     fields = service.openstack("arq", "show", arq, *shown)
     expect("the state", seen=fields.get("state"), wanted="Bound")
     expect("the attach handle's type", seen=fields.get("attach_handle_type"), wanted="TEST_PCI")
     event = until("no event", lambda: service.logged("Event", instance, arq))
-    print(f"   Nova would be told now. Without a Nova it is logged:\n   {event}")
+    print(f"   Nova would receive an event now. Without Nova it is logged:\n   {event}")
 
 
 def release(service: Service, provider: str, instance: str) -> None:
-    """Step 8: the instance goes, and everything is free again."""
-    say(8, "The instance is deleted: its requests go with it, and Placement forgets the claim.")
+    """Step 8: delete the instance; everything is free again."""
+    say(8, "The instance is deleted, and with it its accelerator requests and its claim.")
     service.rest("DELETE", f"/v2/accelerator_requests?instance={instance}")
     service.rest("DELETE", f"/placement/allocations/{instance}")
     service.openstack("arq", "list")
@@ -261,7 +261,7 @@ def release(service: Service, provider: str, instance: str) -> None:
 
 
 def live(service: Service) -> None:
-    """All of it, once."""
+    """Run all steps once."""
     instance = str(uuid.uuid4())
     discover(service)
     candidate, arq = request(service)
@@ -270,14 +270,14 @@ def live(service: Service) -> None:
 
 
 def stay(service: Service) -> None:
-    """Keep the service running, and say how to talk to it."""
+    """Keep the service running, and print how to use it."""
     print(
-        f"\nThe service keeps running until Ctrl-C. Talk to it:\n"
+        f"\nThe service keeps running until Ctrl-C. Use it:\n"
         f"   {BIN}/openstack --os-auth-type none --os-endpoint {service.url}/v2 \\\n"
         f"       accelerator device list\n"
         f"   REST: {service.url}/v2, and Placement at {service.url}/placement with the header\n"
         f"       X-Auth-Token: admin\n"
-        f"   Its data go when it ends. For data that stay: {BIN}/cyborg-standalone --state-dir DIR",
+        f"   Its data are deleted then. To keep data: {BIN}/cyborg-standalone --state-dir DIR",
         flush=True,
     )
     with contextlib.suppress(KeyboardInterrupt):
@@ -286,9 +286,9 @@ def stay(service: Service) -> None:
 
 
 def main() -> int:
-    """Return the exit status."""
+    """Run the steps; return the exit status."""
     once = sys.argv[1:] == ["--once"]
-    # Whoever ends us wants the service ended too.
+    # Stop the service too if this program is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with running() as service:
@@ -300,8 +300,8 @@ def main() -> int:
     except Failed as exc:
         print(f"quickstart: {exc}", file=sys.stderr)
         return 1
-    except Exception as exc:  # noqa: BLE001 - the promise is a sentence
-        print(f"quickstart: this program met a fault: {exc!r}", file=sys.stderr)
+    except Exception as exc:  # noqa: BLE001 - errors are shown as one sentence
+        print(f"quickstart: unexpected error: {exc!r}", file=sys.stderr)
         return 1
     if once:
         print("\nThat was one whole life cycle.")

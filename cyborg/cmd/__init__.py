@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition roots of the command-line programs."""
+"""The command-line programs: each builds its parts from the configuration and runs them."""

@@ -23,7 +23,7 @@ _CANNOT_SERVE = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until a signal asks to stop, and return the exit status."""
+    """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)

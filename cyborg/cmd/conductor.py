@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-conductor``: binds, writes to Placement, tells Nova. Any number of them may run."""
+"""``cyborg-conductor``: binds, writes to Placement, sends events to Nova. Any number may run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyborg.conductor import gauges, service
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Work until a signal asks to stop, and return the exit status."""
+    """Run until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-dbsync``: create the schema and bring it up to date."""
+"""``cyborg-dbsync``: create the database schema and upgrade it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _revision(conf: cfg.ConfigOpts) -> None:
 
 
 def _add_commands(subparsers: Any) -> None:
-    upgrade = subparsers.add_parser("upgrade", help="Upgrade the schema, to the newest revision.")
+    upgrade = subparsers.add_parser("upgrade", help="Upgrade the schema to the newest revision.")
     upgrade.add_argument("--revision", default="head", help="Stop at this revision.")
     upgrade.set_defaults(run=_upgrade)
     create = subparsers.add_parser("create_schema", help="Same as upgrade.")
@@ -48,7 +48,7 @@ def _add_commands(subparsers: Any) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return the exit status."""
+    """Run one command; return the exit status."""
     conf = cfg.CONF
     cyborg_conf.register(conf)
     log.register_options(conf)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-standalone``: API, conductor, agent and a Placement of their own in one process.
+"""``cyborg-standalone``: API, conductor, agent and a private Placement in one process.
 
-Everything it keeps is in one directory: Cyborg's SQLite file and Placement's. Messages stay in
-memory. The API is at ``/``, Placement at ``/placement``, where the conductor reaches it over HTTP
-like any other.
+One directory holds all its data: the SQLite files of Cyborg and of Placement. Messages stay in
+memory. The API is at ``/``; Placement is at ``/placement``, and the conductor uses it over HTTP.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ DATABASE = "cyborg.sqlite"
 LOCK = "lock"
 
 _OPTS = [
-    cfg.PortOpt("port", help="Port to listen on; 0 takes a free one. Unset, [api] port."),
+    cfg.PortOpt("port", help="Port to listen on; 0 chooses a free one. If unset, [api] port."),
     cfg.StrOpt(
         "state-dir",
-        help="Directory with all that is kept. It is made if there is none. Unset, "
+        help="Directory for all data; it is created if it does not exist. If unset, "
         "[DEFAULT] state_path.",
     ),
     next(option for option in default.OPTS if option.name == "host"),
@@ -60,11 +59,11 @@ _OPTS = [
 
 
 class CannotStart(Exception):
-    """Why not, as a sentence for whoever started the program."""
+    """Why the program cannot start, as a sentence for its user."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until a signal asks to stop, and return the exit status."""
+    """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     try:
         state_dir = _configure(conf, sys.argv[1:] if argv is None else argv)
@@ -77,25 +76,25 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
-    """Read the options, fix those that make the process stand alone; the state directory."""
+    """Read the options, set those that make the process standalone; return its state directory."""
     conf.register_cli_opts(_OPTS)
     cyborg_conf.register(conf)
     db.register(conf)
     log.register_options(conf)
     conf.set_default("auth_strategy", "noauth", group="api")
-    # Nobody else does, unless a Nova is pointed at this Placement.
+    # Nothing else creates it, unless a Nova uses this Placement.
     conf.set_default("create_root_provider", True, group="placement")
     conf(
         argv,
         project="cyborg",
         prog="cyborg-standalone",
         version=version.VERSION,
-        # What configures this machine's other services is not meant for this one.
+        # The files of /etc/cyborg are for other services on this machine.
         default_config_files=[],
         default_config_dirs=[],
     )
     if not (conf.log_file or conf.log_dir):
-        # Standard output is for the one line that says where the service is.
+        # Standard output is for the one line with the URL.
         conf.set_default("use_stderr", True)
     log.setup(conf, "cyborg")
     process.tell_what_means_nothing(conf)
@@ -110,7 +109,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _alone(state_dir: pathlib.Path) -> Iterator[None]:
-    """Keep other processes out of the directory for the length of the block."""
+    """Keep other processes out of the directory while the block runs."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / LOCK).open("a+")
@@ -122,7 +121,7 @@ def _alone(state_dir: pathlib.Path) -> Iterator[None]:
 
 
 def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
-    """Take the lock, which the kernel frees when this process ends, however it ends."""
+    """Take the lock, which the kernel releases whenever and however this process ends."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
@@ -139,7 +138,7 @@ def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
 def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     db.configure(conf)
     schema.upgrade()
-    # Whoever had claimed work in this directory is dead.
+    # The process that had claimed work in this directory is dead: we hold its lock.
     work.hand_back_all()
     rpc.configure(conf)
     _configure_notifications(conf)
@@ -153,7 +152,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     url = own_url(str(conf.api.host_ip), port)
     _reach_without_proxy(url)
     local.point_at(conf, f"{url}/placement")
-    ready = _Announcement(f"Cyborg is ready: {url}/v2 (state in {state_dir})")
+    ready = _ReadyMessage(f"Cyborg is ready: {url}/v2 (state in {state_dir})")
     shown = metrics.endpoints(conf, gauges.Gauges(conf))
     process.run([*shown, http, conductor, agent, ready], conf=conf)
     rpc.close()
@@ -191,9 +190,9 @@ def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server
 
 
 def _any_server(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer for the Nova that is not there: every uuid is a server's.
+    """Answer in place of Nova: every uuid is a server.
 
-    ``openstack accelerator arq bind`` asks Nova for its server, at the one endpoint it is given.
+    ``openstack accelerator arq bind`` asks Nova for the server, at the one endpoint it is given.
     """
     name = environ["PATH_INFO"].strip("/")
     if environ["REQUEST_METHOD"] != "GET" or not uuidutils.is_uuid_like(name):
@@ -203,7 +202,7 @@ def _any_server(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
 
 
 def own_url(host: str, port: int) -> str:
-    """The URL under which a process that listens on ``host`` reaches itself."""
+    """The URL at which a process that listens on ``host`` reaches itself."""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host.strip("[]"))
         if address.is_unspecified:
@@ -212,14 +211,14 @@ def own_url(host: str, port: int) -> str:
 
 
 def _reach_without_proxy(url: str) -> None:
-    """Keep a proxy that the environment names out of requests to ourselves."""
+    """Send requests to ourselves past the proxy that the environment may name."""
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     host = url.removeprefix("http://").rpartition(":")[0].strip("[]")
     os.environ["no_proxy"] = ",".join(filter(None, [others, host]))
 
 
-class _Announcement:
-    """Tells the terminal that everything before it has started."""
+class _ReadyMessage:
+    """Prints its text once the parts before it have started."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -228,7 +227,7 @@ class _Announcement:
         print(self._text, flush=True)
 
     def stop(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-status``: whether all is as it must be, and whether an upgrade can be made.
+"""``cyborg-status``: check a running cloud, or check whether it is ready for an upgrade.
 
-``cyborg-status check`` exits with 0 where nothing is wrong, with 1 where something is, and with 2
-where the database or Placement does not answer. ``cyborg-status upgrade check`` exits with 0, with
-1 for a warning and with 2 for a failure.
+``cyborg-status check`` exits with 0 if nothing is wrong, 1 if something is, and 2 if the database
+or Placement does not answer. ``cyborg-status upgrade check`` exits with 0 if all is well, 1 for a
+warning and 2 for a failure.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from cyborg.placement import compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
 
-#: After so many attempts, two minutes or more after the first, work counts as stuck.
+#: Work that was tried more often counts as stuck; that takes two minutes or more.
 _ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, and which check saw it."""
+    """One problem, and the check that found it."""
 
     check: str
     finding: str
@@ -44,14 +44,14 @@ class Finding:
 
 @dataclass(slots=True)
 class _Hosts:
-    """How many hosts were compared with Placement."""
+    """How many hosts were compared with Placement, and how many of them were being changed."""
 
     compared: int = 0
     in_progress: int = 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return the exit status."""
+    """Run one command; return the exit status."""
     conf = cfg.CONF
     cyborg_conf.register(conf)
     log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
@@ -67,30 +67,30 @@ def main(argv: list[str] | None = None) -> int:
         conf.print_help()
         return UNKNOWN
     if not (conf.log_file or conf.log_dir):
-        # Standard output is for what was found.
+        # Standard output is for the findings.
         conf.set_default("use_stderr", True)
     log.setup(conf, "cyborg")
     return int(conf.command.run(conf))
 
 
 def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
-    check = parsers.add_parser("check", help="Say what is wrong in database and Placement.")
+    check = parsers.add_parser("check", help="Find problems in the database and Placement.")
     check.add_argument("--format", choices=["table", "json"], default="table")
     check.add_argument(
         "--attempts",
         type=int,
         default=_ATTEMPTS,
-        help=f"Work tried more often than this is stuck; {_ATTEMPTS} if not given.",
+        help=f"Report work that was tried more often than this; default {_ATTEMPTS}.",
     )
     check.set_defaults(run=_check)
-    upgrade = parsers.add_parser("upgrade", help="Before an upgrade; see `upgrade check`.")
-    upgrade.add_argument("check", choices=["check"], help="Say whether the upgrade can be made.")
+    upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
+    upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
 
 
 def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
-    # Where the framework looks for --json.
+    # The framework reads --json from there.
     upgradecheck.CONF = conf
     return int(checks.check())
 
@@ -100,7 +100,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
     try:
         db.configure(conf)
         if schema.version() != schema.head():
-            raise errors.ServiceUnavailable(  # noqa: TRY301 - said like the others
+            raise errors.ServiceUnavailable(  # noqa: TRY301 - reported like the others
                 "The schema is not this release's; run `cyborg-dbsync upgrade`."
             )
         for finding in _findings(conf, hosts):
@@ -108,7 +108,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
     except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
         fault = str(exc)
     except (db_exc.DBError, sa.exc.SQLAlchemyError) as exc:
-        # What a driver says may quote the URL with its password.
+        # The driver's message may contain the URL with its password.
         fault = f"The database does not answer ({type(exc).__name__})."
     if conf.command.format == "json":
         findings = [asdict(finding) for finding in found]
@@ -121,7 +121,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
 
 
 def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
-    """All that is wrong; the hosts are read one at a time."""
+    """Every problem; the hosts are read one at a time."""
     for sentence in consistency.violations():
         yield Finding("database", sentence)
     for sentence in consistency.orphans():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``cyborg-status upgrade check`` looks at before services are started with this release."""
+"""The checks of ``cyborg-status upgrade check``, made before this release is started."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ FAILURE = upgradecheck.Code.FAILURE
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """The checks in the order in which they are shown, each with its name."""
+    """The checks, in the order of :attr:`_upgrade_checks`."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self.conf = conf
 
     def schema(self) -> upgradecheck.Result:
-        """Whether the database has all that this release expects."""
+        """Whether the database has the schema of this release."""
         try:
             db.configure(self.conf)
             found = schema.version()
         except errors.ServiceUnavailable as exc:
             return upgradecheck.Result(FAILURE, str(exc))
         except (db_exc.DBError, sa.exc.SQLAlchemyError) as exc:
-            # What a driver says may quote the URL with its password.
+            # The driver's message may contain the URL with its password.
             sentence = f"The database does not answer ({type(exc).__name__})."
             return upgradecheck.Result(FAILURE, sentence)
         if found == schema.head():
@@ -48,23 +48,23 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def options(self) -> upgradecheck.Result:
-        """Whether the configuration has options without a meaning."""
+        """Whether the configuration sets options that have no meaning any more."""
         found = cyborg_conf.meaningless(self.conf)
         return upgradecheck.Result(WARNING if found else SUCCESS, " ".join(found) or None)
 
     def paste_file(self) -> upgradecheck.Result:
-        """Whether the operator's own paste file, if there is one, is for this release."""
+        """Whether the operator's own paste file, if any, works with this release."""
         path = app.paste_file(self.conf)
         if app.is_usable(path, self.conf.api.auth_strategy):
             return upgradecheck.Result(SUCCESS)
         sentence = (
-            f"The paste file {path} has no pipeline {self.conf.api.auth_strategy}, so it is not "
-            f"for this release: remove it, or make it again from {app.SHIPPED_PASTE_FILE}."
+            f"The paste file {path} has no pipeline {self.conf.api.auth_strategy}, so it does not "
+            f"work with this release: remove it, or write it again from {app.SHIPPED_PASTE_FILE}."
         )
         return upgradecheck.Result(FAILURE, sentence)
 
     def rpc_pins(self) -> upgradecheck.Result:
-        """Whether messages keep to an older version, or to one that is not spoken."""
+        """Whether messages are pinned to an older or an unknown version."""
         pins = {name: self.conf.upgrade_levels[name] for name in ("agent", "conductor")}
         pinned = {name: pin for name, pin in pins.items() if pin not in {None, rpc.VERSION}}
         if not pinned:
@@ -72,11 +72,11 @@ class Checks(upgradecheck.UpgradeCommands):
         named = ", ".join(f"{name} = {pin}" for name, pin in pinned.items())
         if all(_is_older(pin) for pin in pinned.values()):
             sentence = (
-                f"[upgrade_levels] {named}: remove the pins and restart every service when all of "
-                f"them are of this release, which speaks {rpc.VERSION}."
+                f"[upgrade_levels] {named}: once every service runs this release, whose version is "
+                f"{rpc.VERSION}, remove the pins and restart the services."
             )
             return upgradecheck.Result(WARNING, sentence)
-        sentence = f"[upgrade_levels] {named}: this release speaks {rpc.VERSION}, and not that."
+        sentence = f"[upgrade_levels] {named}: this release knows only {rpc.VERSION}."
         return upgradecheck.Result(FAILURE, sentence)
 
     def policy_file(self) -> upgradecheck.Result:
@@ -93,7 +93,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def _is_older(pin: str) -> bool:
-    """Whether we can speak that version, and have newer ones."""
+    """Whether we know that version and a newer one."""
     major, minor = (int(part) for part in pin.split("."))
     own_major, own_minor = (int(part) for part in rpc.VERSION.split("."))
     return major == own_major and minor < own_minor

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics that are read from the database: work, ARQs, attach handles, devices, hosts.
+"""Gauges that are read from the database: work, ARQs, attach handles, devices, hosts.
 
-Six SELECTs, however much there is, made no more often than ``[metrics] database_interval`` says,
-whoever asks. Every conductor shows the same.
+Reading takes six SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
+conductor shows the same values.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
 
-#: Name and text of each metric, and its labels.
+#: Each metric's help text and labels, by its name.
 METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "cyborg_database_up": ("1 where the database could be read, else 0.", ()),
-    "cyborg_work_rows": ("Pieces of work that are still to be done.", ("kind", "state")),
-    "cyborg_work_oldest_seconds": ("Time since the oldest was last wanted.", ("kind",)),
-    "cyborg_work_attempts": ("Attempts at the one that was tried most often.", ("kind",)),
+    "cyborg_database_up": ("1 if the database could be read, else 0.", ()),
+    "cyborg_work_rows": ("Pieces of work that are not done yet.", ("kind", "state")),
+    "cyborg_work_oldest_seconds": ("Seconds since the oldest piece was last requested.", ("kind",)),
+    "cyborg_work_attempts": ("Attempts at the piece that was tried most often.", ("kind",)),
     "cyborg_accelerator_requests": ("Accelerator requests (ARQs).", ("state",)),
     "cyborg_attach_handles": ("Attach handles discovered.", ("resource_class", "state")),
     "cyborg_devices": ("Devices discovered.", ("type", "state")),
     "cyborg_hosts": ("Hosts with an agent.", ("state",)),
-    "cyborg_hosts_with_driver_errors": ("Hosts of which a driver fails.", ()),
-    "cyborg_notifications_waiting": ("Notifications that are still to be sent.", ()),
-    "cyborg_notifications_oldest_seconds": ("Time since what the oldest tells of.", ()),
+    "cyborg_hosts_with_driver_errors": ("Hosts with a driver that fails.", ()),
+    "cyborg_notifications_waiting": ("Notifications that are not sent yet.", ()),
+    "cyborg_notifications_oldest_seconds": ("Seconds since the oldest of them occurred.", ()),
 }
 
-#: A metric's name, the values of its labels, and its own.
+#: A metric's name, the values of its labels, and its value.
 _Sample = tuple[str, Sequence[str], float]
 
 
 class Gauges(Collector):
-    """Reads when somebody asks and what it has read before is old."""
+    """Reads the database on a scrape, if its last values are older than the interval."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._interval = conf.metrics.database_interval
@@ -56,11 +56,11 @@ class Gauges(Collector):
         self._read_at: float | None = None
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Tell nothing, so that nobody reads the database before somebody asks."""
+        """Return nothing, so that registering the collector does not read the database."""
         return []
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """What the database says, or that it says nothing."""
+        """Every gauge; only ``cyborg_database_up`` if the database cannot be read."""
         with self._lock:
             if self._read_at is None or time.monotonic() - self._read_at >= self._interval:
                 self._known = _families(self._samples())
@@ -79,7 +79,7 @@ class Gauges(Collector):
                     *_hosts(session),
                     *_notifications(session),
                 ]
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the other metrics are shown
+        except Exception as exc:  # noqa: BLE001 - the process's other metrics are shown anyhow
             LOG.warning("Cannot read metrics from the database: %s", exc)
             return [("cyborg_database_up", (), 0)]
 
@@ -104,7 +104,7 @@ def _by_state(
     group: orm.InstrumentedAttribute[str],
     conditions: Mapping[str, sa.ColumnElement[bool]],
 ) -> Iterator[tuple[Any, str, float]]:
-    """For each value of ``group`` the number of rows of which a condition is the first to hold."""
+    """For each value of ``group``: how many rows each condition is the first to match."""
     counts, earlier = [], list[tuple[sa.ColumnElement[bool], int]]()
     for condition in conditions.values():
         counts.append(sa.func.sum(sa.case(*earlier, (condition, 1), else_=0)))

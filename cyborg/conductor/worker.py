@@ -26,12 +26,15 @@ _TABLE_RETRY = 1.0
 
 
 class Worker:
-    """Claims rows one at a time and runs up to ``threads`` handlers of each kind side by side.
+    """Claims rows one at a time and runs up to ``threads`` handlers of each kind in parallel.
 
-    The limit is by kind, so that a host, Placement or Nova that lets its callers wait does not
-    keep a bind from being done. ``handlers`` maps a kind of work to the function that does it. A
-    handler returns when the work is done, raises :class:`work.TryLater` or any error to be called
-    again after a back-off, and calls ``claim.checkpoint()`` before it acts.
+    The limit is per kind, so that a slow host, Placement or Nova does not delay binds.
+    ``handlers`` maps a kind of work to the function that does it. A handler returns when the work
+    is done, raises :class:`work.TryLater` or any other error to be called again after a back-off,
+    and calls ``claim.checkpoint()`` before it acts.
+
+    :param lease_seconds: how long a claim lasts unless it is renewed
+    :param poll_interval: seconds between two looks for work; may be changed at any time
     """
 
     def __init__(
@@ -44,10 +47,9 @@ class Worker:
         poll_interval: float,
     ) -> None:
         self._handlers = dict(handlers)
-        #: New at each start: the host's name alone would be that of the claims of before.
+        #: New at each start, to tell its claims from those of the process before it.
         self.name = f"{name}/{uuid.uuid4().hex[:12]}"
         self._lease = lease_seconds
-        #: May be changed at any time.
         self.poll_interval = poll_interval
         self._numbers = itertools.count(1)
         self._limit = threads
@@ -60,7 +62,7 @@ class Worker:
         self._renewer = threading.Thread(target=self._renew_loop, name="work-renew", daemon=True)
 
     def start(self) -> None:
-        """Begin to claim."""
+        """Start claiming."""
         self._claimer.start()
         self._renewer.start()
 
@@ -69,7 +71,7 @@ class Worker:
         self._wake.set()
 
     def stop(self, grace: float) -> None:
-        """Claim no more, let handlers finish for ``grace`` seconds, give back what is left."""
+        """Claim no more, wait ``grace`` seconds for handlers to finish, give back what is left."""
         self._stopping.set()
         self._wake.set()
         self._claimer.join()
@@ -87,7 +89,7 @@ class Worker:
 
     def _claim_loop(self) -> None:
         while not self._stopping.is_set():
-            # Cleared before looking: a kick that comes while we look makes us look again.
+            # Cleared before the look, so that a kick during the look causes another one.
             self._wake.clear()
             claim = self._claim(self._kinds_with_room())
             if claim is not None:
@@ -108,20 +110,20 @@ class Worker:
         try:
             return work.claim(f"{self.name}#{next(self._numbers)}", self._lease, kinds)
         except Exception:
-            LOG.warning("Cannot look for work; trying again", exc_info=True)
+            LOG.warning("Cannot read the work table; trying again", exc_info=True)
             self._stopping.wait(_TABLE_RETRY)
             self._wake.set()
             return None
 
     def _run(self, claim: work.Claim) -> None:
-        # In every log line of the work, and in every request to another service.
+        # Its request id is then in every log line and every request to another service.
         oslo_context.RequestContext(global_request_id=claim.request_id)
         try:
             self._handle(claim)
         except work.LeaseLost:
-            LOG.warning("Stopped %s/%s: the lease is lost", claim.kind, claim.key)
+            LOG.warning("Stopped %s/%s: its lease is lost", claim.kind, claim.key)
         except Exception:
-            # The row stays claimed until its lease ends and is then taken up again.
+            # The row stays claimed until its lease ends, and is then claimed again.
             LOG.exception("Cannot record the outcome of %s/%s", claim.kind, claim.key)
         finally:
             with self._idle:
@@ -130,18 +132,18 @@ class Worker:
             self._wake.set()
 
     def _handle(self, claim: work.Claim) -> None:
-        LOG.debug("Doing %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
+        LOG.debug("Running %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
         with metrics.observed(metrics.WORK_SECONDS, kind=claim.kind, outcome="lost") as labels:
             try:
                 self._handlers[claim.kind](claim)
             except work.LeaseLost:
                 raise
             except (errors.CyborgError, ka_exc.ClientException) as exc:
-                LOG.warning("Will try %s/%s again: %s", claim.kind, claim.key, exc)
+                LOG.warning("%s/%s failed; it is tried again: %s", claim.kind, claim.key, exc)
                 work.back_off(claim, str(exc))
                 labels["outcome"] = "again"
             except Exception as exc:
-                LOG.exception("Will try %s/%s again after a fault", claim.kind, claim.key)
+                LOG.exception("%s/%s met a fault; it is tried again", claim.kind, claim.key)
                 work.back_off(claim, f"{type(exc).__name__}: {exc}")
                 labels["outcome"] = "fault"
             else:
@@ -151,7 +153,7 @@ class Worker:
     def _renew_loop(self) -> None:
         while not self._stopping.wait(self._lease / 3):
             self._renew()
-        # Handlers that are still finishing keep their leases.
+        # Handlers that have not finished keep their leases.
         while self._renewing():
             self._renew()
             time.sleep(self._lease / 10)

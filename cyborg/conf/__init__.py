@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: one module a group, declared once with prose help and handed in as ``conf``."""
+"""Configuration options: one module per group. Functions get the options as ``conf``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cyborg.conf.obsolete import meaningless
 
 __all__ = ["GROUPS", "SERVICES", "list_opts", "meaningless", "register"]
 
-#: Every group of our own: group name (None for DEFAULT) to its options.
+#: The options of Cyborg's own groups, by group name (None for DEFAULT).
 GROUPS: dict[str | None, list[cfg.Opt]] = {
     None: default.OPTS,
     "api": api.OPTS,
@@ -44,14 +44,15 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     **drivers.GROUPS,
 }
 
-#: Groups that reach a service over HTTP with keystoneauth, and the service type of each.
+#: Groups with keystoneauth options for another service, and the type of that service.
 SERVICES = {"glance": "image", "nova": "compute", "placement": "placement"}
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Make every option of Cyborg's own known to ``conf``.
+    """Register every option of Cyborg's own.
 
-    ``[database]`` is not among them: a compute host has none. See :func:`cyborg.db.register`.
+    ``[database]`` is not among them, as a compute host has no database: see
+    :func:`cyborg.db.register`.
     """
     for group, opts in GROUPS.items():
         conf.register_opts(opts, group=group)
@@ -61,12 +62,12 @@ def register(conf: cfg.ConfigOpts) -> None:
         ka_loading.register_session_conf_options(conf, group)
         ka_loading.register_adapter_conf_options(conf, group, include_deprecated=False)
         conf.set_default("service_type", service_type, group=group)
-        # Without it a peer that accepts and never answers would hold a thread for good.
+        # Without it a service that accepts a connection and never answers would block a thread.
         conf.set_default("timeout", 30, group=group)
 
 
 def list_opts() -> list[tuple[str | None, Iterable[cfg.Opt]]]:
-    """Every option for ``oslo-config-generator``."""
+    """Every option, for ``oslo-config-generator``."""
     keystoneauth = [
         (
             group,

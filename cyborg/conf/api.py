@@ -14,7 +14,7 @@ OPTS: list[cfg.Opt] = [
         "api_workers",
         default=10,
         min=1,
-        help="Threads with which the built-in server answers requests. There is one process.",
+        help="Number of threads of the built-in server. It runs in one process.",
     ),
     cfg.FloatOpt(
         "bind_wait",
@@ -22,45 +22,44 @@ OPTS: list[cfg.Opt] = [
         min=0.0,
         max=60.0,
         mutable=True,
-        help="Seconds for which a list of an instance's accelerator requests (instance=...) for "
-        "another service waits while some are being bound. Nova asks for it once and then waits "
-        "for events, of which none reaches it while it unshelves a server: a bind that takes "
-        "longer than this lets that fail, five minutes later. At most half as many requests as "
-        "there are api_workers wait at a time in a process; others are answered at once. 0 answers "
-        "all at once. When cyborg-api stops it waits ten seconds for the requests that it has "
-        "begun.",
+        help="Seconds that a request of another service for an instance's accelerator requests "
+        "(instance=...) waits while some of them are being bound. Nova lists them once and then "
+        "waits for events, but receives none while it unshelves a server: if a bind takes longer "
+        "than this, unshelving fails five minutes later. At most half of api_workers requests wait "
+        "at the same time in a process; others are answered at once. With 0 no request waits. When "
+        "cyborg-api stops, it gives the requests in progress ten seconds to end.",
     ),
     cfg.BoolOpt(
         "enable_ssl_api",
         default=False,
-        help="Let the built-in server speak HTTPS, with the certificate that [ssl] names.",
+        help="Serve HTTPS from the built-in server, with the certificate in [ssl].",
     ),
     cfg.URIOpt(
         "public_endpoint",
         mutable=True,
-        help="URL under which clients reach the API, for the links in answers; for example "
-        "https://cloud.example/accelerator. Unset, links follow the request: its host, the path "
-        "under which the WSGI application is mounted, and proxy headers where "
-        "[oslo_middleware] enable_proxy_headers_parsing permits them.",
+        help="URL at which clients reach the API, for the links in answers; for example "
+        "https://cloud.example/accelerator. If unset, links are made from the request: its host, "
+        "the path at which the WSGI application is mounted, and proxy headers if "
+        "[oslo_middleware] enable_proxy_headers_parsing is set.",
     ),
     cfg.StrOpt(
         "api_paste_config",
         default="api-paste.ini",
-        help="Paste file with the middleware pipelines: an absolute path, a file in a "
-        "configuration directory, or the file of that name that ships with Cyborg.",
+        help="Paste file with the middleware pipelines: an absolute path, or the name of a file in "
+        "a configuration directory or of the file that Cyborg ships.",
     ),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
         choices=[
-            ("keystone", "Tokens are validated by keystonemiddleware."),
+            ("keystone", "keystonemiddleware validates tokens."),
             (
                 "noauth",
                 (
                     "Nothing is validated: identity is taken from the headers that "
                     "keystonemiddleware would set (X-User-Id, X-Project-Id, X-Roles, "
-                    "X-Service-Roles), and a request with none of them is an administrator. For "
-                    "tests and for a machine of one's own only."
+                    "X-Service-Roles); a request without any of them is an administrator's. Only "
+                    "for tests and for a machine that nobody else uses."
                 ),
             ),
         ],
@@ -69,29 +68,29 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "noauth_allow_remote",
         default=False,
-        help="Let the built-in server listen on an address other than loopback while "
-        "auth_strategy is noauth. Whoever reaches that address is an administrator.",
+        help="Let the built-in server listen on an address other than loopback with auth_strategy "
+        "noauth. Everyone who can reach that address is then an administrator.",
     ),
     cfg.IntOpt(
         "max_limit",
         default=1000,
         min=1,
         mutable=True,
-        help="Items on a page of a list from microversion 2.4: the most that a request can ask "
-        "for, and what it gets when it does not say. Older microversions answer with whole lists.",
+        help="Items on one page of a list, as maximum and as default, from microversion 2.4 on. "
+        "Older microversions return whole lists.",
     ),
     cfg.IntOpt(
         "max_request_body_size",
         default=114688,
         min=1024,
         mutable=True,
-        help="Bytes of the largest request body accepted; a larger one is answered with 413.",
+        help="Maximum size of a request body in bytes. A larger one is answered with 413.",
     ),
     cfg.IntOpt(
         "max_json_depth",
         default=32,
         min=4,
         mutable=True,
-        help="How deep lists and objects may be nested in a request body.",
+        help="Maximum depth of nested lists and objects in a request body.",
     ),
 ]

@@ -3,14 +3,13 @@
 
 from oslo_config import cfg
 
-#: The keystoneauth options of the group are registered beside these.
+#: The group has keystoneauth's options too.
 OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         "num_retries",
         default=0,
         min=0,
-        help="How often a request that Glance could not be reached for, or that it answered with "
-        "503, is made again. So often, too, a bitstream is fetched again that did not arrive "
-        "whole.",
+        help="How often a request is repeated if Glance cannot be reached or answers 503, and how "
+        "often a bitstream is fetched again if it did not arrive completely.",
     ),
 ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options for telling Nova of bound accelerator requests."""
+"""Options for sending events about accelerator requests to Nova."""
 
 from oslo_config import cfg
 
-#: The keystoneauth options of the group are registered beside these. Without ``auth_type`` there
-#: is no Nova: events are logged.
+#: The group has keystoneauth's options only. Without ``auth_type`` there is no Nova, and events are
+#: logged.
 OPTS: list[cfg.Opt] = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of earlier releases that mean nothing any more.
+"""Options of earlier releases that have no effect any more.
 
-They are accepted, so that a configuration file can stay as it is, and each service says at its
-start which of them are set.
+They are accepted, so that old configuration files can be used, and each service logs at its start
+which of them are set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _QUOTA = "there are no quotas in Cyborg; device profiles and Nova's quotas limit
 _PATHS = "programs and files are found by themselves"
 _SERVICE_USER = "Cyborg calls other services as itself, never with a user's token"
 
-#: By group, and None for DEFAULT: each option and why it means nothing.
+#: Why each option has no effect, by group (None for DEFAULT) and name.
 OBSOLETE: dict[str | None, dict[str, str]] = {
     None: {
         "bindir": _PATHS,
@@ -40,19 +40,19 @@ OBSOLETE: dict[str | None, dict[str, str]] = {
     },
 }
 
-#: What others may be made of, as in ``$pybasedir/x``.
+#: Defaults of options to which others may refer, as in ``$pybasedir/x``.
 _DEFAULTS = {"pybasedir": str(pathlib.Path(__file__).parents[1]), "bindir": "$pybasedir/bin"}
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Let ``conf`` know where the options are set; nobody asks for their values."""
+    """Register the options, so that ``conf`` knows which are set; their values are not used."""
     for group, options in OBSOLETE.items():
         for name in options:
             conf.register_opt(cfg.StrOpt(name, default=_DEFAULTS.get(name)), group=group)
 
 
 def meaningless(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each of the options that is set."""
+    """A sentence for each of these options that is set."""
     return [
         f"Option [{group or 'DEFAULT'}] {name} means nothing any more and can be removed: {why}."
         for group, options in OBSOLETE.items()

@@ -7,7 +7,7 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "create_root_provider",
         default=False,
-        help="Make a host's root resource provider where Placement has none of that name. With "
-        "Nova leave this off: nova-compute makes it, and Cyborg waits for it.",
+        help="Create a host's root resource provider if Placement has none of that name. Leave it "
+        "off with Nova: nova-compute creates the provider, and Cyborg waits for it.",
     ),
 ]

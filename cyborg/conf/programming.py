@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of programming, some for conductors and some for agents."""
+"""Options of programming: some for conductors, some for agents."""
 
 from oslo_config import cfg
 
@@ -10,30 +10,32 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds that a conductor waits for a host to program a deployable before it asks "
-        "again. The host goes on meanwhile, and is joined; programming may take much longer.",
+        "again. Meanwhile the host continues, and the next question waits for the same run; "
+        "programming may take much longer than this.",
     ),
     cfg.IntOpt(
         "answer_timeout",
         default=60,
         min=1,
         mutable=True,
-        help="Seconds that PATCH /v2/deployables/{uuid}/program waits for the end. After that it "
-        "is answered 503 with the uuid of the operation, which goes on.",
+        help="Seconds that PATCH /v2/deployables/{uuid}/program waits for the end of its "
+        "operation. After that it is answered with 503 and the operation's uuid, and the operation "
+        "continues.",
     ),
     cfg.IntOpt(
         "operation_expiry",
         default=2592000,
         min=0,
         mutable=True,
-        help="Seconds after its end at which an operation is forgotten; 0 keeps it for good.",
+        help="Seconds after its end at which an operation is deleted. With 0 none is.",
     ),
     cfg.IntOpt(
         "pool_interval",
         default=10,
         min=1,
         mutable=True,
-        help="Seconds after which conductors look at each function pool again, for what no message "
-        "tells of: slots that are taken or given back, devices that fail or come.",
+        help="Seconds between two checks of each function pool, for changes that no message "
+        "announces: slots that are taken or released, devices that fail or appear.",
     ),
     cfg.IntOpt(
         "pool_step",
@@ -47,17 +49,17 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         default=300,
         min=1,
         mutable=True,
-        help="Seconds for which a function pool leaves a deployable alone that could not be "
-        "programmed for it. An operation of the pool that takes longer than that, and could not go "
-        "on when it was last tried, leaves its place to another deployable.",
+        help="Seconds for which a function pool does not choose a deployable again after its "
+        "programming failed. If an operation of the pool takes longer than this, and its last "
+        "attempt failed, the pool programs another deployable in its place.",
     ),
     cfg.IntOpt(
         "miss_memory",
         default=600,
         min=1,
         mutable=True,
-        help="Seconds for which a function pool has as many more slots than it asks for as were "
-        "missed: asked for while there were none.",
+        help="Seconds for which a function pool keeps more free slots than configured, one for "
+        "each slot that was requested while none was free.",
     ),
 ]
 
@@ -65,51 +67,52 @@ AGENT_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "cache_path",
         default="$state_path/bitstreams",
-        help="Directory in which an agent keeps the bitstreams that it has fetched from Glance. "
-        "Each agent needs one of its own.",
+        help="Directory in which an agent caches the bitstreams that it fetched from Glance. Each "
+        "agent needs its own.",
     ),
     cfg.IntOpt(
         "cache_size_mib",
         default=2048,
         min=0,
         mutable=True,
-        help="Most mebibytes of bitstreams that an agent keeps. Those go first that were used "
-        "longest ago; 0 keeps none. What is being written to a device does not count.",
+        help="Maximum size of that cache in MiB; 0 caches nothing. The least recently used "
+        "bitstreams are removed first. A bitstream that is being written to a device does not "
+        "count.",
     ),
     cfg.IntOpt(
         "max_bitstream_mib",
         default=512,
         min=1,
         mutable=True,
-        help="Most mebibytes of one bitstream. A larger one is refused before it is fetched.",
+        help="Maximum size of a bitstream in MiB. A larger one is refused before it is fetched.",
     ),
     cfg.IntOpt(
         "tool_timeout",
         default=600,
         min=1,
-        help="Seconds after which a vendor's tool that programs a device is ended, with all that "
-        "it has started. What the device runs is not known then.",
+        help="Seconds after which a vendor's tool that programs a device is killed, together with "
+        "the processes that it started. It is then unknown which program the device runs.",
     ),
     cfg.BoolOpt(
         "require_secure_hash",
         default=True,
         mutable=True,
-        help="Whether an agent refuses a bitstream for which Glance has no better hash than MD5 or "
-        "SHA-1. Images that were uploaded before Glance 17 (Rocky) have only an MD5 checksum.",
+        help="Refuse a bitstream if Glance has only an MD5 or SHA-1 hash of it. Images uploaded "
+        "before Glance 17 (Rocky) have only an MD5 checksum.",
     ),
     cfg.BoolOpt(
         "require_signature",
         default=False,
         mutable=True,
-        help="Whether an agent refuses a bitstream whose image is not signed. The signature of one "
-        "that is signed is always verified.",
+        help="Refuse a bitstream if its image is not signed. A signature is always verified if "
+        "there is one.",
     ),
     cfg.ListOpt(
         "trusted_certificate_ids",
         default=[],
         mutable=True,
-        help="Ids, in the key manager, of the certificates that may sign the certificate of a "
-        "signature. Unset, whoever may store a certificate there can sign bitstreams.",
+        help="Ids, in the key manager, of the certificates that may have signed the certificate of "
+        "a signature. If unset, everyone who can store a certificate there can sign bitstreams.",
     ),
 ]
 

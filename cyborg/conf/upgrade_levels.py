@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pins for a rolling upgrade, by the names that they have in Nova and elsewhere."""
+"""RPC version pins for a rolling upgrade, named as in Nova."""
 
 from oslo_config import cfg
 
 _HELP = (
-    "Version of the RPC interface of {} that messages keep to, such as 2.0, while some of them "
-    "are still of an older release. Unset, what this release speaks. `cyborg-status upgrade check` "
-    "tells when to remove it."
+    "RPC version, such as 2.0, of messages to {}, while some of them run an older release. If "
+    "unset, the version of this release. `cyborg-status upgrade check` says when to remove it."
 )
 
 OPTS: list[cfg.Opt] = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists from SQL: filtered, sorted and cut there, page by page.
+"""Lists in pages, which SQL filters, sorts and cuts.
 
-A page begins after a marker, a row, and not at an offset: rows that come and go between two pages
-make no other row appear twice or never.
+A page begins after a marker row, not at an offset, so that rows added or removed between two
+pages make no other row appear twice or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cyborg import errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which part of a list is wanted, and in what order; by default all, oldest first."""
+    """Which part of a list to return, and in what order; by default all of it, oldest first."""
 
     sort_key: str = "id"
     descending: bool = False
@@ -42,11 +42,10 @@ def fetch(
 ) -> list[Any]:
     """The rows of ``page`` among those of ``visible`` that meet ``where``, from one SELECT.
 
-    ``columns`` are those one may sort by, ``id`` and ``uuid`` among them. A marker costs one
-    SELECT more. It may be any visible row: one that has ceased to meet ``where`` marks a place
-    as well as before.
+    ``columns`` are those to sort by, ``id`` and ``uuid`` among them. A marker costs one more
+    SELECT. It may be any visible row, even one that does not meet ``where`` any more.
 
-    :raises Invalid: the list cannot be sorted by that key, or the marker is none of its rows
+    :raises Invalid: the list cannot be sorted by that key, or the marker is not one of its rows
     """
     column, ids = columns.get(page.sort_key), columns["id"]
     if column is None:
@@ -65,13 +64,12 @@ def fetch(
 
 
 def equal(columns: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
-    """The WHERE clauses by which the ``columns`` named have the values ``wanted``."""
+    """The WHERE clauses for the named ``columns`` to have the values ``wanted``."""
     return [columns[name] == value for name, value in wanted.items()]
 
 
 def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:
-    # Servers differ in where NULL sorts; here it is the least of all values. The id decides
-    # between equal rows, so that the order is total.
+    # Servers sort NULL differently; here it comes first. The id orders rows with equal values.
     by = [column.is_not(None), column, ids] if _nullable(column) else [column, ids]
     return [part.desc() for part in by] if descending else by
 
@@ -79,7 +77,7 @@ def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:
 def _after(
     column: Any, ids: Any, marked: tuple[Any, ...], *, descending: bool
 ) -> sa.ColumnElement[bool]:
-    """The WHERE clause that leaves what comes behind the ``marked`` value and id."""
+    """The WHERE clause for the rows after the one with the ``marked`` value and id."""
     value, row_id = marked
     behind = ids < row_id if descending else ids > row_id
     if column is ids:
@@ -93,5 +91,5 @@ def _after(
 
 
 def _nullable(column: Any) -> bool:
-    # What is computed in the list's own SELECT has no such mark, and is never null.
+    # A computed column has no such attribute, and is never null.
     return bool(getattr(column.property.columns[0], "nullable", False))

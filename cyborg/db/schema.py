@@ -23,7 +23,7 @@ def _config() -> alembic.config.Config:
 
 
 def upgrade(revision: str = "head") -> None:
-    """Bring the database to ``revision``; what is there already is left as it is."""
+    """Upgrade the database to ``revision``; do nothing if it has that already."""
     with db.engine().begin() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -31,7 +31,7 @@ def upgrade(revision: str = "head") -> None:
 
 
 def stamp(revision: str) -> None:
-    """Record ``revision`` as the database's, without changing any table."""
+    """Record ``revision`` as the database's without changing any table."""
     with db.engine().begin() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -39,13 +39,13 @@ def stamp(revision: str) -> None:
 
 
 def version() -> str | None:
-    """The revision of the database, or None where it has no schema yet."""
+    """The revision of the database; None if it has no schema yet."""
     with db.engine().connect() as connection:
         return alembic.migration.MigrationContext.configure(connection).get_current_revision()
 
 
 def knows(revision: str) -> bool:
-    """Whether this code can upgrade a database that is at ``revision``."""
+    """Whether this code knows ``revision``, and so can upgrade a database from it."""
     script = alembic.script.ScriptDirectory.from_config(_config())
     return revision in {known.revision for known in script.walk_revisions()}
 
@@ -56,7 +56,7 @@ def head() -> str | None:
 
 
 def new_revision(message: str, *, autogenerate: bool) -> None:
-    """Write a module for a new revision, for developers."""
+    """Write the module of a new revision, for developers."""
     with db.engine().begin() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -64,7 +64,7 @@ def new_revision(message: str, *, autogenerate: bool) -> None:
 
 
 def differences(connection: sa.Connection) -> list[object]:
-    """What distinguishes the database's tables from the models; empty when they agree."""
+    """The differences between the database's tables and the models; empty if they agree."""
     context = alembic.migration.MigrationContext.configure(
         connection, opts={"compare_type": True}
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes SQLite a sound store for one node: WAL, and writers that lock before they read."""
+"""SQLite for one node: write-ahead log, and writers that lock before they read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ BUSY_TIMEOUT_MS = 30_000
 def prepare(engine: sa.Engine) -> None:
     """Install the connection and transaction hooks on an SQLite engine of oslo.db."""
     sa.event.listen(engine, "connect", _on_connect)
-    # Instead of oslo.db's own hook, which emits a plain BEGIN: a transaction that reads first and
-    # locks later fails with "database is locked" instead of waiting. Listening before it
-    # (insert=True) has no effect on an engine's events.
+    # Replaces oslo.db's own hook, which emits a plain BEGIN: with that a transaction that reads
+    # first and writes later fails with "database is locked" instead of waiting. Listening before
+    # that hook (insert=True) has no effect on an engine's events.
     for hook in list(engine.dispatch.begin):
         sa.event.remove(engine, "begin", hook)
     sa.event.listen(engine, "begin", _on_begin)
     engine.dispose()
     raw = engine.raw_connection()
-    # Once is enough, since the file remembers it; and setting it waits for nobody.
+    # Set once, as the file keeps the mode. Here, because setting it ignores the busy timeout.
     raw.cursor().execute("PRAGMA journal_mode=WAL")
     raw.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of columns that hold the same on SQLite, MySQL, MariaDB and PostgreSQL."""
+"""Column types that behave alike on SQLite, MySQL, MariaDB and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON document kept as text, which every server stores and shows alike."""
+    """A JSON document stored as text, which every server returns unchanged."""
 
     impl = sa.Text
     cache_ok = True
@@ -29,22 +29,22 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
 
 def string(length: int) -> sa.String:
-    """A string column that compares byte by byte on MySQL too, where the default folds case."""
+    """A string column that compares byte by byte on MySQL too, whose default ignores case."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
-#: MySQL cuts a plain DATETIME to whole seconds.
+#: MySQL rounds a plain DATETIME to whole seconds.
 Timestamp = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-#: SQLite counts rows by itself only in a column of its plain INTEGER type, which has 64 bits.
+#: SQLite numbers rows by itself only in a column of type INTEGER, which has 64 bits there.
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 
 class Sentence(sa.types.TypeDecorator[str]):
-    """What somebody else said went wrong, kept whatever is in it.
+    """An error message from elsewhere, stored whatever characters it has.
 
-    A driver may quote its firmware. PostgreSQL stores no NUL, and no server half a character.
+    A driver may quote its firmware. PostgreSQL stores no NUL, and no server an unpaired surrogate.
     """
 
     impl = LongText

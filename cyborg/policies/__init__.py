@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Default policy rules: one module a resource, and the building blocks they share."""
+"""Default policy rules: one module per resource, and the base rules that they share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cyborg.policies import (
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Every rule of Cyborg, also for ``oslopolicy-sample-generator``."""
+    """Every rule of Cyborg, for the enforcer and for ``oslopolicy-sample-generator``."""
     return [
         *base.list_rules(),
         *device_profile.list_rules(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy rules of accelerator requests.
 
-They say who may act; on which rows is said by the caller's project, in SQL. Binding, unbinding
-and deleting what is bound need a service token besides.
+They decide who may act; the caller's project decides on which requests, in SQL. To bind, to
+unbind, and to delete a bound request also takes a service token.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _COLLECTION = "/v2/accelerator_requests"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(
             GET_ALL,
             base.PROJECT_READER_OR_ADMIN,
-            "List the accelerator requests of one's project; an administrator sees all.",
+            "List the accelerator requests of your project, or all as an administrator.",
             ("GET", _COLLECTION),
         ),
         base.rule(
@@ -59,7 +59,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             RELEASE,
             base.ADMIN,
-            "Free what an accelerator request holds without the host step that it waits for.",
+            "Release an accelerator request's attach handle without waiting for its host step.",
             ("POST", f"{_COLLECTION}/{{accelerator_request_uuid}}/release"),
         ),
     ]

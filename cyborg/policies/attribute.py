@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of attributes, which belong to deployables and so to the whole cloud."""
+"""Policy rules of attributes, which belong to deployables and so to no project."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLLECTION = "/v2/attributes"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(
             GET_ALL, base.PROJECT_MANAGER_OR_ADMIN, "List attributes.", ("GET", _COLLECTION)
@@ -28,12 +28,12 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             ("GET", f"{_COLLECTION}/{{attribute_uuid}}"),
         ),
         base.rule(
-            CREATE, base.ADMIN, "Give a deployable an attribute.", ("POST", _COLLECTION)
+            CREATE, base.ADMIN, "Add an attribute to a deployable.", ("POST", _COLLECTION)
         ),
         base.rule(
             DELETE,
             base.ADMIN,
-            "Delete an attribute that an administrator made.",
+            "Delete an attribute that an administrator added.",
             ("DELETE", f"{_COLLECTION}/{{attribute_uuid}}"),
         ),
     ]

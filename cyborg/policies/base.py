@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named building blocks of the policy rules, under upstream's names.
+"""Base rules from which the policy rules are made, named as upstream names them.
 
-Roles are checked literally: Keystone implies reader from member and so on, a rule does not.
+A rule checks exactly the role it names. It is Keystone that lets member imply reader, and so on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PROJECT_READER_OR_ADMIN = "rule:project_reader_or_admin"
 PROJECT_MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
 PROJECT_MEMBER_OR_SERVICE = "rule:project_member_or_service"
 
-#: System and domain tokens are refused: every resource belongs to a project or to the cloud's
-#: administrator, who works in a project of his own.
+#: Tokens for the system or a domain are refused: every resource belongs to a project or to the
+#: administrators of the cloud, who use a project too.
 SCOPE_TYPES = ["project"]
 
 
@@ -27,11 +27,11 @@ def _in_project(role: str) -> policy.RuleDefault:
 
 def _either(name: str, *rules: str) -> policy.RuleDefault:
     check = " or ".join(f"rule:{rule}" for rule in rules)
-    return policy.RuleDefault(name, check, "Either of the two.")
+    return policy.RuleDefault(name, check, "Passes one of the two.")
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """The building blocks; a policy file may redefine each of them."""
+    """The base rules; a policy file may redefine each of them."""
     return [
         policy.RuleDefault("admin_api", "role:admin", "Administrator of the cloud."),
         policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
@@ -41,24 +41,24 @@ def list_rules() -> list[policy.RuleDefault]:
         _either("project_reader_or_admin", "project_reader_api", "admin_api"),
         _either("project_member_or_service", "project_member_api", "service_api"),
         policy.RuleDefault(
-            IS_ADMIN, ADMIN, "Acts on every project's objects, within what the rules permit."
+            IS_ADMIN, ADMIN, "Acts on every project's objects, if the request's rule permits it."
         ),
         *_legacy(),
     ]
 
 
 def _legacy() -> list[policy.RuleDefault]:
-    """What no rule of ours uses, but an operator's policy file may refer to."""
+    """Rules that none of ours uses, but to which an operator's policy file may refer."""
     owner, user = "project_id:%(project_id)s", "user_id:%(user_id)s"
     return [
         policy.RuleDefault("public_api", "is_public_api:True", "Nobody."),
-        policy.RuleDefault("allow", "@", "Everybody whose token is for a project."),
+        policy.RuleDefault("allow", "@", "Everyone with a token for a project."),
         policy.RuleDefault("deny", "!", "Nobody."),
         policy.RuleDefault(
-            "admin_or_owner", f"{ADMIN} or {owner}", "Any role in the project will do."
+            "admin_or_owner", f"{ADMIN} or {owner}", "Administrator, or any role in the project."
         ),
-        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Any role will do."),
-        policy.RuleDefault("default", ADMIN, "In the place of a rule that nobody defines."),
+        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Administrator or that user."),
+        policy.RuleDefault("default", ADMIN, "Applies to a rule that is not defined."),
     ]
 
 

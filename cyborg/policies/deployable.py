@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of deployables, which are hardware of the whole cloud."""
+"""Policy rules of deployables, which are hardware and belong to no project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLLECTION = "/v2/deployables"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(
             GET_ALL, base.PROJECT_MANAGER_OR_ADMIN, "List deployables.", ("GET", _COLLECTION)

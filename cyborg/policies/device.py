@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of devices, which are hardware of the whole cloud."""
+"""Policy rules of devices, which are hardware and belong to no project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLLECTION = "/v2/devices"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(
             GET_ALL, base.PROJECT_MANAGER_OR_ADMIN, "List devices.", ("GET", _COLLECTION)
@@ -31,19 +31,19 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             ENABLE,
             base.ADMIN,
-            "Put a device back into service.",
+            "Enable a device, so that it is offered again.",
             ("POST", f"{_COLLECTION}/{{device_uuid}}/enable"),
         ),
         base.rule(
             DISABLE,
             base.ADMIN,
-            "Take a device out of service.",
+            "Disable a device, so that it is not offered any more.",
             ("POST", f"{_COLLECTION}/{{device_uuid}}/disable"),
         ),
         base.rule(
             DELETE,
             base.ADMIN,
-            "Remove the record of a device that is gone for good.",
+            "Delete the record of a device that was removed for good.",
             ("DELETE", f"{_COLLECTION}/{{device_uuid}}"),
         ),
     ]

@@ -18,13 +18,13 @@ _COLLECTION = "/v2/device_profiles"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(
             GET_ALL,
             base.PROJECT_READER_OR_ADMIN,
-            "List device profiles: those that are public or shared with one's project; an "
-            "administrator sees all.",
+            "List the device profiles that are public or shared with your project, or all as an "
+            "administrator.",
             ("GET", _COLLECTION),
         ),
         base.rule(
@@ -50,7 +50,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             CANDIDATES,
             base.ADMIN_OR_SERVICE,
-            "List where what a device profile asks for could be bound.",
+            "List the hosts and providers on which a device profile could be bound.",
             ("GET", f"{_COLLECTION}/{{device_profile_uuid or name}}/candidates"),
         ),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of function pools, which use hardware of the whole cloud, and of misses."""
+"""Policy rules of function pools, which belong to no project, and of function misses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE = f"{_COLLECTION}/{{function_pool_uuid}}"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(GET_ALL, base.ADMIN, "List function pools.", ("GET", _COLLECTION)),
         base.rule(GET_ONE, base.ADMIN, "Show a function pool.", ("GET", _ONE)),
@@ -29,7 +29,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             MISS,
             base.ADMIN_OR_SERVICE,
-            "Record that a function was missed: no host had a free slot of it.",
+            "Record that a function was requested while no host had a free slot of it.",
             ("POST", "/v2/function_misses"),
         ),
     ]

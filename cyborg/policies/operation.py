@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of operations, which program hardware of the whole cloud."""
+"""Policy rules of operations, which program hardware and belong to no project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLLECTION = "/v2/operations"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(GET_ALL, base.ADMIN, "List operations.", ("GET", _COLLECTION)),
         base.rule(

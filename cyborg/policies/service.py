@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of services: the agents and the conductors, which are the operator's affair."""
+"""Policy rules of services: the agents and the conductors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLLECTION = "/v2/services"
 
 
 def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules, each named by what it permits."""
+    """The rules of this resource."""
     return [
         base.rule(GET_ALL, base.ADMIN, "List agents and conductors.", ("GET", _COLLECTION)),
         base.rule(
@@ -27,7 +27,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             DELETE,
             base.ADMIN,
-            "Remove the record of a host that is down for good.",
+            "Delete the record of a host that is down for good.",
             ("DELETE", f"{_COLLECTION}/{{service_uuid}}"),
         ),
     ]

@@ -52,6 +52,8 @@ key_repository = {folder}/credential-keys
 [database]
 connection = sqlite:///{folder}/keystone.sqlite
 sqlite_synchronous = false
+[fernet_receipts]
+key_repository = {folder}/fernet-keys
 [fernet_tokens]
 key_repository = {folder}/fernet-keys
 [identity]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``cyborg.wsgi.api:application`` for uWSGI, gunicorn, mod_wsgi and the like.
 
-The configuration is what ``--config-file`` and ``--config-dir`` among the arguments of the process
-name, or ``OS_CYBORG_CONFIG_FILES`` (separated by ``;``, in or below ``OS_CYBORG_CONFIG_DIR``), or
-``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR`` or in the usual places.
+The configuration files are the first of these that are given: ``--config-file`` and
+``--config-dir`` in the arguments of the process; ``OS_CYBORG_CONFIG_FILES``, separated by ``;`` and
+relative to ``OS_CYBORG_CONFIG_DIR``; ``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR``; the usual places.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cyborg.api import app
 
 
 def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """The command-line arguments that name the configuration; none for the usual places."""
+    """The command-line arguments that name the configuration; empty for the usual places."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append", default=[])
     parser.add_argument("--config-dir", action="append", default=[])

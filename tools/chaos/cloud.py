@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud under test: its servers, its processes, and what they are told."""
+"""The cloud under test: its servers, its processes and their configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cyborg.placement import local
 from cyborg.tests import messages, servers
 
 SERVICES = Path(__file__).resolve().parents[1] / "services.sh"
-#: Seconds for the cloud to stand, on a busy machine.
+#: Seconds for the cloud to start, on a busy machine.
 START_SECONDS = 240.0
 
 #: The hosts, and whether their drivers prepare and clean.
@@ -39,7 +39,7 @@ CONDUCTORS = ("conductor-1", "conductor-2")
 DEVICES = 2
 HANDLES = 16
 
-#: Options of conductors by which the dead are made good soon; elsewhere those that are shipped.
+#: Options of conductors with which a dead one is replaced soon; otherwise the defaults apply.
 QUICK = {"work_lease": 5, "poll_interval": 1}
 
 _DATABASES = {"mysql": "mariadb", "postgresql": "postgresql"}
@@ -52,7 +52,7 @@ class Failed(Exception):
 
 
 def until(what: str, find: Callable[[], T], seconds: float = START_SECONDS) -> T:
-    """Ask until there is an answer."""
+    """Call ``find`` until it returns something true; return that."""
     deadline = time.monotonic() + seconds
     while not (found := find()):
         if time.monotonic() > deadline:
@@ -62,7 +62,7 @@ def until(what: str, find: Callable[[], T], seconds: float = START_SECONDS) -> T
 
 
 class Servers:
-    """RabbitMQ and a database server of the suite's own, which it may break."""
+    """A private RabbitMQ and database server, which the suite may break."""
 
     def __init__(self, state: Path, database: str) -> None:
         self._env = os.environ | {"CYBORG_SERVICES_DIR": str(state)}
@@ -78,20 +78,20 @@ class Servers:
         return done.stdout
 
     def start(self) -> None:
-        """Start both, and let this process's environment name them."""
+        """Start both, and set the environment variables that name them."""
         self.run("start", *self.kinds)
         for line in self.run("env", *self.kinds).splitlines():
             name, _, value = line.removeprefix("export ").partition("=")
             os.environ[name] = value
 
     def stop(self) -> None:
-        """Stop both, and forget all that they held."""
+        """Stop both and delete their data."""
         self.run("stop", *self.kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """A deployable as its consumers know it."""
+    """A deployable as clients know it."""
 
     hostname: str
     uuid: str
@@ -99,14 +99,14 @@ class Provider:
 
 
 class Cloud:
-    """Every process of the cloud, by name, and ways to look at it."""
+    """Every process of the cloud by name, and queries to its services."""
 
     def __init__(self, folder: Path, servers_: Servers, database_kind: str, url: str) -> None:
         self.folder = folder
         self.servers = servers_
         self.database_kind = database_kind
         self.database = url
-        #: What Cyborg's processes reach RabbitMQ over.
+        #: The proxy through which Cyborg's processes reach RabbitMQ.
         self.wire = messages.Wire(servers.url_of("rabbitmq"))
         self.broker = servers.url_of("rabbitmq")
         self.sink = parts.SinkFiles(mode=folder / "sink-mode", taken=folder / "sink-taken")
@@ -117,7 +117,7 @@ class Cloud:
         self.conf = cfg.ConfigOpts()
 
     def start(self) -> None:
-        """Start everything, and return when Placement offers every device."""
+        """Start everything; return when Placement has the inventory of every device."""
         self.wire.join()
         self.sink.taken.touch()
         self.set_sink(parts.TAKE)
@@ -151,12 +151,12 @@ class Cloud:
         try:
             offered = self.placement("GET", "/resource_providers?resources=FPGA:1")
         except requests.RequestException:
-            # A busy machine.
+            # The machine is busy.
             return False
         return len(offered.json()["resource_providers"]) == len(HOSTS) * DEVICES
 
     def answers(self) -> bool:
-        """Whether every server of the cloud serves."""
+        """Whether every server of the cloud answers."""
         try:
             self.placement("GET", "/")
             requests.get(self.url, timeout=5)
@@ -166,21 +166,21 @@ class Cloud:
         return True
 
     def conduct(self, timing: str) -> None:
-        """Have the conductors, at their next start, take work over soon or as they are shipped."""
+        """Configure the conductors for their next start: ``quick`` timing, or the default."""
         for name in CONDUCTORS:
             options = QUICK if timing == "quick" else {}
             self._cyborg(name, "conductor", self._controller(name, options))
 
     def check(self) -> list[str]:
-        """What ``cyborg-status check`` finds wrong.
+        """The findings of ``cyborg-status check``.
 
-        It is asked again where a host's report has come in between, and Placement is just told.
+        The command runs again while Placement is being updated after a host's report.
         """
         deadline = time.monotonic() + START_SECONDS
         while True:
             part, said = self._ask_status()
             if said is None:
-                return [f"cyborg-status check ends with {part.status}:\n{tail(part.log)}"]
+                return [f"cyborg-status check ended with {part.status}:\n{tail(part.log)}"]
             if said["findings"]:
                 return [f"{found['check']}: {found['finding']}" for found in said["findings"]]
             if said["hosts"] == {"compared": len(HOSTS), "in_progress": 0}:
@@ -189,7 +189,7 @@ class Cloud:
                 return [f"cyborg-status check did not compare all hosts: {said}"]
 
     def _ask_status(self) -> tuple[Part, dict[str, Any] | None]:
-        """What ``cyborg-status check`` says, and the process that was it."""
+        """Run ``cyborg-status check``; return its process, and its answer if it gave one."""
         answer = self.folder / "check.json"
         argv = ["--config-file", str(self.folder / "api.conf")]
         part = Part("check", "check", self.folder, parts.check, answer, argv)
@@ -203,7 +203,7 @@ class Cloud:
         return folder
 
     def _add(self, name: str, kind: str, main: Callable[..., None], *args: Any) -> None:
-        """Make a part; one that is there keeps its process."""
+        """Add a process, or change what an existing one runs from its next start on."""
         if name in self.parts:
             self.parts[name].change(main, *args)
         else:
@@ -214,11 +214,11 @@ class Cloud:
         self._add(name, kind, parts.cyborg, kind, arm, self.steps(name), argv)
 
     def steps(self, name: str) -> Path:
-        """Where a host notes its steps."""
+        """The file in which a host records its steps."""
         return self.folder / f"{name}.steps"
 
     def control(self, host: str) -> Path:
-        """What tells a host's driver how to behave."""
+        """The file that controls how a host's driver behaves."""
         return self.folder / f"{host}.control.json"
 
     def _controller(self, name: str, conductor: dict[str, int]) -> Path:
@@ -231,7 +231,7 @@ class Cloud:
                 "auth_type": "none",
                 "endpoint_override": f"http://127.0.0.1:{self._sink_port}",
             },
-            # No nova-compute makes the root provider here.
+            # There is no nova-compute to create the root provider.
             "placement": {
                 "auth_type": "admin_token",
                 "endpoint": self.placement_url,
@@ -271,11 +271,11 @@ class Cloud:
         db.dispose()
 
     def set_sink(self, mode: str) -> None:
-        """Tell the sink what to do with requests."""
+        """Set what the sink does with requests."""
         replace(self.sink.mode, mode)
 
     def placement(self, method: str, path: str, body: object = None) -> requests.Response:
-        """Ask Placement."""
+        """Send a request to Placement."""
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.37"}
         url = self.placement_url + path
         return requests.request(method, url, json=body, headers=headers, timeout=10)
@@ -291,7 +291,7 @@ class Cloud:
 
 @contextlib.contextmanager
 def cloud(folder: Path, database_kind: str) -> Iterator[Cloud]:
-    """A cloud for the length of the block, on servers of its own."""
+    """A running cloud with servers of its own, while the block runs."""
     servers_ = Servers(folder.parent / "services", database_kind)
     servers_.start()
     try:
@@ -307,19 +307,19 @@ def cloud(folder: Path, database_kind: str) -> Iterator[Cloud]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file that nobody sees half of."""
+    """Write a file atomically."""
     draft = path.with_suffix(".new")
     draft.write_text(text)
     draft.replace(path)
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The end of a log."""
+    """The last lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses, below those that outgoing connections are given."""
+    """Free ports of the loopback, below those that the kernel gives to outgoing connections."""
     with contextlib.ExitStack() as listening:
         ports: list[int] = []
         while len(ports) < count:
@@ -331,7 +331,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def say(text: str) -> None:
-    """Tell where we are, and when."""
+    """Print a line of progress with the time."""
     print(f"chaos: [{time.monotonic() - _BEGIN:.0f} s] {text}", flush=True)
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second copy of messages, at the broker itself, some while after the first.
+"""Sends copies of messages through the broker, some time after the originals.
 
-The copies carry an id of their own, or the library at their end would know them as such.
+A copy has an id of its own; otherwise the receiving library would drop it as a duplicate.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kombu import exceptions
 
 from cyborg.rpc import link
 
-#: Seconds by which a copy follows, at most.
+#: Maximum seconds between a message and its copy.
 DELAY = 8.0
 _HEADER = "x-chaos-copy"
 
 
 class Doubler:
-    """Copies what is sent to these queues as long as it runs, and lets every copy arrive."""
+    """Copies every message to these queues while it runs, and sends all copies before it ends."""
 
     def __init__(self, url: str, queues: Iterable[str], rng: random.Random) -> None:
         self._url = url.replace("rabbit://", "amqp://", 1)
@@ -42,15 +42,15 @@ class Doubler:
         self.copies = 0
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Start copying."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Copy no more; what is copied already follows."""
+        """Copy no more messages; the copies already made are still sent."""
         self._stop.set()
 
     def join(self) -> None:
-        """Return when the last copy was sent, or the connection is lost with the rest."""
+        """Wait until the last copy is sent, or the connection is lost and the rest with it."""
         self._stop.set()
         self._thread.join()
 

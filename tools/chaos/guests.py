@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients: each boots guests with accelerators and deletes them, and believes nothing it is told.
+"""Clients: each boots and deletes guests with accelerators, and checks every answer.
 
-A client behaves as Nova does: it claims in Placement, creates ARQs, has them bound, waits until all
-are resolved, and gives everything back in the end. An answer that does not come is asked for again.
+A client behaves like Nova: it claims allocations in Placement, creates ARQs, binds them, waits
+until all are resolved, and finally releases everything. It repeats a request without an answer.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ledger import Ledger
 
 #: Accelerators of one guest.
 SIZES = (1, 2, 4)
-#: Seconds between two questions of one client.
+#: Seconds between two requests of one client.
 _POLL = 0.4
-#: Seconds after which an answer does not come.
+#: Seconds that a client waits for an answer.
 _PATIENCE = 10.0
 
 
 class Stopped(Exception):
-    """The suite ends."""
+    """The suite is ending."""
 
 
 class Caller:
-    """The APIs, asked again and again until they answer."""
+    """Sends requests to the APIs, again and again until they answer."""
 
     def __init__(
         self, cloud: Cloud, ledger: Ledger, stop: threading.Event, patience: float = _PATIENCE
@@ -49,9 +49,10 @@ class Caller:
     def ask(
         self, method: str, path: str, body: object = None, *, well: Collection[int]
     ) -> tuple[requests.Response, bool]:
-        """Ask Cyborg until the answer is among ``well``, and whether the first one was.
+        """Send a request to Cyborg until the status is in ``well``.
 
-        Whatever else is answered but 503 is noted as a violation.
+        Returns the answer, and whether it was the first attempt's. Any other status but 503 is
+        recorded as a violation.
         """
         first = True
         while True:
@@ -78,7 +79,7 @@ class Caller:
             return None
 
     def placement(self, method: str, path: str, body: object = None) -> requests.Response:
-        """Ask Placement until it answers."""
+        """Send a request to Placement until it answers with a status below 500."""
         while True:
             with contextlib.suppress(requests.RequestException):
                 answer = self.cloud.placement(method, path, body)
@@ -87,7 +88,10 @@ class Caller:
             self.pause()
 
     def pause(self) -> None:
-        """Wait a moment."""
+        """Wait a moment.
+
+        :raises Stopped: the suite is ending
+        """
         if self._stop.wait(_POLL):
             raise Stopped
 
@@ -99,7 +103,7 @@ class Guest:
         self.uuid = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         self.size = size
         self.arqs: list[str] = []
-        #: ARQ to the status of its event, as soon as it is resolved.
+        #: The status of each resolved ARQ's event, by the ARQ's uuid.
         self.outcome: dict[str, str] = {}
         self._caller = caller
         self._ledger = caller.ledger
@@ -107,7 +111,7 @@ class Guest:
         self._providers: list[Provider] = []
 
     def claim(self, providers: list[Provider]) -> bool:
-        """Claim accelerators of one host in Placement; False where it has not enough."""
+        """Claim accelerators of one host in Placement; False if it has not enough."""
         host = self._rng.choice(sorted({provider.hostname for provider in providers}))
         local = [provider for provider in providers if provider.hostname == host]
         self._providers = [self._rng.choice(local) for _ in range(self.size)]
@@ -121,25 +125,25 @@ class Guest:
             "project_id": "p",
             "user_id": "u",
         }
-        # Killed in the middle, Placement may know the consumer but no allocation, and then refuses
-        # it for good: another guest is booted.
+        # If Placement is killed in the middle, it may have stored the consumer without its
+        # allocation. It then refuses that consumer for ever, so another guest is booted.
         answer = self._caller.placement("PUT", f"/allocations/{self.uuid}", body)
         return answer.status_code == 204 or self._has_claimed()
 
     def _has_claimed(self) -> bool:
-        """Whether Placement did what it had no time to answer."""
+        """Whether Placement stored the claim although it did not answer."""
         answer = self._caller.placement("GET", f"/allocations/{self.uuid}")
         return bool(answer.json()["allocations"])
 
     def create(self) -> None:
-        """Have the ARQs made; where no answer comes, others that nobody knows of may be left."""
+        """Create the ARQs; an attempt without an answer may leave others that no client knows."""
         body = {"device_profile_name": f"chaos-{self.size}"}
         answer, _ = self._caller.ask("POST", "/accelerator_requests", body, well={201})
         self.arqs = [arq["uuid"] for arq in answer.json()["arqs"]]
         self._ledger.count("ARQs created", len(self.arqs))
 
     def bind(self) -> None:
-        """Have all ARQs bound; wait while handles of their last use are being cleaned."""
+        """Bind all ARQs; wait while their former handles are being cleaned."""
         body = {
             arq: [
                 {"op": "add", "path": "/hostname", "value": provider.hostname},
@@ -163,7 +167,7 @@ class Guest:
         return answer.status_code
 
     def wait_until_resolved(self) -> None:
-        """Wait for Bound or BindFailed of every ARQ, and note what is shown."""
+        """Wait until every ARQ is Bound or BindFailed, and record it."""
         self.outcome.clear()
         path = f"/accelerator_requests?instance={self.uuid}&bind_state=resolved"
         while True:
@@ -184,14 +188,14 @@ class Guest:
                 self._refused(arq)
 
     def _refused(self, arq: dict[str, Any]) -> None:
-        """A claimed accelerator was refused: only a host step, or a dirty handle, may do that."""
+        """Record a BindFailed ARQ; it is a violation unless the host has steps that can fail."""
         self._ledger.count("ARQs refused")
         steps = {provider.hostname for provider in self._providers if provider.steps}
         if arq["hostname"] not in steps:
-            self._ledger.violate(f"Claimed, and yet not bound: {arq}")
+            self._ledger.violate(f"Claimed but not bound: {arq}")
 
     def states(self) -> set[str]:
-        """The states of its ARQs, as shown now."""
+        """The present states of its ARQs."""
         path = f"/accelerator_requests?instance={self.uuid}"
         answer, _ = self._caller.ask("GET", path, well={200})
         return {arq["state"] for arq in answer.json()["arqs"]}
@@ -208,24 +212,24 @@ class Guest:
         self._ledger.count("events checked", len(wanted))
 
     def unbind(self) -> None:
-        """Have all ARQs unbound, and look that they are."""
+        """Unbind all ARQs, and check that they are."""
         self._ledger.leaving(self.arqs)
         fields = ("/hostname", "/device_rp_uuid", "/instance_uuid")
         remove = [{"op": "remove", "path": path} for path in fields]
         self._patch(dict.fromkeys(self.arqs, remove), well={202})
         answer, _ = self._caller.ask("GET", f"/accelerator_requests/{self.arqs[0]}", well={200})
         if answer.json()["state"] != "Unbound":
-            self._ledger.violate(f"Unbound, and yet: {answer.text}")
+            self._ledger.violate(f"Unbound, but shown as: {answer.text}")
         self._ledger.count("ARQs unbound", len(self.arqs))
 
     def leave(self) -> None:
-        """Delete the ARQs in one of the ways there are, and release the claim."""
+        """Delete the ARQs in one of the possible ways, and release the claim."""
         self._ledger.leaving(self.arqs)
         self._rng.choice((self._delete_by_instance, self._delete_by_list, self._delete_each))()
         path = f"/accelerator_requests?instance={self.uuid}"
         answer, _ = self._caller.ask("GET", path, well={200})
         if answer.json()["arqs"]:
-            self._ledger.violate(f"Deleted, and yet there: {answer.text}")
+            self._ledger.violate(f"Deleted, but listed: {answer.text}")
         self._ledger.count("ARQs deleted", len(self.arqs))
         self.release()
 
@@ -255,20 +259,20 @@ class Guest:
 
 
 class Client(threading.Thread):
-    """Boots one guest after the other while there is a storm; ends each life that it began."""
+    """Boots one guest after the other during a storm, and completes what it has begun after it."""
 
     def __init__(self, caller: Caller, crowd: Crowd, seed: str) -> None:
         super().__init__(name=f"client-{seed}", daemon=True)
         self._caller = caller
         self._crowd = crowd
         self._rng = random.Random(seed)
-        #: What it is doing.
+        #: What it is doing, for messages.
         self.stage = "rests"
-        #: Guests that live on when the storm is over.
+        #: Guests that keep their accelerators when the storm is over.
         self.asleep: list[Guest] = []
 
     def run(self) -> None:
-        """Live until the suite ends."""
+        """Boot and delete guests until the suite ends."""
         with contextlib.suppress(Stopped):
             while True:
                 self.stage = "rests"
@@ -289,7 +293,7 @@ class Client(threading.Thread):
         guest.create()
         guest.bind()
         if rng.random() < 0.2:
-            # Before anybody knows how it ends.
+            # Delete it while the bind is in progress.
             self._caller.ledger.count("guests left while being bound")
             self._leave(guest)
             return
@@ -317,7 +321,7 @@ class Client(threading.Thread):
 
 
 class Events:
-    """What the sink took, read as it grows."""
+    """The events that the sink took, read as its file grows."""
 
     def __init__(self, taken: Path) -> None:
         self._file = taken.open()
@@ -351,7 +355,7 @@ class Crowd:
         ]
 
     def start(self) -> None:
-        """Make the device profiles and start the clients, which rest."""
+        """Create the device profiles and start the clients, which rest at first."""
         for size in SIZES:
             group = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
             profile = {"name": f"chaos-{size}", "groups": [group] * size}
@@ -364,34 +368,34 @@ class Crowd:
         self._storm.set()
 
     def calm(self) -> None:
-        """Let clients end what they began."""
+        """Let clients complete what they have begun."""
         self._storm.clear()
 
     def await_storm(self) -> None:
-        """Return when clients may boot.
+        """Block until clients may boot.
 
-        :raises Stopped: the suite ends
+        :raises Stopped: the suite is ending
         """
         while not self._storm.wait(0.2):
             if self._stop.is_set():
                 raise Stopped
 
     def busy(self) -> list[str]:
-        """What clients are doing that do not rest."""
+        """What the clients that do not rest are doing."""
         return [client.stage for client in self.clients if client.stage != "rests"]
 
     def sleeping(self) -> list[Guest]:
-        """The guests that live on."""
+        """The guests that keep their accelerators."""
         return [guest for client in self.clients for guest in client.asleep]
 
     def leave_all(self) -> None:
-        """Delete every guest; for whoever knows that all clients rest."""
+        """Delete every guest. All clients must rest."""
         for client in self.clients:
             while client.asleep:
                 client.asleep.pop().leave()
 
     def stop(self) -> None:
-        """End every client, wherever it is."""
+        """Stop every client, whatever it is doing."""
         self._stop.set()
         self._storm.set()
         for client in self.clients:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true once everything runs again."""
+"""The checks after a round, when everything runs again."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from cyborg.db import models
 
 #: Seconds after the last restart in which every ARQ is final.
 FINAL_SECONDS = 60.0
-#: Seconds in which nothing is left to be done. Some of that is told to others, who may be slow.
+#: Seconds after which no work is left. Some of it waits for other services, which may be slow.
 REST_SECONDS = 150.0
 _POLL = 0.2
-#: Seconds after which it is worth knowing what it was that took them.
+#: If a wait takes more seconds than this, its last cause is printed.
 _LONG = 10.0
 
 _FINAL = (models.INITIAL, models.UNBOUND, models.BOUND, models.BIND_FAILED)
 
 
 class Judge:
-    """Looks at the cloud after a round, and notes whatever is not as it must be."""
+    """Checks the cloud after a round, and records every violation."""
 
     def __init__(self, cloud: Cloud, ledger: Ledger, crowd: Crowd) -> None:
         self._cloud = cloud
         self._ledger = ledger
         self._crowd = crowd
-        #: Seconds that it took, at most, until all was final, and until nothing was left.
+        #: The longest waits, in seconds: until all ARQs were final, and until no work was left.
         self.longest_final = self.longest_rest = 0.0
 
     def judge(self) -> None:
-        """Wait until all is done, as long as it may take, and check."""
+        """Wait until everything is done, for a limited time, and check."""
         begin = time.monotonic()
         final = self._await("final", begin + FINAL_SECONDS, self._unfinished)
         rest = self._await("at rest", begin + REST_SECONDS, self._left)
@@ -53,7 +53,7 @@ class Judge:
             return list(session.scalars(query))
 
     def _await(self, what: str, deadline: float, left: Callable[[], list[str]]) -> float:
-        """When nothing was left, or the deadline, with a violation for each thing left."""
+        """Wait until nothing is left; return when. At the deadline, what is left is a violation."""
         begin, last = time.monotonic(), list[str]()
         while found := left():
             last = found
@@ -67,7 +67,7 @@ class Judge:
         return time.monotonic()
 
     def _unfinished(self) -> list[str]:
-        """ARQs that are in no final state, or whose handle waits for its host."""
+        """The ARQs that are not in a final state, or whose handle waits for its host."""
         arq = models.Arq
         waiting = sa.and_(arq.attach_handle_id.is_not(None), arq.state.not_in(models.SERVING))
         query = sa.select(arq.uuid, arq.state, arq.attach_handle_id).where(
@@ -78,7 +78,7 @@ class Judge:
         return [f"ARQ {uuid} is {state}, handle {handle}" for uuid, state, handle in rows]
 
     def _left(self) -> list[str]:
-        """Work that is still to be done, and clients that still wait for something."""
+        """The work that is not done, and the clients that still wait for something."""
         with db.reader() as session:
             rows = session.scalars(sa.select(models.Work)).all()
         work = [
@@ -93,7 +93,7 @@ class Judge:
         yield from self._wrong_steps()
 
     def _wrong_handles(self) -> Iterator[str]:
-        """Each handle is free, or held by the ARQ that its guest knows of."""
+        """Violations of: each handle is free, or held by an ARQ that its guest knows."""
         query = sa.select(models.Arq.uuid, models.AttachHandle.uuid, models.Arq.state).outerjoin(
             models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
         )
@@ -103,16 +103,16 @@ class Judge:
         known = {arq for guest in self._crowd.sleeping() for arq in guest.arqs}
         seen = self._ledger.handles()
         for arq in held.keys() - seen.keys():
-            yield f"Leaked: ARQ {arq} holds attach handle {held[arq]}, and no guest knows."
+            yield f"Leaked: ARQ {arq} holds attach handle {held[arq]}, but no guest knows it."
         for arq, handle in seen.items():
             if held.get(arq) != handle:
                 yield f"ARQ {arq} was given {handle} and holds {held.get(arq)}."
         unknown = {arq: state for arq, _, state in rows if arq not in known}
         for arq, state in unknown.items():
-            # One that a killed API did not live to announce.
+            # An Initial one was created by an API that was killed before it answered.
             if state != models.INITIAL:
-                yield f"ARQ {arq} is {state}, and no guest has it."
-        self._ledger.counts["ARQs whose making was never answered"] = len(unknown)
+                yield f"ARQ {arq} is {state}, but no guest has it."
+        self._ledger.counts["ARQs whose creation was never answered"] = len(unknown)
 
     def _wrong_events(self) -> Iterator[str]:
         taken = self._crowd.events.taken()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients saw and what processes did, by one clock, and whether it can be.
+"""What clients saw and what processes did, by one clock; and whether the two agree.
 
 All times are the system's monotonic clock, which every process of the machine shares.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Tenure:
-    """The time in which a guest had an attach handle: from when it was seen to be its own."""
+    """The time in which a guest had an attach handle, from when it first saw the ARQ Bound."""
 
     arq: str
     handle: str
@@ -31,7 +31,7 @@ class Tenure:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a host noted of one of its steps."""
+    """A host's record of one of its steps."""
 
     at: float
     action: str
@@ -39,7 +39,7 @@ class Step:
 
 
 class Ledger:
-    """Counts what happened, and keeps a sentence for each thing that must not happen."""
+    """Counts what happened, and keeps a sentence for each violation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class Ledger:
             self.counts[what] += number
 
     def violate(self, sentence: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         with self._lock:
             self.violations.append(sentence)
         print(f"chaos: VIOLATION: {sentence}", flush=True)
@@ -97,12 +97,12 @@ class Ledger:
             return {tenure.arq: handle for handle, tenure in self._tenants.items()}
 
     def done(self) -> int:
-        """A number that grows as clients get on."""
+        """A number that grows as clients make progress."""
         with self._lock:
             return self.counts["ARQs bound"] + self.counts["ARQs deleted"]
 
     def wait(self, seconds: float) -> None:
-        """A bind took so long for its client."""
+        """Record the seconds that a bind took for its client."""
         with self._lock:
             self.waits.append(seconds)
 
@@ -113,7 +113,7 @@ class Ledger:
 
 
 def read_steps(path: Path) -> dict[str, list[Step]]:
-    """What a host noted, by the attach handle's place, in order."""
+    """The steps that a host recorded, in order, by the attach handle's :func:`place`."""
     steps: dict[str, list[Step]] = collections.defaultdict(list)
     for line in path.read_text().splitlines():
         at, info, action, outcome = json.loads(line)
@@ -122,15 +122,15 @@ def read_steps(path: Path) -> dict[str, list[Step]]:
 
 
 def place(info: Mapping[str, str]) -> str:
-    """Where a handle is on its host."""
+    """What identifies an attach handle on its host."""
     return json.dumps(dict(info), sort_keys=True)
 
 
 def improper_steps(tenures: Sequence[Tenure], steps: Mapping[str, Sequence[Step]]) -> Iterator[str]:
-    """A sentence for each tenure of one host that its steps do not fit.
+    """A sentence for each tenure on one host that contradicts the host's steps.
 
-    A guest is given nothing that was not prepared, after it was cleaned of the last guest; and
-    nothing is cleaned while a guest has it.
+    A handle must be cleaned after its last guest and then prepared before the next guest has it,
+    and must not be cleaned while a guest has it.
     """
     last: dict[str, Tenure] = {}
     for tenure in tenures:
@@ -144,7 +144,7 @@ def improper_steps(tenures: Sequence[Tenure], steps: Mapping[str, Sequence[Step]
         if former is not None and former.until is not None:
             since = [step for step in before if step.at > former.until and step.outcome == "done"]
             if "clean" not in {step.action for step in since}:
-                yield f"ARQ {tenure.arq} was Bound to {where}, dirty from ARQ {former.arq}."
+                yield f"ARQ {tenure.arq} was Bound to {where}, not cleaned after ARQ {former.arq}."
         until = tenure.until or time.monotonic()
         for step in noted[len(before) :]:
             if step.action == "clean" and step.at < until:

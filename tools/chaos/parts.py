@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of the cloud: each can be killed, stopped for a while and started again.
 
-They are forks of one process that has imported everything, so that a start takes little of a busy
-machine. What runs in them is what the commands run.
+They are forks of one process that has imported everything, so that a start is cheap. They run the
+same code as the commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from points import Arm, Points
 from cyborg.cmd import agent, api, conductor, status
 from cyborg.placement import local
 
-#: What the process that forks imports: all that takes time.
+#: Modules that are slow to import, for the process that forks.
 PRELOADED = [
     "cheroot.wsgi",
     "cyborg.api.controllers.root",
@@ -49,35 +49,35 @@ _COMMANDS = {"api": api.main, "conductor": conductor.main, "agent": agent.main}
 
 
 def context() -> ForkServerContext:
-    """What starts processes."""
+    """The multiprocessing context that starts processes."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(PRELOADED)
     return forks
 
 
 class Part:
-    """One process: what it is, and what became of it."""
+    """One process: what it runs, and its state."""
 
     def __init__(self, name: str, kind: str, folder: Path, main: Callable[..., None], *args: Any):
         self.name = name
         self.kind = kind
         self.log = folder / f"{name}.log"
-        #: Says at which point the process kills itself.
+        #: The file that names the point at which the process kills itself.
         self.arm_file = folder / f"{name}.arm"
         #: The point at which the present process kills itself.
         self.arm: Arm | None = None
-        #: Stands still; was killed, and will be started again.
+        #: Whether it is suspended; whether it was killed and will be started again.
         self.stopped = self.down = False
         self._main = main
         self._args = args
         self._process: ForkServerProcess | None = None
 
     def change(self, main: Callable[..., None], *args: Any) -> None:
-        """Be something else from the next start on."""
+        """Run something else from the next start on."""
         self._main, self._args = main, args
 
     def start(self) -> None:
-        """Start it, with no point to kill itself at."""
+        """Start it, without a point at which it kills itself."""
         self.disarm()
         self.stopped = self.down = False
         arguments = (self.log, self._main, *self._args)
@@ -85,19 +85,19 @@ class Part:
         self._process.start()
 
     def set_arm(self, arm: Arm) -> None:
-        """Have it kill itself there."""
+        """Let it kill itself at this point."""
         self.arm = arm
         arm.write(self.arm_file)
 
     def disarm(self) -> Arm | None:
-        """Let it live on; the point at which it has not killed itself, if there is one."""
+        """Remove the point at which it was to kill itself; return it, or None if there was none."""
         self.arm_file.unlink(missing_ok=True)
         arm, self.arm = self.arm, None
         return arm
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process."""
+        """Whether the process runs."""
         return self._process is not None and self._process.is_alive()
 
     def wait(self, seconds: float) -> None:
@@ -107,22 +107,22 @@ class Part:
 
     @property
     def status(self) -> int | None:
-        """How it ended: a signal's number is negative."""
+        """Its exit status, negative for a signal; None while it runs."""
         return self._process.exitcode if self._process is not None else None
 
     def kill(self) -> None:
-        """End it at once, as a power failure would."""
+        """Kill it at once, like a power failure."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Suspend it."""
         self._signal(signal.SIGSTOP)
         self.stopped = True
 
     def go_on(self) -> None:
-        """Let it continue."""
+        """Resume it."""
         self._signal(signal.SIGCONT)
         self.stopped = False
 
@@ -140,41 +140,41 @@ def _run(log: Path, main: Callable[..., None], *args: Any) -> None:
 
 
 def cyborg(kind: str, arm: Path, steps: Path, argv: Sequence[str]) -> None:
-    """Be one of Cyborg's services."""
+    """Run one of Cyborg's services."""
     Points(arm, steps).install()
     sys.exit(_COMMANDS[kind](list(argv)))
 
 
 def check(answer: Path, argv: Sequence[str]) -> None:
-    """Be ``cyborg-status check``, which says what is wrong as JSON."""
+    """Run ``cyborg-status check``, which writes its findings to ``answer`` as JSON."""
     with answer.open("wb") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
     sys.exit(status.main([*argv, "check", "--format", "json"]))
 
 
 def placement(state: Path, port: int) -> None:
-    """Be Placement."""
+    """Run Placement."""
     server = wsgi.Server(("127.0.0.1", port), local.load_app(state), numthreads=16)
     server.safe_start()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkFiles:
-    """What the sink reads and writes."""
+    """The files of the sink, which receives Nova's events."""
 
-    #: The name of what it does with requests at present.
+    #: What it does with requests: one of the modes below.
     mode: Path
-    #: A line for each event that it took.
+    #: One line for each event that it took.
     taken: Path
 
 
-#: What the sink may do with a request: take it; take it and break off; let it wait; refuse it.
+#: Modes of the sink: take a request; take it but do not answer; let it wait; refuse it.
 TAKE, DROP, HANG = "take", "drop", "hang"
 REFUSALS = ("500", "503", "422")
 
 
 def sink(files: SinkFiles, port: int) -> None:
-    """Be who takes Nova's events: what is answered was written down before."""
+    """Receive events in Nova's place; an event is recorded before it is answered."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -201,7 +201,7 @@ def sink(files: SinkFiles, port: int) -> None:
             self.wfile.write(data)
 
         def log_message(self, *args: Any) -> None:
-            """What was taken is written down elsewhere."""
+            """Log nothing; the events are recorded elsewhere."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Named points in Cyborg's processes at which one kills itself.
 
-They are cut in from outside, into the libraries and at the seams of the rooms: the product knows
-nothing of them. A point is named after what happens there and what the thread is doing: ``after
-commit in bind``.
+They are patched in from outside, into libraries and into functions of Cyborg; the product does
+not know them. A point is named for what happens there and what the thread is doing: ``after commit
+in bind``.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ NAMED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """Kill the process when it comes to the point for the ``times``-th time from now."""
+    """Kill the process when it reaches the point for the ``times``-th time from now."""
 
     point: str
     times: int
 
     def write(self, path: Path) -> None:
-        """Tell the process that watches this file."""
+        """Write it to the file that the process watches."""
         draft = path.with_suffix(".new")
         draft.write_text(json.dumps([self.point, self.times]))
         draft.replace(path)
 
 
 class Points:
-    """The points of this process. The file ``arm`` says at which it dies, while it exists."""
+    """The points of this process. While the file ``arm`` exists, it names the one to die at."""
 
     def __init__(self, arm: Path, steps: Path) -> None:
         self._arm = arm
@@ -87,7 +87,7 @@ class Points:
         self._steps = steps.open("ab", buffering=0)
 
     def install(self) -> None:
-        """Cut into the libraries of this process, and into Cyborg."""
+        """Patch the libraries of this process, and Cyborg."""
         self._cut(default.DefaultDialect, "do_commit", "commit")
         self._cut(requests.Session, "send", "http request")
         self._cut(transport.Transport, "_send", "message sent")
@@ -190,7 +190,7 @@ class Points:
         app.load = loaded
 
     def _cut_driver(self, action: str) -> None:
-        """Cut before and after a host step, and write each down for whoever judges later."""
+        """Patch a step of the driver with points before and after it, and record each step."""
         original = getattr(fake.FakeDriver, action)
 
         @functools.wraps(original)

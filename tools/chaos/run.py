@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Break everything around Cyborg and Cyborg itself, while clients use it; see that nothing is lost.
+"""Break Cyborg and everything around it while clients use it; check that nothing is lost.
 
     run.py --folder FOLDER [--junit FILE] [--kills N] [--seed SEED] [--database postgresql]
 
@@ -12,7 +12,7 @@ stay in FOLDER/run.
 import sys
 
 if __name__ == "__main__":
-    # Only here: each process of the cloud imports this file as well, and needs none of it.
+    # Imported here, because each process of the cloud imports this file too and does not need it.
     import suite
 
     sys.exit(suite.main())

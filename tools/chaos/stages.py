@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tried while nothing breaks by chance: many boots at once, and life without RabbitMQ."""
+"""The stages without random faults: many boots at once, and binds without RabbitMQ."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cloud import DEVICES, HANDLES, HOSTS, Cloud, Provider
 from guests import SIZES, Caller, Guest
 from ledger import Ledger
 
-#: Together they need every accelerator that there is.
+#: Accelerators of each guest; all guests together need every accelerator.
 SIZE = max(SIZES)
-#: Seconds in which every request is answered, on a busy machine too, as nothing is broken.
+#: Seconds within which every request is answered, even on a busy machine.
 PATIENCE = 60.0
 BOOTS = len(HOSTS) * DEVICES * HANDLES // SIZE
 
 
 def boot_all_at_once(cloud: Cloud, ledger: Ledger, seed: str) -> None:
-    """Boot until nothing is free, all side by side, then delete all; no client sees a refusal."""
+    """Boot guests in parallel until no accelerator is free, then delete all; none may fail."""
     before = ledger.counts.copy()
     providers = cloud.providers() * (HANDLES // SIZE)
     gate = threading.Barrier(len(providers))
@@ -42,11 +42,11 @@ def boot_all_at_once(cloud: Cloud, ledger: Ledger, seed: str) -> None:
         list(pool.map(Guest.leave, guests))
     for what in ("API requests without an answer", "API requests answered 503"):
         if ledger.counts[what] != before[what]:
-            ledger.violate(f"{what}, though nothing was broken")
+            ledger.violate(f"{what}, although nothing was broken")
 
 
 def bind_without_broker(cloud: Cloud, ledger: Ledger, seed: str) -> None:
-    """Bind while RabbitMQ is down: at once where no host step is needed, else when it is back."""
+    """Bind while RabbitMQ is down: at once without a host step, with one when RabbitMQ is back."""
     by_steps: dict[bool, list[Provider]] = {True: [], False: []}
     for provider in cloud.providers():
         by_steps[provider.steps].append(provider)

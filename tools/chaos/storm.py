@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong in a round: a plan that the seed decides, and its execution."""
+"""The faults of a round: a plan made from the seed, and its execution."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from cyborg.rpc import link
 
 #: Seconds between two looks at the processes.
 _TICK = 0.02
-#: Seconds by which a fault waits for clients to get something done, and all of a storm together.
+#: Seconds that a fault, and all faults of a storm together, wait for clients to make progress.
 _PATIENCE = 2.0
 MOST_LATE = 20.0
 
-#: How often each fault is drawn, and the seconds for which it lasts, from and to.
+#: Each fault's weight in the draw, and its shortest and longest duration in seconds.
 FAULTS: dict[str, tuple[int, float, float]] = {
     "kill": (50, 0.0, 1.5),
     "stop a process": (10, 0.5, 1.6 * QUICK["work_lease"]),
@@ -65,12 +65,12 @@ _KILL = {"mysql": "KILL :id", "postgresql": "SELECT pg_terminate_backend(:id)"}
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something that goes wrong at a moment of the round, and for how long."""
+    """A fault, its moment in the round and its duration, in seconds."""
 
     at: float
     kind: str
     seconds: float
-    #: Chooses whom it strikes.
+    #: A number from 0 to 1 that chooses its victim.
     draw: float
 
 
@@ -87,7 +87,7 @@ def plan(rng: random.Random, seconds: float, per_second: float) -> list[Fault]:
 
 
 class Arms:
-    """Hands out the named points, each in turn, until a process has died there."""
+    """Hands out the named points in turn. One at which no process died is handed out again."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -104,20 +104,20 @@ class Arms:
         return Arm(point=left.pop(0), times=self._rng.choice((1, 1, 2, 3)))
 
     def delay(self) -> float:
-        """Seconds that a process lives before it is told of its point."""
+        """Seconds that a process runs before it is given a point."""
         return self._rng.uniform(0.2, 3.0)
 
     def died(self, kind: str, arm: Arm) -> None:
-        """A process did."""
+        """A process died at its point."""
         self.died_at.add(f"{kind}: {arm.point}")
 
     def returned(self, kind: str, arm: Arm) -> None:
-        """It came to another end before that: later, then."""
+        """The process ended otherwise; hand the point out again later."""
         self._left[kind].append(arm.point)
 
 
 class Storm:
-    """Executes plans on the cloud, counts what was done, and makes everything good afterwards."""
+    """Executes plans on the cloud, counts what it did, and repairs everything afterwards."""
 
     def __init__(self, cloud: Cloud, ledger: Ledger, arms: Arms) -> None:
         self._cloud = cloud
@@ -132,7 +132,7 @@ class Storm:
         self.kills = self.kills_at_points = 0
 
     def run(self, faults: Sequence[Fault]) -> None:
-        """Let the faults happen, later than planned where clients get nothing done meanwhile."""
+        """Let the faults happen, later than planned if clients make no progress between two."""
         self._raging = True
         for part in self._cloud.parts.values():
             self._arm_later(part)
@@ -150,7 +150,7 @@ class Storm:
             self._strike(fault)
 
     def end(self) -> None:
-        """Undo what is still wrong; return when every process is started again."""
+        """Undo every fault; return when every process is started again."""
         self._raging = False
         for part in self._cloud.parts.values():
             self._disarm(part)
@@ -164,7 +164,7 @@ class Storm:
             doubler.join()
             self._ledger.count("messages doubled", doubler.copies)
         self._doublers.clear()
-        # One may have been about to kill itself when it was told not to.
+        # A process may have been about to kill itself when its point was removed.
         time.sleep(10 * _TICK)
         for part in self._cloud.parts.values():
             if not part.alive and part.status == -signal.SIGKILL:
@@ -183,7 +183,7 @@ class Storm:
         time.sleep(_TICK)
 
     def _died(self, part: Part) -> None:
-        """Start again whoever killed itself; nobody ends in another way."""
+        """Restart a process that killed itself; no process may end in another way."""
         if part.arm is None or part.status != -signal.SIGKILL:
             raise Failed(f"{part.name} ended, status {part.status}:\n{tail(part.log)}")
         self.kills_at_points += 1
@@ -235,7 +235,7 @@ class Storm:
         self._ledger.count(f"fault: {fault.kind}")
 
     def _pick(self, fault: Fault, *, not_sink: bool = False) -> Part | None:
-        """Whom it strikes: somebody who runs."""
+        """The process that a fault hits: one that runs."""
         able = [
             part
             for part in self._cloud.parts.values()
@@ -262,7 +262,7 @@ class Storm:
             self._count(fault)
 
     def _with_broker(self, fault: Fault, *arguments: str) -> None:
-        """Run a command on RabbitMQ, unless one runs; it may take longer than the round."""
+        """Run a command on RabbitMQ unless one is running; it may take longer than the round."""
         if self._broker is None or not self._broker.is_alive():
             run = self._cloud.servers.run
             self._broker = threading.Thread(target=run, args=arguments, daemon=True)
@@ -303,10 +303,10 @@ class Storm:
     def _kill_connections(self, fault: Fault) -> None:
         with db.engine().connect() as connection:
             ids = connection.execute(sa.text(_CONNECTIONS[self._cloud.database_kind])).scalars()
-            # All, or about half of them.
+            # Kill all of them, or about half.
             chosen = [id_ for id_ in ids.all() if fault.draw < 0.5 or id_ % 2]
             for id_ in chosen:
-                # It may be gone by itself.
+                # It may be closed already.
                 with contextlib.suppress(sa.exc.DBAPIError):
                     connection.execute(sa.text(_KILL[self._cloud.database_kind]), {"id": id_})
         self._ledger.count("database connections killed", len(chosen))

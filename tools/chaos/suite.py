@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tried, in order, and what came of it."""
+"""Runs the stages and rounds in order, and reports their results."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from ledger import Ledger
 from points import NAMED
 from storm import Arms, Storm, plan
 
-#: Seconds of one storm, and faults a second in it.
+#: Seconds of one storm, and its faults per second.
 STORM_SECONDS = 20.0
 FAULTS_PER_SECOND = 1.2
 CLIENTS = 10
-#: A run that is not told how many processes to kill at random begins no round after so many of
-#: them, nor after so many seconds.
+#: Without --kills, no new round begins after so many random kills or so many seconds.
 KILLS, SECONDS = 30, 170.0
 
 
 @dataclass
 class Result:
-    """One thing tried, and what was wrong with it."""
+    """The result of one stage or round."""
 
     name: str
     seconds: float
@@ -61,7 +60,7 @@ class Suite:
         self._judge = Judge(one, self.ledger, self._crowd)
 
     def run(self) -> None:
-        """Try everything."""
+        """Run every stage, and rounds until there are enough."""
         self._crowd.start()
         try:
             self._try("32 boots of 4 at once", self._boots)
@@ -95,7 +94,7 @@ class Suite:
         finally:
             result.seconds = time.monotonic() - begin
             result.violations = self.ledger.violations[known:]
-            say(f"{name}: {'FAILED' if result.violations else 'well'}")
+            say(f"{name}: {'FAILED' if result.violations else 'passed'}")
 
     def _boots(self) -> None:
         stages.boot_all_at_once(self._cloud, self.ledger, self._seed)
@@ -106,7 +105,7 @@ class Suite:
         self._judge.judge()
 
     def _round(self, name: str) -> None:
-        """One storm, and what is left of it."""
+        """One storm, and the checks after it."""
         rng = random.Random(f"{self._seed}/{name}")
         self._crowd.storm()
         self._storm.run(plan(rng, STORM_SECONDS, FAULTS_PER_SECOND))
@@ -118,7 +117,7 @@ class Suite:
         self._judge.judge()
 
     def _shipped_round(self) -> None:
-        """The same with conductors whose timing is what an operator gets who says nothing."""
+        """A round with conductors that have the default lease and poll interval."""
         self._cloud.conduct("shipped")
         for name in cloud.CONDUCTORS:
             self._cloud.parts[name].kill()
@@ -126,14 +125,14 @@ class Suite:
         self._round("shipped")
 
     def _give_back(self) -> None:
-        """Delete every guest; then nothing holds a handle, and Placement offers all of them."""
+        """Delete every guest; check that no ARQ holds a handle and Placement offers all of them."""
         self._crowd.leave_all()
         self._judge.judge()
         if held := self._judge.held():
-            self.ledger.violate(f"Held by nobody's ARQs: {held}")
+            self.ledger.violate(f"ARQs without a guest hold handles: {held}")
 
     def numbers(self) -> list[str]:
-        """What was tried and survived."""
+        """What was done, in numbers."""
         storm, counts, waits = self._storm, self.ledger.counts, sorted(self.ledger.waits)
         points = sum(map(len, NAMED.values()))
         lines = [
@@ -150,7 +149,7 @@ class Suite:
 
 
 def write_junit(results: list[Result], path: Path) -> None:
-    """Write a report as pytest does, which tools/junit_summary.py adds to the others."""
+    """Write a report in pytest's format, for tools/junit_summary.py."""
     suite = ElementTree.Element(
         "testsuite",
         name="chaos",
@@ -164,7 +163,7 @@ def write_junit(results: list[Result], path: Path) -> None:
         )
         if result.violations:
             text = "\n".join(result.violations)
-            # XML has no place for most control characters.
+            # XML does not permit most control characters.
             kept = "".join(sign for sign in text if sign.isprintable() or sign == "\n")
             ElementTree.SubElement(case, "failure").text = kept
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,13 +171,13 @@ def write_junit(results: list[Result], path: Path) -> None:
 
 
 def test(folder: Path, options: argparse.Namespace) -> int:
-    """Start the cloud, break it, stop it; the exit status."""
+    """Start the cloud, test it, stop it; return the exit status."""
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     say(f"seed {options.seed}")
     with cloud.cloud(run, options.database) as one:
-        say("the cloud stands")
+        say("the cloud is ready")
         suite = Suite(one, options.seed, options.kills)
         try:
             suite.run()
@@ -193,15 +192,15 @@ def test(folder: Path, options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Read the arguments, test, and return the exit status."""
+    """Read the arguments, run the tests, return the exit status."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--folder", type=Path, required=True, help="where to work")
     parser.add_argument("--junit", type=Path, help="write a JUnit report to this file")
-    parser.add_argument("--kills", type=int, help="kill so many processes at random")
+    parser.add_argument("--kills", type=int, help="end after this many random kills")
     parser.add_argument("--seed", default=f"{random.SystemRandom().getrandbits(32):08x}")
     parser.add_argument("--database", choices=("mysql", "postgresql"), default="mysql")
     options = parser.parse_args()
-    # As an exception, so that whatever runs is stopped.
+    # As an exception, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return test(options.folder.resolve(), options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keystone must know: services, endpoints, users. Said again, it changes nothing."""
+"""Services, endpoints and users in Keystone. Each function may be repeated."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from openstack import connection
 
 #: Services other than Keystone itself, which its bootstrap command registers.
 _SERVICES = {name: kind for name, (_, kind) in settings.WSGI.items() if name != "keystone"}
-#: A user of a project without any special right.
+#: A project, and its user without special rights.
 MEMBER = "tenant"
 
 
 def connect(known: settings.Known, user: str, project: str) -> connection.Connection:
-    """openstacksdk for a user."""
+    """A connection of openstacksdk for a user."""
     auth = v3.Password(
         auth_url=known.url("keystone"),
         username=user,
@@ -33,7 +33,7 @@ def _session(auth: v3.Password) -> connection.ks_session.Session:
 
 
 def fill(known: settings.Known) -> None:
-    """Make what is not there."""
+    """Create what does not exist."""
     cloud = connect(known, "admin", "admin")
     _ensure_project(cloud, "service")
     for role in ("service", "member", "reader", "manager"):
@@ -73,7 +73,7 @@ def _ensure_endpoint(
     service = cloud.identity.find_service(name) or cloud.identity.create_service(
         name=name, type=kind
     )
-    # Nova appends to the accelerator endpoint as it is, so the version belongs to it.
+    # Nova appends paths to the accelerator endpoint, so it must contain the version.
     path = {"cyborg": "/v2", "nova": "/v2.1"}.get(name, "")
     if not list(cloud.identity.endpoints(service_id=service.id)):
         cloud.identity.create_endpoint(

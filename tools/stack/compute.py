@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute whose guests are fake, and whose start of a guest a test may fail or hold up.
+"""nova-compute with fake guests; tests can make the start of a guest fail or wait.
 
-The directory that CYBORG_STACK_FAULTS names is shared by all hosts. Each file in it whose name
-begins with ``fail`` fails one spawn, whichever comes first, and Nova tries another host. While the
-file ``hold`` is there, spawns wait.
+All hosts share the directory that CYBORG_STACK_FAULTS names. Each file in it whose name begins
+with ``fail`` makes the next spawn fail, so that Nova tries another host. While the file ``hold``
+exists, spawns wait.
 """
 
 from __future__ import annotations
 
 # isort: off
-# First of all, because it decides what Nova's threads are.
+# Imported first, because it selects the kind of Nova's threads.
 from nova.cmd import compute
 # isort: on
 
@@ -23,9 +23,9 @@ from typing import Any
 from nova import exception
 from nova.virt import fake
 
-#: What the option compute_driver calls it.
+#: Its name in the option compute_driver.
 NAME = "fake.StackDriver"
-#: Seconds after which a spawn waits no longer, whatever a test has left behind.
+#: Maximum seconds that a spawn waits, in case a test leaves the file behind.
 _LONGEST_HOLD = 240.0
 
 
@@ -33,18 +33,18 @@ class StackDriver(fake.FakeDriverWithoutFakeNodes):
     """Nova's fake driver, with faults."""
 
     def spawn(self, context: Any, instance: Any, *arguments: Any, **more: Any) -> None:
-        """Start a guest that is none, unless a file says otherwise."""
+        """Start a fake guest, unless a file in the directory makes it fail or wait."""
         faults = Path(os.environ["CYBORG_STACK_FAULTS"])
         deadline = time.monotonic() + _LONGEST_HOLD
         while (faults / "hold").exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         if any(_consumed(file) for file in sorted(faults.glob("fail*"))):
-            raise exception.ComputeResourcesUnavailable(reason="a test wants it so")
+            raise exception.ComputeResourcesUnavailable(reason="a test made it fail")
         super().spawn(context, instance, *arguments, **more)
 
 
 def _consumed(file: Path) -> bool:
-    """Whether it was this host that removed the file."""
+    """Remove the file; whether this host was the one to remove it."""
     try:
         file.unlink()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def _consumed(file: Path) -> bool:
 
 
 if __name__ == "__main__":
-    # Nova looks for drivers among its own modules only.
+    # Nova finds drivers in its own modules only.
     fake.StackDriver = StackDriver
     sys.argv[0] = "nova-compute"
     sys.exit(compute.main())

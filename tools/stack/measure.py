@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a boot with an accelerator takes on the stack, as a table.
+"""Measure how long a boot with an accelerator takes on the stack, and print a table.
 
     measure.py [--state DIR] [--boots N] [--upstream PYTHON]
 
@@ -34,19 +34,19 @@ from stack import CONDUCTORS, Stack
 
 #: A request in the log of a WSGI service: see LOG_FORMAT of the stack.
 _REQUEST = re.compile(r"^\S.*? (\d{13}) (\w+) (\S+) => (\d{3}) in (\d+) msecs$", re.MULTILINE)
-#: What makes room for upstream.
+#: The processes that upstream replaces.
 _OURS = ("cyborg", *CONDUCTORS, *(f"cyborg-agent-{host}" for host in settings.HOSTS))
-#: Seconds between two looks at a server.
+#: Seconds between two queries of a server's status.
 _LOOK = 0.05
 
-#: Milliseconds of each boot by what was measured.
+#: Milliseconds of each boot, by what was measured.
 Times = Mapping[str, Sequence[float]]
 TITLES = ("PATCH answered", "PATCH to event accepted", "create to ACTIVE", "delete to gone")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that a WSGI service has answered."""
+    """A request that a WSGI service answered; times are in milliseconds."""
 
     begin: int
     method: str
@@ -56,14 +56,14 @@ class Request:
 
 
 class Log:
-    """What a WSGI service answered since this was made."""
+    """The requests that a WSGI service answered since this object was made."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._begin = file.stat().st_size
 
     def requests(self, method: str, path: str) -> list[Request]:
-        """The successful requests of a method to paths that end so, the earliest first."""
+        """The requests of a method to paths that end with ``path``, the earliest first."""
         said = self._file.read_bytes()[self._begin :].decode(errors="replace")
         found = (
             Request(int(begin), verb, where, int(status), int(took))
@@ -78,7 +78,7 @@ class Log:
 def measure(scene: Scene, boots: int, api: Path) -> Times:
     """Boot and delete one server after the other."""
     times: dict[str, list[float]] = {title: [] for title in TITLES}
-    # What is loaded at the first request is not what is measured.
+    # The first boot is not measured: services load much at their first request.
     scene.delete(scene.boot())
     for _ in range(boots):
         cyborg, nova = Log(api), Log(scene.stack.records.log("nova"))
@@ -91,7 +91,7 @@ def measure(scene: Scene, boots: int, api: Path) -> Times:
         patches = [one for one in cyborg.requests("PATCH", "/accelerator_requests")
                    if one.status == 202]  # fmt: skip
         if len(patches) != 1:
-            raise Failed(f"{api.name} tells of {len(patches)} PATCHes instead of one")
+            raise Failed(f"{api.name} has {len(patches)} PATCH requests instead of one")
         times["PATCH answered"].append(patches[0].took)
         accepted = [one for one in nova.requests("POST", "/os-server-external-events")
                     if one.status == 200 and one.begin >= patches[0].begin]  # fmt: skip
@@ -102,12 +102,12 @@ def measure(scene: Scene, boots: int, api: Path) -> Times:
 
 
 def _wait(scene: Scene, server: Any, status: str | None, begin: float) -> float:
-    """Milliseconds since ``begin`` until a server has this status, or, without one, is gone."""
+    """Milliseconds from ``begin`` until a server has ``status``, or is gone if that is None."""
 
     def found() -> bool | None:
         now = scene.compute.find_server(server.id, all_projects=True)
         if now is not None and now.status == "ERROR" and status is not None:
-            raise Failed(f"a boot has failed: {now.fault}")
+            raise Failed(f"a boot failed: {now.fault}")
         return (now.status if now is not None else None) == status or None
 
     scene.until(f"server {status or 'gone'}", found, pause=_LOOK)
@@ -116,7 +116,7 @@ def _wait(scene: Scene, server: Any, status: str | None, begin: float) -> float:
 
 @contextmanager
 def upstream(scene: Scene, python: Path) -> Iterator[Path]:
-    """The released upstream in Cyborg's place; the log of its API."""
+    """Run the released upstream in place of this Cyborg; yield the log of its API."""
     stack = scene.stack
     devices = [device.id for device in scene.cloud.accelerator.devices()]
     for device in devices:
@@ -139,10 +139,10 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
 
 
 def _start_upstream(stack: Stack, prefix: Path) -> Path:
-    """Start its API, one conductor and an agent a host, on a database of its own."""
+    """Start its API, one conductor and an agent per host, with a database of their own."""
     files, programs = stack.settings(), prefix / "bin"
     control = files.upstream("upstream-control", None, prefix)
-    # What it remembers of another run it would not tell Placement again.
+    # With the data of an earlier run it would not write to Placement again.
     with stack.database() as server:
         server.cursor().execute("DROP DATABASE IF EXISTS cyborg_upstream")
     stack.make_database("cyborg_upstream")
@@ -151,7 +151,7 @@ def _start_upstream(stack: Stack, prefix: Path) -> Path:
     )
     stack.start_wsgi(
         "upstream-api", programs / "uwsgi", "cyborg", control.parent,
-        # It asks no variable where its file is.
+        # It reads no environment variable for its configuration file.
         "--pyargv", f"--config-file={control}",
     )  # fmt: skip
     stack.records.start(
@@ -172,7 +172,7 @@ def _version(python: Path) -> str:
 
 
 def table(rows: Mapping[str, Times]) -> str:
-    """Median and 95th percentile of each column, and the ratios of the medians of two rows."""
+    """Median and 95th percentile of each column; of two rows also the ratio of medians."""
     lines = [f"{'milliseconds, median (95 %)':30}" + "".join(f"{title:>25}" for title in TITLES)]
     for name, times in rows.items():
         cells = [_cell(times[title]) for title in TITLES]
@@ -198,11 +198,11 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Measure, print, and return the exit status."""
+    """Measure and print; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--state", type=Path, default=Path(".stack"))
     parser.add_argument("--boots", type=int, default=20)
-    parser.add_argument("--upstream", type=Path, help="python of the environment that has it")
+    parser.add_argument("--upstream", type=Path, help="python of upstream's environment")
     options = parser.parse_args()
     stack = Stack(options.state)
     try:

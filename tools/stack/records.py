@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-#: Where the programs of this environment are.
+#: The directory of this environment's programs.
 BIN = Path(sys.executable).parent
-#: Seconds for a service to answer, and for one to end, on a busy machine.
+#: Seconds for a service to answer, and to end, on a busy machine.
 START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """Why the stack does not stand, as a sentence."""
+    """Why the stack cannot be used, as a sentence."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Our environment without what it says of another cloud, or of proxies for this machine."""
+    """Our environment without variables of other clouds, and without a proxy for this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"} | more
 
@@ -47,7 +47,7 @@ class Records:
             folder.mkdir(parents=True, exist_ok=True)
 
     def log(self, name: str) -> Path:
-        """Where a process writes."""
+        """The log of a process."""
         return self._logs / f"{name}.log"
 
     def names(self) -> list[str]:
@@ -69,7 +69,7 @@ class Records:
     def run(
         self, name: str, *command: str | Path, well: Collection[int] = (0,), **variables: str
     ) -> None:
-        """Run a command to its end, which has to be one of the statuses ``well``."""
+        """Run a command to its end. Its exit status must be in ``well``."""
         with self.log(name).open("ab") as log:
             try:
                 status = subprocess.run(
@@ -79,7 +79,7 @@ class Records:
                     **self._surroundings(log, variables),
                 ).returncode
             except subprocess.TimeoutExpired:
-                raise Failed(f"{name} has not ended in {START_SECONDS:.0f} seconds") from None
+                raise Failed(f"{name} did not end within {START_SECONDS:.0f} seconds") from None
         if status not in well:
             raise self._ended(name)
 
@@ -89,16 +89,16 @@ class Records:
             "stdout": log,
             "stderr": log,
             "env": environment(**variables),
-            # Not where we are: uWSGI would load a checkout's package instead of the installed.
+            # Not the current directory: uWSGI would load the package from a checkout there.
             "cwd": self._logs,
         }
 
     def alive(self, name: str) -> bool:
-        """Whether the process that was recorded still runs."""
+        """Whether the recorded process still runs."""
         return self.pid(name) is not None
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process that runs."""
+        """The pid of a process; None if it does not run."""
         try:
             record = json.loads((self._records / f"{name}.json").read_text())
         except FileNotFoundError:
@@ -107,19 +107,19 @@ class Records:
         return record["pid"] if started is not None and started == record["started"] else None
 
     def until(self, what: str, find: Callable[[], T | None], *, of: Iterable[str] = ()) -> T:
-        """Ask until there is an answer, as long as the processes ``of`` run."""
+        """Call ``find`` until it returns a value, as long as the processes ``of`` run."""
         deadline = time.monotonic() + START_SECONDS
         while (found := find()) is None:
             for name in of:
                 if not self.alive(name):
                     raise self._ended(name)
             if time.monotonic() > deadline:
-                raise Failed(f"{what}: nothing of it in {START_SECONDS:.0f} seconds")
+                raise Failed(f"{what}: not ready within {START_SECONDS:.0f} seconds")
             time.sleep(0.2)
         return found
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and those that it started; nothing where it does not run."""
+        """Stop a process and those that it started, if it runs."""
         pid = self.pid(name)
         deadline = time.monotonic() + STOP_SECONDS
         while pid is not None and self.alive(name):
@@ -128,12 +128,12 @@ class Records:
             if time.monotonic() > deadline:
                 how = signal.SIGKILL
         if pid is not None:
-            # Workers that have lost their parent.
+            # Workers may outlive their parent.
             _signal(pid, signal.SIGKILL)
         (self._records / f"{name}.json").unlink(missing_ok=True)
 
     def signal(self, name: str, which: signal.Signals) -> None:
-        """Signal a process that runs, and those that it started."""
+        """Send a signal to a running process and those that it started."""
         pid = self.pid(name)
         if pid is None:
             raise self._ended(name)
@@ -147,13 +147,13 @@ class Records:
 def _signal(pid: int, how: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, how)
-    # A child of ours would stay as a zombie.
+    # A child of this process would stay a zombie.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 def _start_time(pid: int) -> str | None:
-    """The kernel's start time of a process, or None where it is gone or only its corpse is left."""
+    """The kernel's start time of a process; None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:

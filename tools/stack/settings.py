@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each service of the stack is told: one function a file, plain options."""
+"""The configuration of the stack's services: one function per file, with plain options."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ Options = Mapping[str, Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Known:
-    """What is chosen once and stays as long as the state directory."""
+    """Values that are chosen once for a state directory."""
 
     password: str
     ports: Mapping[str, int]
 
     def url(self, service: str) -> str:
-        """Where a WSGI service listens."""
+        """The URL of a WSGI service."""
         return f"http://127.0.0.1:{self.ports[service]}"
 
 
 def known(state: Path) -> Known:
-    """The choices of a state directory, made at the first call."""
+    """The values of a state directory; the first call chooses them."""
     file = state / "known.json"
     if not file.exists():
         fresh = Known(secrets.token_hex(12), dict(zip(WSGI, _free_ports(len(WSGI)), strict=True)))
@@ -62,7 +62,7 @@ def known(state: Path) -> Known:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses, apart from those of tools/services.sh."""
+    """Free ports of the loopback, outside the range of tools/services.sh."""
     listening: list[socket.socket] = []
     while len(listening) < count:
         try:
@@ -76,7 +76,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def write(path: Path, *parts: Options) -> Path:
-    """Write an oslo.config file; of several parts a later one wins."""
+    """Write an oslo.config file; a later part overrides an earlier one."""
     merged: dict[str, dict[str, object]] = {}
     for part in parts:
         for group, options in part.items():
@@ -92,7 +92,7 @@ class Settings:
     """The configuration files below ``folder``."""
 
     def __init__(self, folder: Path, chosen: Known, broker: str, database: str) -> None:
-        """``database`` is a URL with ``{}`` where the name of the database goes."""
+        """``database`` is a URL with ``{}`` for the name of the database."""
         self._folder = folder
         self._known = chosen
         self._broker = broker
@@ -136,10 +136,11 @@ class Settings:
             {
                 "DEFAULT": {"public_endpoint": self._known.url("keystone")},
                 "database": {"connection": self._database.format("keystone")},
+                "fernet_receipts": {"key_repository": keys["fernet-keys"]},
                 "fernet_tokens": {"key_repository": keys["fernet-keys"]},
                 "credential": {"key_repository": keys["credential-keys"]},
                 "identity": {"password_hash_rounds": 4},
-                # Several services share one user; an audit of each login is not wanted.
+                # Several services share one user; its logins need no audit.
                 "oslo_messaging_notifications": {"driver": "noop"},
             },
         )
@@ -156,7 +157,7 @@ class Settings:
         )
 
     def glance(self) -> Path:
-        """Glance with a directory for a store."""
+        """Glance with a directory as its store."""
         folder = self.folder("glance")
         stores = {name: folder / name for name in ("images", "staging", "tasks")}
         for path in stores.values():
@@ -203,7 +204,7 @@ class Settings:
                 "ml2": {
                     "type_drivers": "local,vlan",
                     "tenant_network_types": "local",
-                    # It binds ports where its agent runs, which is nowhere.
+                    # This driver binds ports only on hosts with its agent; there are none.
                     "mechanism_drivers": "sriovnicswitch",
                     "extension_drivers": "port_device_profile",
                 },
@@ -212,7 +213,7 @@ class Settings:
         )
 
     def nova(self) -> Sequence[Path]:
-        """What every Nova service reads, then what only those with a database read."""
+        """Two files: one for every Nova service, one for those with a database."""
         folder = self.folder("nova")
         for name in ("instances", "lock"):
             (folder / name).mkdir(exist_ok=True)
@@ -251,7 +252,7 @@ class Settings:
         return [every, databases]
 
     def compute(self, host: str) -> Path:
-        """One nova-compute: no guests, but everything above them is Nova's own."""
+        """One nova-compute with fake guests."""
         folder = self.folder(f"compute-{host}")
         return write(
             folder / "compute.conf",
@@ -275,7 +276,7 @@ class Settings:
                 "placement": self._user("cyborg"),
                 "nova": self._user("cyborg"),
                 "glance": self._user("cyborg"),
-                # Soon, because tests wait for it.
+                # Short, because tests wait for it.
                 "conductor": {
                     "instance_audit_interval": 5,
                     "instance_grace": 10,
@@ -285,7 +286,7 @@ class Settings:
         )
 
     def agent(self, host: str, more: Options | None = None) -> Path:
-        """The agent of one compute host: no database, and of credentials what reads bitstreams."""
+        """The agent of one host: no database, and only the credentials to read bitstreams."""
         folder = self.folder(f"agent-{host}")
         return write(
             folder / "cyborg.conf",

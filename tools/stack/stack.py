@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real OpenStack around Cyborg on the loopback of one machine.
 
-    stack.py [--state DIR] up          start what does not run; says how to use it
-    stack.py [--state DIR] down        stop everything and forget it; --logs DIR keeps the logs
+    stack.py [--state DIR] up          start what does not run; say how to use it
+    stack.py [--state DIR] down        stop everything, delete its data; --logs DIR keeps the logs
     stack.py [--state DIR] status      what runs
     stack.py [--state DIR] env         shell variables for the openstack command: eval "$(...)"
     stack.py [--state DIR] restart NAME...
@@ -38,7 +38,7 @@ from sqlalchemy.engine import make_url
 
 HERE = Path(__file__).resolve().parent
 SERVICES = HERE.parent / "services.sh"
-#: A line a request: milliseconds since 1970 when it came, and those that it took.
+#: One line per request: when it arrived, in milliseconds since 1970, and the milliseconds it took.
 LOG_FORMAT = "%(ltime) %(tmsecs) %(method) %(uri) => %(status) in %(msecs) msecs"
 SERVERS = ("rabbitmq", "mariadb")
 CONDUCTORS = ("cyborg-conductor-1", "cyborg-conductor-2")
@@ -46,7 +46,7 @@ _BEGIN = time.monotonic()
 
 
 def say(text: str) -> None:
-    """Tell where we are, and when."""
+    """Print a line of progress with the time."""
     print(f"stack: [{time.monotonic() - _BEGIN:.0f} s] {text}", file=sys.stderr, flush=True)
 
 
@@ -59,16 +59,16 @@ class Stack:
         self.state.chmod(0o700)
         self.known = settings.known(self.state)
         self.records = Records(self.state)
-        #: Where tests leave the files that make a compute service fail.
+        #: The directory in which tests put files that make a compute service fail.
         self.faults = self.state / "faults"
         self.faults.mkdir(exist_ok=True)
 
     def connect(self, user: str = "admin", project: str = "admin") -> connection.Connection:
-        """openstacksdk for a user of the stack."""
+        """A connection of openstacksdk for a user of the stack."""
         return catalogue.connect(self.known, user, project)
 
     def up(self) -> None:
-        """Start what does not run, in an order in which each part finds what it needs."""
+        """Start what does not run, each part after those that it needs."""
         self._start_servers()
         self._configure()
         self._migrate()
@@ -84,7 +84,7 @@ class Stack:
             self.start(name)
         for name in ("placement", "glance", "neutron", "nova", "cyborg"):
             self.await_http(name)
-        # Neutron 29 answers 500 to a list of ports until it was asked for anything else.
+        # Neutron 29 answers 500 to a list of ports until it has answered another request.
         list(self.connect().network.networks())
         say("the APIs answer")
         for host in settings.HOSTS:
@@ -94,7 +94,7 @@ class Stack:
         say("both compute hosts are ready")
 
     def down(self, logs: Path | None) -> None:
-        """Stop everything and remove what it kept, except for the logs where they are wanted."""
+        """Stop everything and delete its data; move the logs to ``logs`` if that is given."""
         with futures.ThreadPoolExecutor() as pool:
             list(pool.map(self.records.stop, self.records.names()))
         self._servers("stop", *SERVERS)
@@ -104,7 +104,7 @@ class Stack:
         shutil.rmtree(self.state)
 
     def start(self, name: str, **variables: str) -> None:
-        """Start one process by its name, unless it runs."""
+        """Start a process by its name, unless it runs."""
         if name in settings.WSGI:
             self._start_wsgi(name)
             return
@@ -114,7 +114,7 @@ class Stack:
         self.records.start(name, *command, *options, **variables)
 
     def _program(self, name: str) -> tuple[Sequence[str | Path], Sequence[Path]]:
-        """The command of a process that is no WSGI service, and its configuration files."""
+        """The command and configuration files of a process that is not a WSGI service."""
         etc = self.state / "etc"
         nova = etc / "nova" / "nova.conf"
         if name.startswith("nova-compute-"):
@@ -131,14 +131,14 @@ class Stack:
         raise Failed(f"there is no process {name}")
 
     def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop one process and start it again."""
+        """Stop a process and start it again."""
         self.records.stop(name, how)
         self.start(name)
         if name in settings.WSGI:
             self.await_http(name)
 
     def await_hosts(self) -> None:
-        """Return when both hosts have a compute service in a cell and accelerators to offer."""
+        """Block until both hosts have a compute service in a cell and accelerators in Placement."""
         admin = self.connect()
 
         def ready() -> bool | None:
@@ -167,20 +167,20 @@ class Stack:
         return "FPGA" in answer.json()["inventories"]
 
     def status(self) -> list[tuple[str, int | None]]:
-        """Every process that was started, and its pid if it runs."""
+        """Each process that was started, and its pid if it runs."""
         return [(name, self.records.pid(name)) for name in self.records.names()]
 
     # --- parts ------------------------------------------------------------------------------
 
     def _start_servers(self) -> None:
-        """Start the broker and the database; one that died goes on with its port and its data."""
+        """Start broker and database; restart one that died, with its port and its data."""
         for name in SERVERS:
             if self._data(name).is_dir() and self._call_servers("status", name) != 0:
                 self._servers("restart", name)
         self._servers("start", *SERVERS)
 
     def _data(self, name: str) -> Path:
-        """Where a server's data are; nowhere where it never ran or the machine was restarted."""
+        """The directory of a server's data; it exists unless the server never ran or is gone."""
         record = self.state / "services" / name / "data"
         return Path(record.read_text().strip()) if record.exists() else record
 
@@ -196,14 +196,14 @@ class Stack:
         return (self.state / "services" / name / "url").read_text().strip()
 
     def database(self, name: str | None = None) -> pymysql.Connection:
-        """A connection to the database server, and to one of its databases."""
+        """A connection to the database server, to the database ``name`` if given."""
         url = make_url(self._server_url("mariadb"))
         return pymysql.connect(
             host=url.host, port=url.port, user=url.username, password=url.password, database=name
         )
 
     def make_database(self, *names: str) -> None:
-        """Make databases, unless they are there."""
+        """Create databases unless they exist."""
         with self.database() as server:
             for name in names:
                 server.cursor().execute(
@@ -233,8 +233,8 @@ class Stack:
             files.agent(host)
 
     def _migrate(self) -> None:
-        """Make the schemas, side by side; the commands take most of a first start."""
-        # The database server is a new one, with nothing in it, where the machine was restarted.
+        """Create the schemas in parallel; this takes most of the time of a first start."""
+        # After a reboot of the machine the database server is a new, empty one.
         done, server = self.state / "migrated", self._server_url("mariadb")
         if done.exists() and done.read_text() == server:
             return
@@ -288,7 +288,7 @@ class Stack:
 
     def _run_each(self, name: str, steps: Sequence[Sequence[str | Path]]) -> None:
         for step in steps:
-            # Nova's word for a cell that is there already.
+            # nova-manage ends with 2 if the cell exists.
             well = (0, 2) if "create_cell" in step else (0,)
             self.records.run(name, *step, well=well)
 
@@ -307,7 +307,7 @@ class Stack:
             "--http-socket", f"127.0.0.1:{self.known.ports[name]}",
             "--master", "--processes", "1", "--threads", "8", "--enable-threads",
             "--lazy-apps", "--need-app", "--die-on-term", "--buffer-size", "65535",
-            # Its sockets reset a client that reuses a connection.
+            # uWSGI's HTTP socket resets a client that reuses a connection.
             "--add-header", "Connection: close",
             "--log-format", LOG_FORMAT,
             *more,
@@ -327,7 +327,7 @@ class Stack:
         return variables
 
     def await_http(self, name: str, process: str | None = None) -> None:
-        """Return when the service, which runs as this process, answers below 500."""
+        """Block until the service, which runs as ``process``, answers with a status below 500."""
         session = ka_session()
 
         def answers() -> bool | None:
@@ -340,7 +340,7 @@ class Stack:
 
 
 def ka_session() -> connection.ks_session.Session:
-    """A session without a login."""
+    """A session without authentication."""
     return connection.ks_session.Session()
 
 
@@ -367,10 +367,10 @@ def _print_status(stack: Stack) -> int:
 
 
 def main() -> int:
-    """Carry out one command and return the exit status."""
+    """Run one command; return the exit status."""
     parser = argparse.ArgumentParser(description="A real OpenStack around Cyborg.")
     parser.add_argument("--state", type=Path, default=Path(os.curdir) / ".stack")
-    parser.add_argument("--logs", type=Path, help="where to keep the logs of a stack that ends")
+    parser.add_argument("--logs", type=Path, help="with down: move the logs there")
     parser.add_argument("action", choices=["up", "down", "status", "env", "restart"])
     parser.add_argument("names", nargs="*", help="processes to restart")
     options = parser.parse_args()

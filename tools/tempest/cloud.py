@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud that tempest sees: Keystone, Placement and Cyborg, each a process of its own.
+"""The cloud that tempest tests: Keystone, Placement and Cyborg as separate processes.
 
 Cyborg is configured as an operator does it: tokens validated by Keystone, Placement found in the
 catalogue, messages over RabbitMQ, MariaDB. Its agent has neither database nor credentials.
@@ -48,7 +48,7 @@ def write_options(path: Path, options: Options) -> Path:
 
 
 def start_keystone(processes: Processes, folder: Path) -> Keystone:
-    """Start Keystone, and return it when it answers."""
+    """Start Keystone; return it when it answers."""
     file = folder / "keystone" / "known.json"
     file.parent.mkdir()
     processes.start("keystone", sys.executable, "-W", "ignore", _KEYSTONE, file)
@@ -69,9 +69,9 @@ class Cloud:
         self._placement_port, self._api_port = free_ports(2)
 
     def start(self) -> None:
-        """Start both, and return when a device that Cyborg knows is in Placement too."""
+        """Start both; return when a device that Cyborg knows is in Placement too."""
         self._register("placement", "placement", f"http://127.0.0.1:{self._placement_port}")
-        # Nova appends to this URL as it is, so the version belongs to it.
+        # Nova appends paths to this URL, so it must contain the version.
         self._register("cyborg", "accelerator", f"http://127.0.0.1:{self._api_port}/v2")
         self._start_placement()
         self._start_cyborg()
@@ -80,7 +80,7 @@ class Cloud:
         self._await("placement", "resource_providers", 2)
 
     def _register(self, name: str, service_type: str, url: str) -> None:
-        """Put a service into the catalogue."""
+        """Add a service to the catalogue."""
         api = self._keystone.api()
         service = {"service": {"name": name, "type": service_type}}
         made = api.post("/services", json=service).json()["service"]
@@ -93,7 +93,7 @@ class Cloud:
         api.post("/endpoints", json={"endpoint": endpoint})
 
     def _await(self, service_type: str, collection: str, minimum: int) -> None:
-        """Return when a collection, found by way of the catalogue, lists enough."""
+        """Block until a collection of a service in the catalogue has enough items."""
         admin = self._keystone.log_in(self._keystone.admin_user, self._keystone.admin_project)
         service = adapter.Adapter(session.Session(auth=admin), service_type=service_type)
 
@@ -107,7 +107,7 @@ class Cloud:
         self._processes.until(f"{minimum} {collection}", find)
 
     def _credentials(self) -> dict[str, object]:
-        """The keystoneauth options of the services' user, who is no administrator."""
+        """The keystoneauth options of the services' user, which is not an administrator."""
         return {
             "auth_type": "password",
             "auth_url": self._keystone.url,
@@ -150,7 +150,7 @@ class Cloud:
             "api": {"auth_strategy": "keystone", "port": self._api_port},
             "database": {"connection": self._servers.cyborg},
             "keystone_authtoken": self._token_validation(),
-            # No nova-compute makes the root provider here.
+            # There is no nova-compute to create the root provider.
             "placement": self._credentials()
             | {"valid_interfaces": "public", "create_root_provider": True},
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes: started with a log file each, watched while something is awaited, stopped."""
+"""Child processes with a log file each: start them, watch them during waits, stop them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-#: Where the programs of this environment are.
+#: The directory of this environment's programs.
 BIN = Path(sys.executable).parent
 #: Seconds for a service to answer, and for one to end, on a busy machine.
 START_SECONDS = 120.0
@@ -28,13 +28,13 @@ class Failed(Exception):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Our environment without what it says of another cloud, or of proxies for this machine."""
+    """Our environment without variables of other clouds, and without a proxy for this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"} | more
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses, below those that outgoing connections are given."""
+    """Free ports of the loopback, below those that the kernel gives to outgoing connections."""
     with contextlib.ExitStack() as listening:
         ports: list[int] = []
         while len(ports) < count:
@@ -46,14 +46,14 @@ def free_ports(count: int) -> list[int]:
 
 
 class Processes:
-    """What was started and is to run as long as the tests."""
+    """The processes that must run during the tests."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str | Path, **variables: str) -> subprocess.Popen[bytes]:
-        """Start a service, which writes to a log named after it."""
+        """Start a service with a log named after it."""
         with (self._logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 command,
@@ -65,25 +65,25 @@ class Processes:
         return self._running[name]
 
     def run(self, name: str, *command: str | Path, **variables: str) -> None:
-        """Run a command to its end, which has to be a good one."""
+        """Run a command to its end; it must succeed."""
         if self.start(name, *command, **variables).wait() != 0:
             raise self._ended(name)
         del self._running[name]
 
     def until(self, what: str, find: Callable[[], T | None]) -> T:
-        """Ask until there is an answer, as long as everything runs."""
+        """Call ``find`` until it returns a value, as long as every process runs."""
         deadline = time.monotonic() + START_SECONDS
         while (found := find()) is None:
             for name, process in self._running.items():
                 if process.poll() is not None:
                     raise self._ended(name)
             if time.monotonic() > deadline:
-                raise Failed(f"{what}: nothing of it in {START_SECONDS:.0f} seconds")
+                raise Failed(f"{what}: not ready within {START_SECONDS:.0f} seconds")
             time.sleep(0.1)
         return found
 
     def stop(self) -> None:
-        """End them all."""
+        """Stop all of them."""
         for process in self._running.values():
             process.terminate()
         for name, process in self._running.items():
@@ -101,7 +101,7 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(logs: Path) -> Iterator[Processes]:
-    """Processes that are stopped at the end of the block."""
+    """A collection of processes that are stopped at the end of the block."""
     started = Processes(logs)
     try:
         yield started

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last run of tests in a stestr repository came to: counts, and a JUnit report."""
+"""Results of the last test run in a stestr repository: counts, and a JUnit report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUTCOMES = {"success": "passed", "xfail": "passed", "skip": "skipped"}
 
 
 def last(workspace: Path) -> list[dict[str, Any]]:
-    """Each test of the last run as testtools describes it, and its ``outcome``."""
+    """Each test of the last run, as testtools describes it, and its ``outcome``."""
     command = [str(BIN / "stestr"), "last", "--subunit"]
     done = subprocess.run(command, cwd=workspace, stdout=subprocess.PIPE, check=False)
     tests: list[dict[str, Any]] = []
@@ -29,18 +29,18 @@ def last(workspace: Path) -> list[dict[str, Any]]:
     if not tests:
         raise Failed("tempest ran no test")
     for test in tests:
-        # A test that is still in progress was lost with its process.
+        # A test that is still in progress ended with its process.
         test["outcome"] = _OUTCOMES.get(test["status"], "failed")
     return tests
 
 
 def count(tests: list[dict[str, Any]]) -> collections.Counter[str]:
-    """How many tests passed, failed and were skipped."""
+    """The numbers of tests that passed, failed and were skipped."""
     return collections.Counter(test["outcome"] for test in tests)
 
 
 def write_junit(tests: list[dict[str, Any]], path: Path) -> None:
-    """Write a report as pytest does, which tools/junit_summary.py adds to the others."""
+    """Write a report in pytest's format, for tools/junit_summary.py."""
     counts = count(tests)
     times = [[time.timestamp() for time in test["timestamps"] if time] for test in tests]
     suite = ElementTree.Element(
@@ -56,7 +56,7 @@ def write_junit(tests: list[dict[str, Any]], path: Path) -> None:
         if test["outcome"] != "passed":
             tag = "failure" if test["outcome"] == "failed" else "skipped"
             text = "\n".join(detail.as_text() for detail in test["details"].values())
-            # XML has no place for most control characters.
+            # XML does not permit most control characters.
             kept = "".join(sign for sign in text if sign.isprintable() or sign in "\n\t")
             ElementTree.SubElement(case, tag).text = kept
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run cyborg-tempest-plugin against Cyborg with real Keystone and Placement, by one command.
+"""Run cyborg-tempest-plugin against Cyborg with a real Keystone and Placement.
 
     run.py --folder FOLDER [--junit FILE] [tempest's arguments, such as --regex test_devices]
 
@@ -33,26 +33,26 @@ from cyborg.tests.keystone_server import Keystone
 HERE = Path(__file__).resolve().parent
 SERVICES = HERE.parent / "services.sh"
 EXCLUDED = HERE / "exclude.txt"
-#: What is selected where the arguments say nothing else.
+#: The tests to run unless the arguments select others.
 EVERYTHING = ["--regex", r"^cyborg_tempest_plugin\."]
-#: Seconds in which the tests end, or are ended, on a busy machine.
+#: Seconds after which the tests are stopped, on a busy machine.
 TEST_SECONDS = 600
 _BEGIN = time.monotonic()
 
 
 def say(text: str) -> None:
-    """Tell where we are, and when."""
+    """Print a line of progress with the time."""
     print(f"tempest: [{time.monotonic() - _BEGIN:.0f} s] {text}", flush=True)
 
 
 @contextlib.contextmanager
 def private_servers(state: Path) -> Iterator[None]:
-    """RabbitMQ and MariaDB for the length of the block, where the environment names none."""
+    """RabbitMQ and MariaDB while the block runs, unless the environment names them."""
     needed = {"rabbitmq": "rabbitmq", "mysql": "mariadb"}
     missing = [
         service for name, service in needed.items() if not os.environ.get(servers.VARIABLES[name])
     ]
-    # A record of their own: what a developer has running is neither used nor stopped.
+    # In a directory of their own, so that servers of a developer are neither used nor stopped.
     env = environment(CYBORG_SERVICES_DIR=str(state))
     if not missing:
         yield
@@ -73,7 +73,7 @@ def private_servers(state: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def empty_servers(state: Path) -> Iterator[cloud.Servers]:
-    """The broker, and a database for Cyborg and one for Placement that are dropped afterwards."""
+    """The broker, and databases for Cyborg and Placement, which are dropped afterwards."""
     with (
         private_servers(state),
         servers.new_database("mysql", f"cyborg_tempest_{os.getpid()}") as cyborg,
@@ -83,7 +83,7 @@ def empty_servers(state: Path) -> Iterator[cloud.Servers]:
 
 
 def write_tempest_conf(workspace: Path, keystone: Keystone) -> None:
-    """Tell tempest of the cloud."""
+    """Write tempest's configuration for the cloud."""
     available = dict.fromkeys(("nova", "glance", "neutron", "cinder", "swift", "horizon"), False)
     cloud.write_options(
         workspace / "etc" / "tempest.conf",
@@ -101,7 +101,7 @@ def write_tempest_conf(workspace: Path, keystone: Keystone) -> None:
             },
             "identity": {"uri_v3": keystone.url, "auth_version": "v3", "region": keystone.region},
             "service_available": available | {"cyborg": True},
-            # Not switched on here but stated: it is what Cyborg does without any option.
+            # This switches nothing on: it states what Cyborg does by default.
             "cyborg_policy": {"enforce_new_defaults": True},
         },
     )
@@ -129,7 +129,7 @@ def check_exclusions(workspace: Path) -> int:
 
 
 def run_tests(workspace: Path, arguments: Sequence[str], junit: Path | None) -> int:
-    """Run what is selected, and return the exit status."""
+    """Run the selected tests; return the exit status."""
     excluded = check_exclusions(workspace)
     status = _tempest(workspace, arguments or EVERYTHING)
     tests = results.last(workspace)
@@ -140,14 +140,14 @@ def run_tests(workspace: Path, arguments: Sequence[str], junit: Path | None) -> 
         f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped, "
         f"{excluded} excluded by name"
     )
-    # Nothing skips itself here unless something is missing; only the list above excludes.
+    # Only the list above may exclude a test; one that skips itself lacks something.
     return status or int(counts["failed"] + counts["skipped"] > 0)
 
 
 def _tempest(workspace: Path, selection: Sequence[str]) -> int:
     command = [str(BIN / "tempest"), "run", "--concurrency", "2"]
     command += ["--exclude-list", str(EXCLUDED), *selection]
-    # A session, because it has workers, which would outlive it.
+    # In a session of its own, because its workers could outlive it.
     process = subprocess.Popen(command, cwd=workspace, env=environment(), start_new_session=True)
     try:
         return process.wait(TEST_SECONDS)
@@ -160,7 +160,7 @@ def _tempest(workspace: Path, selection: Sequence[str]) -> int:
 
 
 def test(folder: Path, arguments: Sequence[str], junit: Path | None) -> int:
-    """Start the cloud, test, stop the cloud; the exit status."""
+    """Start the cloud, run the tests, stop the cloud; return the exit status."""
     work = folder / "run"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -177,12 +177,12 @@ def test(folder: Path, arguments: Sequence[str], junit: Path | None) -> int:
 
 
 def main() -> int:
-    """Read the arguments, test, and return the exit status."""
+    """Read the arguments and run the tests; return the exit status."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--folder", type=Path, required=True, help="where to work")
     parser.add_argument("--junit", type=Path, help="write a JUnit report to this file")
     options, arguments = parser.parse_known_args()
-    # As an exception, so that whatever runs is stopped.
+    # As an exception, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return test(options.folder.resolve(), arguments, options.junit)
