@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of availability say the same in SQL and of loaded rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import availability, db
+from cyborg.db import models
+from cyborg.tests import hosts
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.mark.parametrize(
+    ("status", "unhealthy", "missing"),
+    list(itertools.product([models.ENABLED, models.MAINTAINING], [None, "hot"], [True, False])),
+)
+def test_what_is_offered(status: str, unhealthy: str | None, *, missing: bool) -> None:
+    hosts.apply(hosts.card("a"))
+    with db.writer() as session:
+        always = sa.true()
+        db.update(session, models.Device, always, status=status, unhealthy=unhealthy)
+        db.update(session, models.Deployable, always, missing=missing)
+    query = sa.select(models.Deployable, availability.offered()).join(models.Deployable.device)
+    options = orm.contains_eager(models.Deployable.device)
+    with db.reader() as session:
+        row, offered = session.execute(query.options(options)).one()
+    assert availability.is_offered(row) == bool(offered)
+    assert bool(offered) == (status == models.ENABLED and unhealthy is None and not missing)
+
+
+@pytest.mark.parametrize(
+    ("mode", "image", "function"),
+    list(
+        itertools.product(
+            [None, "dynamic", models.SINGLE_PROGRAM], [None, models.new_uuid()], [None, "aes"]
+        )
+    ),
+)
+def test_what_runs_nothing(mode: str | None, image: str | None, function: str | None) -> None:
+    hosts.apply(hosts.card("a"))
+    with db.writer() as session:
+        values = {"program_mode": mode, "bitstream_id": image, "function_id": function}
+        db.update(session, models.Deployable, sa.true(), **values)
+    with db.reader() as session:
+        query = sa.select(models.Deployable, availability.runs_nothing())
+        row, runs_nothing = session.execute(query).one()
+    assert availability.does_run_nothing(row) == bool(runs_nothing)
+    assert bool(runs_nothing) == (mode == models.SINGLE_PROGRAM and not image and not function)
