@@ -20,7 +20,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients, errors, glance, rpc
-from cyborg.agent import signatures
+from cyborg.agent import image_signatures
 
 LOG = logging.getLogger(__name__)
 
@@ -150,14 +150,14 @@ class Cache:
             now = time.time_ns()
             os.utime(path, ns=(now, now))
             if step.signature:
-                signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
+                image_signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
         except OSError as exc:
             raise Refused(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
-        except signatures.NoKeyManager as exc:
+        except image_signatures.NoKeyManager as exc:
             raise NotNow(
                 f"The signature of image {step.image_uuid} cannot be verified now: {exc}"
             ) from exc
-        except signatures.BadSignature as exc:
+        except image_signatures.BadSignature as exc:
             raise Refused(f"The signature of image {step.image_uuid} is not good: {exc}") from exc
 
     def _fetch(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
