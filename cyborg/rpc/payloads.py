@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads. They cross as plain data, and a reader ignores what it does not know."""
+"""The payloads of messages. They travel as plain data; a receiver ignores unknown keys."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class HostReport:
     """Everything one host has, as of one discovery pass.
 
     ``started`` is when the agent started, in milliseconds since the epoch, and ``counter`` counts
-    its reports: together they order the reports of a host. ``devices`` maps the drivers that could
-    tell to what they found; ``errors`` maps those that failed to a sentence, and what else is
-    wrong, which may be of a driver that found something all the same.
+    its passes: together they order the reports of a host. ``devices`` has what each driver found,
+    without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
+    found devices.
     """
 
     host: str
@@ -29,7 +29,7 @@ class HostReport:
     devices: Mapping[str, tuple[base.Device, ...]]
 
     def digest(self) -> str:
-        """Equal for reports that say the same, whenever they were made."""
+        """A hash that is equal for reports with the same content, whenever they were made."""
         said = {key: value for key, value in self.to_wire().items() if key in _SAID}
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
@@ -74,10 +74,9 @@ class HostStep:
     """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
 
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
-    ``asked_ms`` is when it was asked for by the database's clock. It tells a message that was
-    held up from what has been asked for since. ``agent_started`` is the start of the agent that it
-    is asked of, as that one's last report said: an agent that started later does not know what has
-    been asked for since.
+    ``asked_ms`` is the time of the request by the database's clock; a message that arrives after a
+    newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
+    report: an agent that started later does not know newer requests.
     """
 
     action: str
@@ -91,7 +90,7 @@ class HostStep:
     agent_started: int
 
     def handle(self) -> base.HeldHandle:
-        """What a driver is given.
+        """The handle for a driver.
 
         :raises TypeError, ValueError: no driver reports such a handle
         """
@@ -127,13 +126,13 @@ class HostStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStep:
-    """An order to load an image of Glance into a deployable.
+    """A request to load an image of Glance into a deployable.
 
-    ``deployable`` is its name and ``cpid_type`` and ``cpid_info`` are the control path of its
-    device. ``hash_algo`` and ``hash_value`` are what the image must have; ``md5`` stands for
-    Glance's checksum, where the image has nothing better. ``function_id`` is the function that
-    must be loaded in the end, if anybody knows. ``signature`` holds the image's properties of a
-    signature, and is empty where it has none. The rest is as in :class:`HostStep`.
+    ``deployable`` is its name; ``cpid_type`` and ``cpid_info`` are the control path of its device.
+    The image must have ``hash_value`` by ``hash_algo``; ``md5`` means Glance's checksum, for an
+    image with nothing better. ``function_id`` is the function that must be loaded in the end, or
+    None if it is not known. ``signature`` has the image's signature properties, and is empty if it
+    is not signed. The rest is as in :class:`HostStep`.
     """
 
     driver: str
@@ -152,7 +151,7 @@ class ProgramStep:
     agent_started: int
 
     def target(self) -> base.ProgramTarget:
-        """What a driver is given.
+        """The target for a driver.
 
         :raises TypeError, ValueError: no driver reports such a deployable
         """
@@ -200,8 +199,8 @@ class ProgramStep:
 class ProgramAnswer:
     """A deployable was programmed.
 
-    ``function`` is what the hardware shows as loaded, None where it cannot tell. A report of this
-    agent whose counter is ``report_counter`` or less may show what was there before.
+    ``function`` is what the hardware shows as loaded, or None if it cannot show it. A report of
+    this agent with the counter ``report_counter`` or less may still show the former function.
     """
 
     function: str | None
