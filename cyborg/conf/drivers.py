@@ -32,7 +32,7 @@ FAKE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "program_mode",
         choices=[
-            (program_modes.DYNAMIC, "each deployable is a region, offered with any program or none"),
+            (program_modes.DYNAMIC, "each deployable is a region, offered with any program"),
             (program_modes.SINGLE_PROGRAM, "a deployable is offered only while it has a program"),
         ],
         help="Let fake deployables be programmed. A bitstream of theirs begins with a JSON object "

@@ -273,7 +273,7 @@ def test_a_newer_caller_is_refused_with_its_version(services):
     target = messaging.Target(
         exchange=rpc_client.EXCHANGE, topic=rpc_client.AGENT_TOPIC, server="host-1", version="2.9"
     )
-    newer = messaging.get_rpc_client(rpc._link(services.conf).transport, target, timeout=PATIENCE)
+    newer = messaging.get_rpc_client(rpc._client(services.conf).transport, target, timeout=PATIENCE)
 
     with pytest.raises((messaging.RemoteError, messaging.UnsupportedVersion), match=r"2\.9"):
         newer.call({}, "host_step", step=test_payloads.step().to_wire(), wait=1)
