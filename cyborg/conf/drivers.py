@@ -18,8 +18,7 @@ FAKE_OPTS: list[cfg.Opt] = [
         default=16,
         min=0,
         max=256,
-        help="How many attach handles each fake device has, of which each of its regions has an "
-        "equal part.",
+        help="How many attach handles each fake device has. Each of its regions has an equal part.",
     ),
     cfg.IntOpt(
         "regions",

@@ -52,7 +52,7 @@ def legal(name: str) -> str:
         return name
     symbol = _symbol(name.removeprefix("CUSTOM_"))
     if not symbol:
-        raise ValueError(f"{name!r} has nothing of which a trait could be made")
+        raise ValueError(f"{name!r} has no letter or digit for a trait")
     custom = f"CUSTOM_{symbol}"
     if len(custom) <= _NAME_MAX:
         return custom

@@ -34,7 +34,7 @@ class AcmeDriver(pci.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What only Acme's kernel driver tells."""
+        """Facts that only Acme's kernel driver shows."""
         card = function.pf or function.address
         return {
             "firmware": functions.text(card, "acme/firmware"),
@@ -42,7 +42,7 @@ class AcmeDriver(pci.PciDriver):
         }
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """What nobody but this driver can see."""
+        """The card is too hot, which only this driver can check."""
         if functions.text(function.address, "acme/overheated") == "1":
             return f"Acme card {function.address} is too hot"
         return None

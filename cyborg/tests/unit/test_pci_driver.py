@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layer below the PCI drivers decides, on hosts of which every fact is given."""
+"""What the base class of PCI drivers decides, on hosts with facts given by the test."""
 
 from __future__ import annotations
 
