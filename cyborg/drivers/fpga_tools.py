@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programming FPGA cards with vendors' tools: one tool a card at a time, even if another agent started it.
+"""Programming FPGA cards with vendors' tools: one tool a card at a time.
 
 A tool goes on if its agent dies, and the next agent leaves the card alone until the tool has ended.
 """

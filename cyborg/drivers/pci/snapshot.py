@@ -217,9 +217,7 @@ class Snapshot(Mapping[str, Function]):
         self._must_not_have_vanished(address)
 
 
-def once(
-    read: Callable[[Function, Snapshot], T],
-) -> Callable[[Function, Snapshot], T]:
+def once(read: Callable[[Function, Snapshot], T]) -> Callable[[Function, Snapshot], T]:
     """Call ``read`` once a pass for each function. Its answer must not be changed."""
 
     @functools.wraps(read)
