@@ -7,7 +7,6 @@ nothing; :class:`Configurator` carries the plan out before a discovery pass.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,14 +85,7 @@ def parse(texts: Iterable[str]) -> tuple[Rule, ...]:
 
     :raises ValueError: a value is wrong; the message says where and how
     """
-    rules: list[Rule] = []
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except ValueError as exc:
-            raise ValueError(f"{_OPTION} {text!r} is not JSON: {exc}") from exc
-        rules += [_rule(item) for item in (value if isinstance(value, list) else [value])]
-    return tuple(rules)
+    return device_spec.parse_objects(texts, _OPTION, _rule)
 
 
 def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
@@ -138,9 +130,9 @@ def preview(conf: cfg.ConfigOpts) -> list[str]:
 def _rule(item: Any) -> Rule:
     problem = _problem(item)
     if problem is not None:
-        raise ValueError(f"{_OPTION} {json.dumps(item)}: {problem}")
+        raise ValueError(problem)
     match = {key: value for key, value in item.items() if key in _MATCH}
-    (spec,) = device_spec.parse([json.dumps(match)], _OPTION)
+    spec = device_spec.spec(match, _OPTION)
     count = item["numvfs"]
     return Rule(spec=spec, count=None if count == "all" else count, driver=item.get("vf_driver"))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg import program_modes
@@ -183,42 +183,32 @@ class Device:
 
         :raises KeyError, TypeError, ValueError: the data is no device
         """
-        deployables = tuple(
-            Deployable(
-                name=item["name"],
-                resource_class=item["resource_class"],
-                num_accelerators=item["num_accelerators"],
-                attach_handles=tuple(
-                    AttachHandle(
-                        attach_type=handle["attach_type"], attach_info=handle["attach_info"]
-                    )
-                    for handle in item["attach_handles"]
-                ),
-                traits=tuple(item.get("traits", ())),
-                attributes=item.get("attributes", {}),
-                prepares=item.get("prepares", False),
-                cleans=item.get("cleans", False),
-                clean_erases=item.get("clean_erases", False),
-                prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
-                parent=item.get("parent"),
-                program_mode=item.get("program_mode"),
-                function=item.get("function"),
-                function_vendor=item.get("function_vendor", ""),
-            )
-            for item in data["deployables"]
-        )
-        path = data["control_path"]
-        return cls(
-            type=data["type"],
-            vendor=data["vendor"],
-            model=data["model"],
-            control_path=ControlPath(cpid_type=path["cpid_type"], cpid_info=path["cpid_info"]),
-            deployables=deployables,
-            std_board_info=data.get("std_board_info"),
-            vendor_board_info=data.get("vendor_board_info"),
-            unhealthy=data.get("unhealthy"),
-            health_unknown=data.get("health_unknown", False),
-        )
+        values = known_values(cls, data)
+        values["control_path"] = ControlPath(**known_values(ControlPath, data["control_path"]))
+        values["deployables"] = tuple(map(_deployable_from_wire, data["deployables"]))
+        return cls(**values)
+
+
+def known_values(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a message that are fields of the dataclass. Unknown keys are left out."""
+    return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+
+
+def handles_from_wire(data: Iterable[Mapping[str, Any]]) -> tuple[AttachHandle, ...]:
+    """The attach handles of a message.
+
+    :raises TypeError, ValueError: one of them is no attach handle
+    """
+    return tuple(AttachHandle(**known_values(AttachHandle, each)) for each in data)
+
+
+def _deployable_from_wire(data: Mapping[str, Any]) -> Deployable:
+    values = known_values(Deployable, data)
+    values["attach_handles"] = handles_from_wire(data["attach_handles"])
+    for name in ("traits", "prepared"):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    return Deployable(**values)
 
 
 def _check_parents(parents: Mapping[str, str | None]) -> None:

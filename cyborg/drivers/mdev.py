@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,8 @@ class MdevDriver(mdev_handles.HostSteps):
     """Reports the parents that ``[mdev] mdev_spec`` lists, one device each."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._specs = tuple(_parse(conf.mdev.mdev_spec))
+        texts = conf.mdev.mdev_spec
+        self._specs = device_spec.parse_objects(texts, "[mdev] mdev_spec", _spec)
         self._logged: set[str] = set()
 
     def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
@@ -94,18 +94,13 @@ class MdevDriver(mdev_handles.HostSteps):
         is_pci = _ADDRESS.fullmatch(path.name) is not None
         place = pci.split(path.name) if is_pci else {"parent": path.name}
         attributes = {"mdev_type": kind, **_facts(path)}
-        traits = [
-            "OWNER_CYBORG",
-            f"CUSTOM_MDEV_{kind}",
-            *spec.traits,
-            *trait_names.of_facts(attributes),
-        ]
+        traits = ("OWNER_CYBORG", f"CUSTOM_MDEV_{kind}", *spec.traits)
         deployable = base.Deployable(
             name=f"{host}_{path.name}",
             resource_class=spec.resource_class,
             num_accelerators=total,
             attach_handles=mdev_handles.handles(kind, total, place),
-            traits=tuple(dict.fromkeys(trait_names.legal(trait) for trait in traits)),
+            traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,
@@ -118,19 +113,6 @@ class MdevDriver(mdev_handles.HostSteps):
             control_path=base.ControlPath(cpid_type="PCI" if is_pci else "MDEV", cpid_info=place),
             deployables=(deployable,),
         )
-
-
-def _parse(texts: Iterable[str]) -> Iterator[_Spec]:
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except ValueError as exc:
-            raise ValueError(f"[mdev] mdev_spec {text!r} is not JSON: {exc}") from exc
-        for item in value if isinstance(value, list) else [value]:
-            try:
-                yield _spec(item)
-            except ValueError as exc:
-                raise ValueError(f"[mdev] mdev_spec {json.dumps(item)}: {exc}") from exc
 
 
 def _spec(item: Any) -> _Spec:

@@ -118,14 +118,13 @@ class NvidiaGpuDriver(pci.PciDriver):
             "OWNER_CYBORG",
             f"{product}_{nvidia_vgpu.short(part.name)}" if part.name else product,
             *(["CUSTOM_NVIDIA_MIG"] if part.is_slice else []),
-            *trait_names.of_facts(attributes),
         ]
         deployable = base.Deployable(
             name=f"{host}_{function.address}",
             resource_class="VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),
-            traits=tuple(dict.fromkeys(trait_names.legal(trait) for trait in traits)),
+            traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,

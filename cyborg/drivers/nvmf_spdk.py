@@ -222,7 +222,7 @@ class NvmfSpdkDriver:
             resource_class=_RESOURCE_CLASS,
             num_accelerators=len(handles),
             attach_handles=handles,
-            traits=(*transports, *trait_names.of_facts(attributes)),
+            traits=trait_names.legal_with_facts(transports, attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,

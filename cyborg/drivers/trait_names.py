@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import os_traits
 
@@ -39,6 +39,13 @@ def of_facts(attributes: Mapping[str, str | int]) -> tuple[str, ...]:
     if isinstance(node, int):
         found.add(legal(f"NUMA_NODE_{node}"))
     return tuple(sorted(found))
+
+
+def legal_with_facts(
+    names: Iterable[str], attributes: Mapping[str, str | int]
+) -> tuple[str, ...]:
+    """A deployable's traits: those of the names, made legal, and of its facts, each once."""
+    return tuple(dict.fromkeys((*map(legal, names), *of_facts(attributes))))
 
 
 def legal(name: str) -> str:

@@ -7,8 +7,10 @@ everything.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 import oslo_messaging as messaging
 from oslo_config import cfg
@@ -123,12 +125,15 @@ def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: floa
     :raises HostUnreachable: no answer, or none within ``timeout`` seconds
     :raises BrokerUnreachable: the message broker cannot be reached
     """
-    with metrics.observed(metrics.HOST_STEP_SECONDS, action=step.action, outcome="done") as seen:
+    with _observed(step.action):
         try:
-            _run_host_step(conf, host, step, timeout)
-        except errors.CyborgError as exc:
-            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
-            raise
+            answer = _client(conf).host_step(host, step, timeout)
+        except BadMessage as exc:
+            raise HostStepFailed(str(exc)) from exc
+        if "failed" in answer:
+            raise HostStepFailed(answer["failed"])
+        if "running" in answer:
+            raise HostStepRunning(answer["running"])
 
 
 def run_program(
@@ -141,12 +146,8 @@ def run_program(
     :raises HostUnreachable: no answer
     :raises BrokerUnreachable: the message broker cannot be reached
     """
-    with metrics.observed(metrics.HOST_STEP_SECONDS, action="program", outcome="done") as seen:
-        try:
-            return _run_program(conf, host, step, timeout)
-        except errors.CyborgError as exc:
-            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
-            raise
+    with _observed("program"):
+        return _program(conf, host, step, timeout)
 
 
 _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
@@ -156,18 +157,18 @@ _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
 }
 
 
-def _run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
-    try:
-        answer = _client(conf).host_step(host, step, timeout)
-    except BadMessage as exc:
-        raise HostStepFailed(str(exc)) from exc
-    if "failed" in answer:
-        raise HostStepFailed(answer["failed"])
-    if "running" in answer:
-        raise HostStepRunning(answer["running"])
+@contextlib.contextmanager
+def _observed(action: str) -> Iterator[None]:
+    """Measure a step with its outcome."""
+    with metrics.observed(metrics.HOST_STEP_SECONDS, action=action, outcome="done") as seen:
+        try:
+            yield
+        except errors.CyborgError as exc:
+            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
+            raise
 
 
-def _run_program(
+def _program(
     conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
 ) -> ProgramAnswer:
     try:

@@ -92,24 +92,12 @@ class Client:
         return self._call(client, "a conductor", "report", report=report.to_wire())
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
-        """Have an agent carry out a step."""
-        client = self._agent.prepare(
-            server=host, timeout=wait + SILENCE, call_monitor_timeout=SILENCE, retry=1
-        )
-        receiver = f"the agent of host {host}"
-        return self._call(client, receiver, "host_step", step=step.to_wire(), wait=wait)
+        """Have an agent run a step."""
+        return self._call_agent(host, "host_step", version.LEAST, step, wait)
 
     def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
         """Have an agent load a bitstream."""
-        client = self._agent.prepare(
-            server=host,
-            version=version.PROGRAM,
-            timeout=wait + SILENCE,
-            call_monitor_timeout=SILENCE,
-            retry=1,
-        )
-        receiver = f"the agent of host {host}"
-        return self._call(client, receiver, "program", step=step.to_wire(), wait=wait)
+        return self._call_agent(host, "program", version.PROGRAM, step, wait)
 
     def close(self) -> None:
         """Close every connection. One that waits for a broker that is down is left open."""
@@ -138,6 +126,24 @@ class Client:
                 self._conductor.prepare(retry=0).cast({}, "kick")
             except Exception as exc:  # noqa: BLE001 - after any error the loop finds the work
                 LOG.warning("No conductor was told of new work; it will look by itself: %s", exc)
+
+    def _call_agent(
+        self,
+        host: str,
+        method: str,
+        least: str,
+        step: payloads.HostStep | payloads.ProgramStep,
+        wait: float,
+    ) -> Mapping[str, Any]:
+        client = self._agent.prepare(
+            server=host,
+            version=least,
+            timeout=wait + SILENCE,
+            call_monitor_timeout=SILENCE,
+            retry=1,
+        )
+        receiver = f"the agent of host {host}"
+        return self._call(client, receiver, method, step=step.to_wire(), wait=wait)
 
     def _call(self, client: Any, receiver: str, method: str, **arguments: Any) -> Mapping[str, Any]:
         self._await_connection()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cyborg.drivers import base
@@ -109,19 +109,9 @@ class HostStep:
     def from_wire(cls, data: Mapping[str, Any]) -> HostStep:
         """The step of a message. Unknown keys are ignored: the sender may be newer.
 
-        :raises KeyError: the data is no step
+        :raises TypeError: the data is no step
         """
-        return cls(
-            action=data["action"],
-            driver=data["driver"],
-            attach_handle_uuid=data["attach_handle_uuid"],
-            attach_type=data["attach_type"],
-            attach_info=data["attach_info"],
-            cpid_type=data["cpid_type"],
-            cpid_info=data["cpid_info"],
-            asked_ms=data["asked_ms"],
-            agent_started=data["agent_started"],
-        )
+        return cls(**base.known_values(cls, data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +136,7 @@ class ProgramStep:
     hash_algo: str
     hash_value: str
     function_id: str | None
-    signature: Mapping[str, str]
+    signature: Mapping[str, str] = field(default_factory=dict)
     asked_ms: int
     agent_started: int
 
@@ -172,27 +162,8 @@ class ProgramStep:
 
         :raises KeyError, TypeError, ValueError: the data is no step
         """
-        return cls(
-            driver=data["driver"],
-            deployable=data["deployable"],
-            deployable_uuid=data["deployable_uuid"],
-            cpid_type=data["cpid_type"],
-            cpid_info=data["cpid_info"],
-            attach_handles=tuple(
-                base.AttachHandle(
-                    attach_type=handle["attach_type"], attach_info=handle["attach_info"]
-                )
-                for handle in data["attach_handles"]
-            ),
-            image_uuid=data["image_uuid"],
-            size=data["size"],
-            hash_algo=data["hash_algo"],
-            hash_value=data["hash_value"],
-            function_id=data["function_id"],
-            signature=data.get("signature", {}),
-            asked_ms=data["asked_ms"],
-            agent_started=data["agent_started"],
-        )
+        handles = base.handles_from_wire(data["attach_handles"])
+        return cls(**{**base.known_values(cls, data), "attach_handles": handles})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,17 @@ import json
 import logging
 import re
 import string
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cyborg.drivers import base
 from cyborg.drivers.pci.snapshot import Function, Snapshot, split
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Parts of an address: name, digits, largest value. Nova calls the device number "slot".
 _PARTS = (("domain", 4, 0xFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
@@ -153,13 +155,21 @@ def parse(
     option: str = "[pci] device_spec",
     own: Mapping[str, Set[str]] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
-    """Read every value of an option; each is a JSON object or a list of them.
-
-    ``own`` are further keys, each with its permitted values.
+    """The specs of an option. ``own`` are further keys, each with its permitted values.
 
     :raises ValueError: a value is wrong; the message says where and how
     """
-    specs = []
+    return parse_objects(texts, option, lambda item: spec(item, option, own))
+
+
+def parse_objects(
+    texts: Iterable[str], option: str, parse_object: Callable[[Any], T]
+) -> tuple[T, ...]:
+    """Read every value of an option; each is a JSON object or a list of them.
+
+    :raises ValueError: a value is wrong; the message says where and how
+    """
+    parsed = []
     for text in texts:
         try:
             value = json.loads(text)
@@ -167,17 +177,17 @@ def parse(
             raise ValueError(f"{option} {text!r} is not JSON: {exc}") from exc
         for item in value if isinstance(value, list) else [value]:
             try:
-                specs.append(_spec(item, option, own))
+                parsed.append(parse_object(item))
             except ValueError as exc:
                 raise ValueError(f"{option} {json.dumps(item)}: {exc}") from exc
-    return tuple(specs)
+    return tuple(parsed)
 
 
 def first_match(
     specs: Iterable[Spec], function: Function, functions: Snapshot
 ) -> Spec | None:
     """The first spec that matches a function, or None."""
-    return next((spec for spec in specs if spec.matches(function, functions)), None)
+    return next((each for each in specs if each.matches(function, functions)), None)
 
 
 def tags(item: Mapping[str, Any]) -> Tags:
@@ -193,7 +203,11 @@ def tags(item: Mapping[str, Any]) -> Tags:
     )
 
 
-def _spec(item: Any, option: str, own: Mapping[str, Set[str]]) -> Spec:
+def spec(item: Any, option: str, own: Mapping[str, Set[str]] = MappingProxyType({})) -> Spec:
+    """The spec of one object.
+
+    :raises ValueError: it is wrong
+    """
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
     if ignored := sorted(item.keys() - _KNOWN_KEYS - own.keys()):

@@ -319,17 +319,13 @@ class PciDriver:
         function = members[0]
         attributes = self._attributes(function, functions)
         spec = device_spec.first_match(self._specs, function, functions)
-        traits = [
-            *self.traits(function, functions),
-            *(spec.traits if spec else ()),
-            *trait_names.of_facts(attributes),
-        ]
+        traits = (*self.traits(function, functions), *(spec.traits if spec else ()))
         return base.Deployable(
             name=name,
             resource_class=(spec.resource_class if spec else None) or self.resource(function),
             num_accelerators=1 if self.expose == "slot" else len(members),
             attach_handles=tuple(self.handle(each, functions) for each in members),
-            traits=tuple(dict.fromkeys(trait_names.legal(trait) for trait in traits)),
+            traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
         )
 
