@@ -59,7 +59,7 @@ def legal(name: str) -> str:
         return name
     symbol = _symbol(name.removeprefix("CUSTOM_"))
     if not symbol:
-        raise ValueError(f"{name!r} has no letter or digit for a trait")
+        raise ValueError(f"no trait could be made of {name!r}")
     custom = f"CUSTOM_{symbol}"
     if len(custom) <= _NAME_MAX:
         return custom
