@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hot-plug: the kernel's events mean that it is time to look again, and nothing more.
+"""Hot-plug: an event of the kernel starts a discovery pass, and means nothing more.
 
-What has changed is only ever read from sysfs: when the event of a virtual function arrives, half
-of its attributes are not there yet. Events that are lost are made good by the periodic pass.
+The change itself is only read from sysfs: when the event of a virtual function arrives, half of its
+attributes do not exist yet. If an event is lost, the periodic pass finds the change.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cyborg import process
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between the first event and the look, for one look at whatever follows meanwhile.
+#: Seconds between the first event and the pass, which also covers the events between.
 DELAY = 0.5
-#: Where accelerators and what drivers read of them are. Of network interfaces every guest that
-#: comes or goes makes some, so they are not among them.
+#: Subsystems with accelerators and the files that drivers read. Network interfaces are not among
+#: them, as every guest that starts or stops has events of those.
 _SUBSYSTEMS = ("pci", "mdev", "nvme", "fpga", "fpga_region", "dfl", "uacce", "vfio-dev")
-#: Seconds before a monitor that failed is made anew; each further pause is twice as long.
+#: Seconds before a monitor that failed is replaced. Each pause is twice as long as the last.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
 class Watcher:
-    """Calls ``look`` within a second after the kernel has told of a device.
+    """Calls ``look`` within a second after an event of a device.
 
-    However many events there are, it is called once for all of :data:`DELAY` seconds, and a storm
-    that does not end does not put it off.
+    It is called once for all events of :data:`DELAY` seconds. Events that never stop do not delay
+    it.
     """
 
     def __init__(self, look: Callable[[], None]) -> None:
@@ -45,21 +45,21 @@ class Watcher:
         self._loop = process.Loop("hotplug", self._step)
 
     def start(self) -> None:
-        """Listen from now on, if it is possible: a first attempt is made before this returns."""
+        """Listen from now on. A first attempt is made before this returns."""
         self._listen()
         self._loop.start()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop to listen."""
         self._stop.close()
         self._loop.stop()
 
     def _step(self) -> float:
-        """Wait for one event, or for the time to look."""
+        """Wait for one event, or until it is time to look; return how long to pause then."""
         if self._monitor is None:
-            # What happened while nobody listened has told nobody.
+            # Events that came when nobody listened are lost.
             self._due = time.monotonic() if self._listen() else math.inf
-        pause = 0.0 if self._wait() else self._pause
+        pause = 0.0 if self._wait() else self._next_pause()
         if time.monotonic() >= self._due:
             self._due = math.inf
             self._look()
@@ -71,7 +71,7 @@ class Watcher:
             for subsystem in _SUBSYSTEMS:
                 monitor.filter_by(subsystem)
             monitor.start()
-        except Exception as exc:  # noqa: BLE001 - of libudev, or that there is none
+        except Exception as exc:  # noqa: BLE001 - libudev fails in many ways, or is absent
             self._give_up(exc)
             return False
         self._monitor = monitor
@@ -79,7 +79,7 @@ class Watcher:
         return True
 
     def _wait(self) -> bool:
-        """Take in one event, if one comes before it is time to look; False where none can."""
+        """Wait for one event until it is time to look; False if there is no monitor."""
         if self._monitor is None:
             return False
         waiting = select.poll()
@@ -96,7 +96,12 @@ class Watcher:
         return True
 
     def _give_up(self, exc: Exception) -> None:
-        """Have the monitor made anew after a while."""
+        """Drop the monitor; another is made after a pause."""
         LOG.warning("No event of a device can be received; the periodic pass goes on: %s", exc)
         self._monitor = None
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    def _next_pause(self) -> float:
+        """The pause before the next monitor, twice as long as the last."""
+        pause = self._pause
+        self._pause = min(pause * 2, _LONGEST_PAUSE)
+        return pause

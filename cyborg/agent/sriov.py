@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions as the operator wants them: how many each physical function has, and whose.
+"""SR-IOV virtual functions: their number and drivers, as ``[agent] sriov_spec`` says.
 
-Only what ``[agent] sriov_spec`` names is ever touched. :func:`plan` compares it with a walk and
-changes nothing; :class:`Keeper` carries the plan out before a discovery pass.
+Only functions that the option matches are changed. :func:`plan` compares it with a walk and changes
+nothing; :class:`Configurator` carries the plan out before a discovery pass.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,28 +15,29 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent.attempt import Attempt
-from cyborg.drivers import device_spec, pci, privileged
+from cyborg.agent.background_calls import BackgroundCall
+from cyborg.drivers import pci, privileged
+from cyborg.drivers.pci import device_spec
 
 LOG = logging.getLogger(__name__)
 
-#: Under which name the report says what could not be done.
+#: The name under which a report has the errors of this module, beside those of drivers.
 NAME = "sriov"
 _OPTION = "[agent] sriov_spec"
 _MATCH = frozenset({"vendor_id", "product_id", "address", "devname"})
-#: Functions are made in one round and bound in the next.
+#: Virtual functions are created in one round and bound in the next.
 _ROUNDS = 2
-#: The most seconds before what failed is tried again. The first time that is at the next pass, as
-#: a driver may just be starting; but an attempt can make events, and those make passes.
+#: The most seconds before a failed change is tried again. It is first tried at the next pass, as a
+#: driver may just be starting. Then it pauses: a change can cause events, which cause passes.
 _LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One object of the option: which physical functions, how many virtual ones, and whose.
+    """One object of the option: the physical functions, the number of virtual ones, their driver.
 
-    ``count`` is None for as many as there can be. With a ``driver`` the host's own drivers are kept
-    from the virtual functions, and that one gets those that have none.
+    ``count`` is None for as many as possible. With a ``driver`` no other driver of the host takes
+    new virtual functions, and that one gets those that have none.
     """
 
     spec: device_spec.Spec
@@ -47,7 +47,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change of a host: so many virtual functions, or else a driver, for a function."""
+    """One change of a function: the number of its virtual functions, or else its driver."""
 
     address: str
     count: int | None = None
@@ -61,7 +61,7 @@ class Step:
     def run(self) -> None:
         """Make the change.
 
-        :raises OSError: it is refused
+        :raises OSError: the kernel refuses it
         """
         if self.count is None:
             privileged.bind_driver(self.address, self.driver or "")
@@ -73,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be changed, why a function is left to the host, and what cannot be, by address."""
+    """The changes to make; by address, why a function is left alone, and what cannot be done."""
 
     steps: tuple[Step, ...]
     kept: Mapping[str, str]
@@ -83,20 +83,13 @@ class Plan:
 def parse(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Read every value of the option; each is a JSON object or a list of them.
 
-    :raises ValueError: a value is wrong; the sentence says where and how
+    :raises ValueError: a value is wrong; the message says where and how
     """
-    rules: list[Rule] = []
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except ValueError as exc:
-            raise ValueError(f"{_OPTION} {text!r} is not JSON: {exc}") from exc
-        rules += [_rule(item) for item in (value if isinstance(value, list) else [value])]
-    return tuple(rules)
+    return device_spec.parse_objects(texts, _OPTION, _rule)
 
 
 def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
-    """What has to change for the functions that rules name; the first that matches one counts."""
+    """The changes that the rules need. The first rule that matches a function counts."""
     steps: list[Step] = []
     kept: dict[str, str] = {}
     problems: dict[str, str] = {}
@@ -119,7 +112,7 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
 
 
 def preview(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each change that would be made of this host, and for each that would not."""
+    """A sentence for each change that would be made on this host, and each that would not."""
     try:
         rules = parse(conf.agent.sriov_spec)
         todo = plan(rules, pci.scan()) if rules else None
@@ -135,17 +128,17 @@ def preview(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def _rule(item: Any) -> Rule:
-    wrong = _fault(item)
-    if wrong is not None:
-        raise ValueError(f"{_OPTION} {json.dumps(item)}: {wrong}")
+    problem = _problem(item)
+    if problem is not None:
+        raise ValueError(problem)
     match = {key: value for key, value in item.items() if key in _MATCH}
-    (spec,) = device_spec.parse([json.dumps(match)], _OPTION)
+    spec = device_spec.spec(match, _OPTION)
     count = item["numvfs"]
     return Rule(spec=spec, count=None if count == "all" else count, driver=item.get("vf_driver"))
 
 
-def _fault(item: Any) -> str | None:
-    """What is wrong with an object, but for what says which functions it means."""
+def _problem(item: Any) -> str | None:
+    """What is wrong with an object, apart from the keys that match functions, or None."""
     if not isinstance(item, dict) or not item.keys() & _MATCH:
         return f"it must be an object with one of {sorted(_MATCH)} at least"
     if unknown := item.keys() - _MATCH - {"numvfs", "vf_driver"}:
@@ -165,49 +158,49 @@ def _unbound(function: pci.Function, rule: Rule, functions: pci.Snapshot) -> Ite
                 yield Step(address=address, driver=rule.driver)
 
 
-class Keeper:
-    """Makes the host's virtual functions what the option says, before each discovery pass."""
+class Configurator:
+    """Changes the host's virtual functions to what the option says, before each pass."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._timeout = conf.agent.driver_timeout
-        self._wrong: str | None = None
+        self._option_error: str | None = None
         self._rules: tuple[Rule, ...] = ()
         try:
             self._rules = parse(conf.agent.sriov_spec)
         except ValueError as exc:
-            LOG.error("%s", exc)  # noqa: TRY400 - the sentence is all there is to say
-            self._wrong = str(exc)
-        self._attempt: Attempt[dict[str, str]] | None = None
+            LOG.error("%s", exc)  # noqa: TRY400 - the message says it all
+            self._option_error = str(exc)
+        self._call: BackgroundCall[dict[str, str]] | None = None
         self._problems: dict[str, str] = {}
-        #: How often a step failed on a function, and when it may be tried again.
+        #: By address how often a change failed, and when it may be tried again.
         self._failures: dict[str, tuple[int, float]] = {}
-        self._said: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
 
-    def settle(self) -> dict[str, str]:
-        """Make the changes that can be made; what is wrong, as an error of the report.
+    def apply(self) -> dict[str, str]:
+        """Make the changes that can be made; return what is wrong, as errors of the report.
 
-        A change that hangs in the kernel is left to itself, and no other is made meanwhile.
+        If a change hangs in the kernel, no other is made until it has ended.
         """
-        if self._wrong is not None:
-            return {NAME: self._wrong}
+        if self._option_error is not None:
+            return {NAME: self._option_error}
         if not self._rules:
             return {}
-        if self._attempt is None:
-            self._attempt = Attempt("sriov", self._settle).start()
-            finished = self._attempt.done(self._timeout)
+        if self._call is None:
+            self._call = BackgroundCall("sriov", self._apply).start()
+            finished = self._call.done(self._timeout)
         else:
-            finished = self._attempt.done(0)
+            finished = self._call.done(0)
         if not finished:
             return {NAME: f"A change does not end within {self._timeout:g} seconds"}
-        value, error = self._attempt.value, self._attempt.error
-        self._attempt = None
+        value, error = self._call.value, self._call.error
+        self._call = None
         self._problems = value if value is not None else {"the host": str(error)}
         sentences = [f"{address}: {text}" for address, text in sorted(self._problems.items())]
         return {NAME: "; ".join(sentences)} if sentences else {}
 
-    def _settle(self) -> dict[str, str]:
+    def _apply(self) -> dict[str, str]:
         now = time.monotonic()
-        # What failed a short while ago is still wrong.
+        # A change that failed a short while ago is not tried again yet.
         recent = {address for address, (_, when) in self._failures.items() if when > now}
         failed = {address: text for address, text in self._problems.items() if address in recent}
         for _ in range(_ROUNDS):
@@ -220,13 +213,13 @@ class Keeper:
             if not steps:
                 break
         for address, reason in todo.kept.items():
-            if address not in self._said:
+            if address not in self._logged:
                 LOG.info("PCI device %s keeps the virtual functions it has: %s", address, reason)
-        self._said = frozenset(todo.kept)
+        self._logged = frozenset(todo.kept)
         return {**failed, **todo.problems}
 
     def _try(self, step: Step) -> str | None:
-        """Make a change; what is wrong, if anything."""
+        """Make a change; return what is wrong, or None."""
         try:
             step.run()
         except (OSError, ValueError) as exc:

@@ -13,7 +13,7 @@ from cyborg.cmd import discover
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the agent until it is told to stop, or one command; return the exit status."""
+    """Run the agent until a signal stops it, or one command; return the exit status."""
     conf = cfg.CONF
     conf.register_cli_opt(
         cfg.SubCommandOpt(

@@ -10,17 +10,17 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process
-from cyborg.agent import survey
+from cyborg.agent import discovery_preview
 
 NAME = "discover"
-_FORMATS = {"table": survey.as_table, "json": survey.as_json}
+_FORMATS = {"table": discovery_preview.as_table, "json": discovery_preview.as_json}
 
 
 def add(subparsers: Any) -> None:
     """Add the command to a command line."""
     text = (
         "Show what the drivers of this host see and would report. No service need run, and "
-        "nothing is written. The exit status is 1 where a driver failed."
+        "nothing is written. The exit status is 1 if a driver failed."
     )
     subparsers.required = False
     parser = subparsers.add_parser(NAME, help=text, description=text)
@@ -36,21 +36,21 @@ def add(subparsers: Any) -> None:
 
 
 def run(conf: cfg.ConfigOpts) -> int:
-    """Carry the command out, and return the exit status."""
-    # The agent's own log may be another user's, and this is no agent.
+    """Run the command, and return the exit status."""
+    # The log file is the agent's, and may belong to another user.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Sentences("%(message)s"))
     logging.basicConfig(level=logging.DEBUG if conf.debug else logging.INFO, handlers=[handler])
     process.tell_what_means_nothing(conf)
     if conf.command.driver:
         conf.set_override("enabled_drivers", conf.command.driver, group="agent")
-    found = survey.make(conf)
+    found = discovery_preview.make(conf)
     print(_FORMATS[conf.command.format](found))
     return int(found.failed)
 
 
 class _Sentences(logging.Formatter):
-    """Leaves tracebacks out: what went wrong is in the answer."""
+    """Leaves tracebacks out: the errors are in the output."""
 
     def formatException(self, _exc_info: Any) -> str:  # noqa: N802 - the library's name
         return ""

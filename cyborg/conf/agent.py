@@ -39,8 +39,8 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "hotplug",
         default=True,
-        help="Make a discovery pass within a second after the kernel has told of a device that "
-        "came, went or changed its driver. Devices are found by the periodic pass all the same.",
+        help="Make a discovery pass within a second after an event of the kernel: a device came, "
+        "went or changed its driver. Without this, only the periodic pass finds the change.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
@@ -54,8 +54,8 @@ OPTS: list[cfg.Opt] = [
         "list of them, with vendor_id, product_id, address or devname as in [pci] device_spec, "
         'and with numvfs, a number or "all". With vf_driver, such as vfio-pci, the host\'s own '
         "drivers are kept from the VFs, and that one gets each VF that has none. The first object "
-        "that matches a function counts. It is looked after at each pass. A number is only "
-        "changed while no VF of the function may be in use, and a function that the host itself "
-        "uses is left alone. May be given several times.",
+        "that matches a function counts. It is applied at each pass. A number is only changed if "
+        "no VF of the function may be in use, and a function that the host itself uses is left "
+        "alone. May be given several times.",
     ),
 ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Option groups of the drivers, gathered so that every service accepts the whole file.
+"""Option groups of the drivers, so that every service accepts the whole file.
 
-They are here and not beside their drivers because the API, which imports no driver, lists every
-option too. A driver that is installed from elsewhere registers its own when it is made.
+They are not in the drivers' modules because the API, which imports no driver, registers all options
+too. A driver that is installed from elsewhere registers its own options when it is created.
 """
 
 from __future__ import annotations
@@ -18,30 +18,29 @@ FAKE_OPTS: list[cfg.Opt] = [
         default=16,
         min=0,
         max=256,
-        help="How many attach handles each fake device has, of which each of its regions has an "
-        "equal part.",
+        help="How many attach handles each fake device has. Each of its regions has an equal part.",
     ),
     cfg.IntOpt(
         "regions",
         default=1,
         min=1,
         max=16,
-        help="How many deployables each fake device has. Where there are more than one, they are "
-        "below another, which gives nothing out.",
+        help="How many deployables each fake device has. Several are below another one, which has "
+        "no attach handles.",
     ),
     cfg.StrOpt(
         "program_mode",
         choices=[
-            (program_modes.DYNAMIC, "each deployable is a region that is offered whatever it runs"),
-            (program_modes.SINGLE_PROGRAM, "a deployable is offered when it is programmed"),
+            (program_modes.DYNAMIC, "each deployable is a region, offered with any program"),
+            (program_modes.SINGLE_PROGRAM, "a deployable is offered only while it has a program"),
         ],
         help="Let fake deployables be programmed. A bitstream of theirs begins with a JSON object "
         'that names its function: {"function": "aes-128"}.',
     ),
     cfg.StrOpt(
         "state_dir",
-        help="Directory in which what fake deployables run survives the agent, as it does in an "
-        "FPGA. Unset, they run nothing when the agent starts.",
+        help="Directory in which the programs of fake deployables survive the agent, as in an "
+        "FPGA. Unset, nothing is loaded when the agent starts.",
     ),
     cfg.BoolOpt(
         "host_step",
@@ -55,7 +54,7 @@ FAKE_OPTS: list[cfg.Opt] = [
         "fail or hang on demand. A step that hangs goes on when the file no longer says so. "
         "Programming waits and hangs while nothing is loaded, and fails there; with "
         '"fail_at": "start" it fails before it has changed anything, with "fail_at": "end" when '
-        'the function is loaded. The key unhealthy says what ails devices: {"0": "sentence"}.',
+        'the function is loaded. The key unhealthy makes devices unhealthy: {"0": "sentence"}.',
     ),
 ]
 
@@ -75,7 +74,7 @@ PCI_OPTS: list[cfg.Opt] = [
 
 
 def device_spec(devices: str) -> cfg.MultiStrOpt:
-    """The option that narrows what a driver of PCI devices takes; each has one in its group."""
+    """The option that limits what a driver of PCI devices takes; each driver's group has one."""
     return cfg.MultiStrOpt(
         "device_spec",
         default=[],
@@ -96,8 +95,8 @@ GPU_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "filter_sriov_vfs",
         default=False,
-        help="Accepted for the sake of old configuration files. A virtual function is never "
-        "reported as a whole GPU, whatever is set here.",
+        help="Has no effect, and is accepted for old configuration files only. A virtual function "
+        "is never reported as a whole GPU.",
     ),
     device_spec("NVIDIA GPUs"),
 ]
@@ -113,8 +112,8 @@ VGPU_TYPE_OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         "max_instances",
         min=1,
-        help="How many virtual GPUs of this type are offered of one card that has virtual "
-        "functions. Unset, as many as the card tells, or else as fit in its memory.",
+        help="How many virtual GPUs of this type one card with virtual functions offers. Unset, as "
+        "many as the card shows, or else as many as fit in its memory.",
     ),
 ]
 
@@ -153,11 +152,11 @@ NVME_OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with "
-        "two keys more, which say how a device is erased after use: clear_action (auto, sanitize, "
+        help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with two "
+        "more keys, which say how a device is erased after use: clear_action (auto, sanitize, "
         "zero, or none for not at all) and clear_strategy (auto, crypto or block). By default it "
-        "erases itself, by its key if it can, and where it cannot zeroes are written. Unset, no "
-        "device is reported. May be given several times.",
+        "erases itself, by its encryption key if it can; if it cannot, zeroes are written. Unset, "
+        "no device is reported. May be given several times.",
     ),
     cfg.IntOpt(
         "cleanup_timeout",
@@ -182,33 +181,34 @@ HEALTH_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "driver_unbound",
         default=True,
-        help="Whether a card that the host has to drive, because only parts of it are given to "
-        "guests, is unhealthy without a driver.",
+        help="Whether a card is unhealthy if only parts of it are given to guests, so that it "
+        "needs a driver of the host, and it has none.",
     ),
     cfg.BoolOpt(
         "link_width",
         default=True,
-        help="Whether a card is unhealthy whose PCIe link has fewer lanes than card and slot have.",
+        help="Whether a card is unhealthy if its PCIe link has fewer lanes than card and slot "
+        "have.",
     ),
     cfg.BoolOpt(
         "link_speed",
         default=False,
-        help="Whether a card is unhealthy whose PCIe link is slower than card and slot can do. "
-        "Many cards slow it down on purpose while they rest.",
+        help="Whether a card is unhealthy if its PCIe link is slower than card and slot can do. "
+        "Many cards slow their link down on purpose while they are idle.",
     ),
     cfg.IntOpt(
         "aer_fatal_errors",
         default=1,
         min=0,
         help="How many fatal errors, as counted by PCIe advanced error reporting since the host "
-        "started, make a device unhealthy. 0: any number is well.",
+        "started, make a device unhealthy. 0: no number does.",
     ),
     cfg.IntOpt(
         "aer_nonfatal_errors",
         default=100,
         min=0,
-        help="How many uncorrectable errors that were not fatal make a device unhealthy. 0: any "
-        "number is well.",
+        help="How many uncorrectable errors that were not fatal make a device unhealthy. 0: no "
+        "number does.",
     ),
 ]
 
@@ -216,12 +216,13 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "rpc_address",
         default="/var/tmp/spdk.sock",  # noqa: S108 - SPDK's own default
-        help="Where the SPDK target takes JSON-RPC: the path of its socket, or host:port. Whoever "
-        "reaches it may do everything, so over a network let only this host reach that port.",
+        help="Where the SPDK target takes JSON-RPC: the path of its socket, or host:port. Each "
+        "client may do everything, so over a network only this host should be able to reach the "
+        "port.",
     ),
     cfg.StrOpt(
         "target_name",
-        help="The name of the target, where the SPDK application has several.",
+        help="The name of the target, if the SPDK application has several.",
     ),
     cfg.StrOpt(
         "host_nqn",
@@ -231,9 +232,9 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "subsystems",
         default=["*"],
-        help="Globs for the NQNs of the subsystems that this host reports. Where several hosts "
-        "reach one target, give each subsystem to one of them: to all others it is unhealthy "
-        "while one has it, but until then all of them offer it.",
+        help="Globs for the NQNs of the subsystems that this host reports. If several hosts reach "
+        "one target, configure each subsystem on one host only: otherwise all of them offer it "
+        "until one has it, and then it is unhealthy on the others.",
     ),
     cfg.FloatOpt(
         "timeout",
@@ -244,14 +245,14 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "reuse_without_erasing",
         default=False,
-        help="SPDK cannot erase a namespace. Where this is false, a subsystem that was used is "
+        help="SPDK cannot erase a namespace. If this is false, a subsystem that was used stays "
         "reserved until its namespace is replaced by one with another UUID, for instance by "
-        "deleting the logical volume and making it anew. Where it is true, the next user can read "
-        "what the last one wrote.",
+        "deleting and creating the logical volume. If it is true, the next user can read what the "
+        "last one wrote.",
     ),
 ]
 
-#: Every group of a driver, and of what drivers have in common.
+#: Every option group of drivers.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
     "amd_gpu_driver": [device_spec("AMD GPUs")],
     "fake_driver": FAKE_OPTS,

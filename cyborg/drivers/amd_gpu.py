@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD GPUs: whole cards, and the virtual functions of cards that were divided."""
+"""AMD GPUs: whole cards, and virtual functions of divided cards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
 
-class AmdGpuDriver(declarative.PciDriver):
-    """Reports each GPU, or its virtual functions as virtual GPUs while it has any."""
+class AmdGpuDriver(pci.PciDriver):
+    """Reports each GPU, or its virtual functions as virtual GPUs if it has any."""
 
     match = (
-        declarative.Match(vendor="1002", class_code="03*"),
-        declarative.Match(vendor="1002", class_code="1200*"),  # Instinct without a display
+        pci.Match(vendor="1002", class_code="03*"),
+        pci.Match(vendor="1002", class_code="1200*"),  # Instinct without a display
     )
     type = "GPU"
     resource_class = "PGPU"
@@ -21,18 +21,18 @@ class AmdGpuDriver(declarative.PciDriver):
     group = "amd_gpu_driver"
 
     def resource(self, function: pci.Function) -> str:
-        """A part of a card is no physical GPU."""
+        """PGPU for a whole card, VGPU for a part of one."""
         return "PGPU" if function.pf is None else "VGPU"
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The owner and the product, which for a part is the card's."""
+        """The owner, and the product of the card."""
         yield "OWNER_CYBORG"
         yield f"CUSTOM_AMD_{functions[function.pf or function.address].device}"
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What the host's driver tells of the card. A part's memory it does not tell."""
+        """Facts that the host's driver shows of the card. It does not show a part's memory."""
         card = function.pf or function.address
         memory = functions.number(card, "mem_info_vram_total")
         return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver reports: frozen dataclasses, checked when made, and the abilities it may have.
+"""The interface of drivers: the frozen, checked dataclasses they report, and their protocols.
 
-A driver needs :class:`Driver` only. The other protocols are optional abilities, one method or two
-each, and are found by ``isinstance``.
+A driver must implement :class:`Driver` only. The other protocols are optional abilities with one
+method each, found by ``isinstance``.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg import program_modes
-from cyborg.drivers import checks
+from cyborg.drivers import value_checks
 
 if TYPE_CHECKING:
     import pathlib
 
-    from cyborg.drivers import pci
+    from cyborg.drivers.pci.snapshot import Snapshot
 
-#: Device types of the REST API. A new type is a word here, not a migration.
+#: Device types of the REST API. A new type is added here and needs no migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
-#: What a handle is. Nova attaches PCI only; NVMF is where an initiator connects to.
+#: Types of attach handles. Nova attaches PCI only; an initiator connects to an NVMF handle.
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
 DYNAMIC = program_modes.DYNAMIC
 SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
@@ -32,32 +32,36 @@ SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
 RESOURCE_CLASS_KEY = "rc"
 TRAIT_PREFIX = "trait"
 
-FACTS = checks.FACTS
+FACTS = value_checks.FACTS
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
 _CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 
 
 def canonical_json(value: Any) -> str:
-    """JSON text that is equal whenever the value is equal."""
+    """JSON text that is the same for equal values."""
     return _canonical.encode(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPath:
-    """How the host reaches a device to manage it: type and facts, such as a PCI address."""
+    """How the host reaches a device to manage it, such as by its PCI address."""
 
     cpid_type: str
     cpid_info: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        checks.text("cpid_type", self.cpid_type, 30)
-        checks.text("cpid_info", canonical_json(dict(self.cpid_info)), checks.NAME_MAX)
+        value_checks.text("cpid_type", self.cpid_type, 30)
+        value_checks.text("cpid_info", canonical_json(dict(self.cpid_info)), value_checks.NAME_MAX)
+
+    def __str__(self) -> str:
+        """Type and facts, the same text for equal paths."""
+        return f"{self.cpid_type} {canonical_json(dict(self.cpid_info))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachHandle:
-    """What a guest is given: for PCI the keys domain, bus, device and function in hex."""
+    """What a guest gets. For PCI the keys are domain, bus, device and function, in hex."""
 
     attach_type: str
     attach_info: Mapping[str, str]
@@ -65,14 +69,15 @@ class AttachHandle:
     def __post_init__(self) -> None:
         if self.attach_type not in ATTACH_TYPES:
             raise ValueError(f"attach_type {self.attach_type!r} is none of {sorted(ATTACH_TYPES)}")
-        checks.text("attach_info", canonical_json(dict(self.attach_info)), checks.NAME_MAX)
+        info = canonical_json(dict(self.attach_info))
+        value_checks.text("attach_info", info, value_checks.NAME_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldHandle(AttachHandle):
     """An attach handle that an ARQ holds, as a host step gets it.
 
-    ``uuid`` is the handle's own, the same for every step of it; ``control_path`` is its device's.
+    ``uuid`` is the handle's uuid, the same for all its steps; ``control_path`` is its device's.
     """
 
     uuid: str
@@ -81,21 +86,21 @@ class HeldHandle(AttachHandle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployable:
-    """A part of a device from which handles are given out: one resource provider.
+    """A part of a device with attach handles: one resource provider.
 
-    ``name`` names the provider and must be unique in the cloud, so it begins with the host's name.
+    ``name`` is the provider's and must be unique in the cloud, so it begins with the host's name.
     ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
-    abilities must run on each handle before and after use. ``prepared`` holds the uuids of the
-    handles that are ready on the host now, where the driver can tell: one that a guest has and
+    abilities must run on each handle before and after use. ``prepared`` are the uuids of the
+    handles that are ready on the host now, or None if the driver cannot know: a guest's handle
     that is not among them, as after a reboot of the host, is prepared again. ``clean_erases`` says
-    that cleaning erases what a guest wrote: then it is due even for a handle that is reported no
-    more. ``parent`` is the name of the deployable of the same device below which this one's
-    provider is: of the card whose region it is.
+    that cleaning erases a guest's data: then even a handle that is not reported any more must be
+    cleaned. ``parent`` is the name of the deployable of the same device whose provider is above
+    this one's, such as the card of a region.
 
     ``program_mode``, :data:`DYNAMIC` or :data:`SINGLE_PROGRAM`, says that the driver's
     :class:`Programmable` ability can load a function. ``function`` is the id of the function that
-    the hardware itself shows as loaded: empty where it shows none, None where it cannot tell.
-    ``function_vendor`` is the vendor's part of the trait that is made of it, such as ``INTEL``.
+    the hardware itself shows as loaded: empty if it shows none, None if it cannot show it.
+    ``function_vendor`` is the vendor's part of the function's trait, such as ``INTEL``.
     """
 
     name: str
@@ -114,8 +119,8 @@ class Deployable:
     function_vendor: str = ""
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name, checks.NAME_MAX)
-        checks.program(self.program_mode, self.function, self.function_vendor)
+        value_checks.text("name", self.name, value_checks.NAME_MAX)
+        value_checks.program(self.program_mode, self.function, self.function_vendor)
         for symbol in (self.resource_class, *self.traits):
             if not _CLASS_OR_TRAIT.fullmatch(symbol):
                 raise ValueError(
@@ -123,13 +128,13 @@ class Deployable:
                 )
         if len(set(self.traits)) != len(self.traits):
             raise ValueError(f"deployable {self.name!r} has a trait twice")
-        if not 0 <= self.num_accelerators <= checks.COUNT_MAX:
+        if not 0 <= self.num_accelerators <= value_checks.COUNT_MAX:
             raise ValueError(
                 f"deployable {self.name!r} has {self.num_accelerators} as num_accelerators"
             )
         for key, value in self.attributes.items():
-            checks.text("attribute key", key, checks.NAME_MAX)
-            checks.fact(key, value)
+            value_checks.text("attribute key", key, value_checks.NAME_MAX)
+            value_checks.fact(key, value)
             if key == RESOURCE_CLASS_KEY or key.startswith(TRAIT_PREFIX):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
         infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
@@ -141,8 +146,8 @@ class Deployable:
 class Device:
     """A physical card or function, identified on its host by its control path.
 
-    ``unhealthy`` says in a sentence why nobody should be given the device; None where all is well
-    or nothing is known. ``health_unknown`` says that it stays as ill or well as it was.
+    ``unhealthy`` is a sentence that says why the device must not be given out; None if it is
+    healthy or nothing is known. ``health_unknown`` says that its health stays as it was.
     """
 
     type: str
@@ -158,11 +163,11 @@ class Device:
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
             raise ValueError(f"device type {self.type!r} is none of {sorted(DEVICE_TYPES)}")
-        checks.text("vendor", self.vendor, checks.NAME_MAX)
-        checks.text("model", self.model, checks.NAME_MAX)
+        value_checks.text("vendor", self.vendor, value_checks.NAME_MAX)
+        value_checks.text("model", self.model, value_checks.NAME_MAX)
         for name in ("std_board_info", "vendor_board_info", "unhealthy"):
             if getattr(self, name) is not None:
-                checks.storable(name, getattr(self, name))
+                value_checks.storable(name, getattr(self, name))
         names = [deployable.name for deployable in self.deployables]
         if len(set(names)) != len(names):
             raise ValueError("a device has two deployables of one name")
@@ -178,42 +183,32 @@ class Device:
 
         :raises KeyError, TypeError, ValueError: the data is no device
         """
-        deployables = tuple(
-            Deployable(
-                name=item["name"],
-                resource_class=item["resource_class"],
-                num_accelerators=item["num_accelerators"],
-                attach_handles=tuple(
-                    AttachHandle(
-                        attach_type=handle["attach_type"], attach_info=handle["attach_info"]
-                    )
-                    for handle in item["attach_handles"]
-                ),
-                traits=tuple(item.get("traits", ())),
-                attributes=item.get("attributes", {}),
-                prepares=item.get("prepares", False),
-                cleans=item.get("cleans", False),
-                clean_erases=item.get("clean_erases", False),
-                prepared=None if item.get("prepared") is None else tuple(item["prepared"]),
-                parent=item.get("parent"),
-                program_mode=item.get("program_mode"),
-                function=item.get("function"),
-                function_vendor=item.get("function_vendor", ""),
-            )
-            for item in data["deployables"]
-        )
-        path = data["control_path"]
-        return cls(
-            type=data["type"],
-            vendor=data["vendor"],
-            model=data["model"],
-            control_path=ControlPath(cpid_type=path["cpid_type"], cpid_info=path["cpid_info"]),
-            deployables=deployables,
-            std_board_info=data.get("std_board_info"),
-            vendor_board_info=data.get("vendor_board_info"),
-            unhealthy=data.get("unhealthy"),
-            health_unknown=data.get("health_unknown", False),
-        )
+        values = known_values(cls, data)
+        values["control_path"] = ControlPath(**known_values(ControlPath, data["control_path"]))
+        values["deployables"] = tuple(map(_deployable_from_wire, data["deployables"]))
+        return cls(**values)
+
+
+def known_values(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a message that are fields of the dataclass. Unknown keys are left out."""
+    return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+
+
+def handles_from_wire(data: Iterable[Mapping[str, Any]]) -> tuple[AttachHandle, ...]:
+    """The attach handles of a message.
+
+    :raises TypeError, ValueError: one of them is no attach handle
+    """
+    return tuple(AttachHandle(**known_values(AttachHandle, each)) for each in data)
+
+
+def _deployable_from_wire(data: Mapping[str, Any]) -> Deployable:
+    values = known_values(Deployable, data)
+    values["attach_handles"] = handles_from_wire(data["attach_handles"])
+    for name in ("traits", "prepared"):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    return Deployable(**values)
 
 
 def _check_parents(parents: Mapping[str, str | None]) -> None:
@@ -229,24 +224,24 @@ def _check_parents(parents: Mapping[str, str | None]) -> None:
 
 
 class Host(Protocol):
-    """What one discovery pass tells its drivers of the host."""
+    """The host, as drivers see it in one discovery pass."""
 
     @property
     def name(self) -> str:
-        """``[DEFAULT] host``, with which the names of deployables begin."""
+        """``[DEFAULT] host``; the names of deployables begin with it."""
 
     @property
-    def pci(self) -> pci.Snapshot:
-        """The PCI functions: one walk a pass, made when first asked for.
+    def pci(self) -> Snapshot:
+        """The PCI functions: one walk a pass, made when a driver first reads this.
 
-        :raises OSError: the walk is not complete, so nothing may be concluded from it
+        :raises OSError: the walk is not complete, so an absent function need not be gone
         """
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The PCI functions that another driver claims more exactly. They are not to be reported.
+        """Addresses of PCI functions that another driver claims. They must not be reported.
 
-        :raises OSError: as for :attr:`pci`
+        :raises OSError: as :attr:`pci`
         """
 
 
@@ -261,45 +256,45 @@ class Driver(Protocol):
     def discover(self, host: Host) -> Iterable[Device]:
         """Every device of this kind on the host.
 
-        Called once a pass, never twice at a time. An exception means "cannot tell", never
+        Called once a pass, never twice at a time. An exception means "not known", never
         "no devices": the devices known so far are kept.
         """
 
 
 @runtime_checkable
 class Claiming(Protocol):
-    """The driver says beforehand which PCI functions it means, so that no two report one."""
+    """The driver can claim PCI functions before the pass, so that no two drivers report one."""
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
-        """Addresses of functions it would report, each with how exactly it is meant.
+    def claims(self, functions: Snapshot) -> Mapping[str, int]:
+        """Addresses of the functions it would report, each with how exactly it matches.
 
-        The driver with the largest number gets the function; it counts digits of the ids and
-        the address that the driver, or the operator's list, asks for. No I/O. After an exception
-        what :meth:`Driver.discover` finds in that pass does not count.
+        The driver with the largest number gets the function. The number counts the digits of ids
+        and address that the driver, or the operator's list, matches. No I/O. After an exception
+        the devices that :meth:`Driver.discover` finds in that pass are ignored.
         """
 
 
 @runtime_checkable
 class HealthReporting(Protocol):
-    """The driver can tell whether a device that it found should be given to anybody."""
+    """The driver can check whether a device that it found is healthy."""
 
     def health(self, device: Device, host: Host) -> str | None:
-        """A sentence that says what is wrong, or None where nothing is or nothing is known.
+        """A sentence that says what is wrong, or None if nothing is or nothing is known.
 
-        Asked in the thread of :meth:`Driver.discover`, after it. A sentence must not change while
-        nothing else does: each change is reported. An exception means "cannot tell": the device
-        stays as it was.
+        Called in the thread of :meth:`Driver.discover`, after it. The sentence must stay the same
+        as long as the problem does: each change is reported. An exception means "not known": the
+        health of the device stays as it was.
         """
 
 
 @runtime_checkable
-class Complaining(Protocol):
-    """The driver can tell what it left out that an operator should see to."""
+class ProblemReporting(Protocol):
+    """The driver can name devices that it left out and that an operator should set up."""
 
-    def complaints(self) -> Iterable[str]:
-        """Sentences about the last :meth:`Driver.discover`, the same while nothing else changes.
+    def problems(self) -> Iterable[str]:
+        """Sentences about the last :meth:`Driver.discover`, the same as long as the problems are.
 
-        They are reported as the driver's error, beside what it found.
+        They are reported as the driver's error, together with what it found.
         """
 
 
@@ -307,27 +302,27 @@ class Complaining(Protocol):
 class Preparable(Protocol):
     """The handle needs a step on the host before a guest may use it.
 
-    May be run twice, and while a guest has the handle: what is ready must stay as it is.
+    The step may run twice, and while a guest has the handle: it must not change a ready handle.
     """
 
     def prepare(self, handle: HeldHandle) -> None:
-        """Make the handle ready; return when it is, raise when it cannot be."""
+        """Make the handle ready; return when it is, raise if it cannot be."""
 
 
 @runtime_checkable
 class Cleanable(Protocol):
-    """The handle needs a step on the host after use. May be run twice."""
+    """The handle needs a step on the host after use, which may run twice."""
 
     def clean(self, handle: HeldHandle) -> None:
-        """Remove every trace of the last use; return when done, raise when it cannot be."""
+        """Remove every trace of the last use; return when done, raise if it cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTarget:
-    """The deployable that is to be programmed, and its device's control path.
+    """The deployable to be programmed, and its device's control path.
 
-    ``function`` is the id of the function that the bitstream should have, where that is known. A
-    driver that can tell refuses any other before it writes.
+    ``function`` is the id of the function that the bitstream should have, or None if it is not
+    known. A driver that can read a bitstream's function refuses any other before it writes.
     """
 
     deployable: str
@@ -338,7 +333,7 @@ class ProgramTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programmed:
-    """What came of programming.
+    """The result of programming.
 
     ``function`` is what the hardware shows as loaded now, as in :class:`Deployable`;
     ``verified_by`` says in a few words how the driver knows that the bitstream is loaded.
@@ -348,34 +343,34 @@ class Programmed:
     verified_by: str
 
     def __post_init__(self) -> None:
-        checks.text("verified_by", self.verified_by, checks.NAME_MAX)
+        value_checks.text("verified_by", self.verified_by, value_checks.NAME_MAX)
         if self.function is not None:
-            checks.function_id(self.function)
+            value_checks.function_id(self.function)
 
 
 class NothingWritten(Exception):
-    """A driver refused a bitstream before it touched the hardware: what ran before still runs."""
+    """A driver refused a bitstream and changed nothing: the former program still runs."""
 
 
 class BeingWritten(Exception):
-    """Something that was started before still writes the device, which was left alone."""
+    """A process that was started before still writes the device; nothing else was done."""
 
 
 @runtime_checkable
 class Programmable(Protocol):
-    """Deployables with a ``program_mode`` can be given another function.
+    """The driver can load another function into deployables with a ``program_mode``.
 
-    May be run twice, but never for two deployables of one device at once. No guest has a handle of
-    the deployable, unless the hardware has lost what guests use: then the same is written again
-    under them, and what they have is to stay as it is, such as virtual functions.
+    It may run twice, but never for two deployables of one device at once. No guest has a handle of
+    the deployable, unless the hardware has lost its program: then the same program is written
+    again while guests have handles, and those, such as virtual functions, must not change.
     """
 
     def program(self, target: ProgramTarget, bitstream: pathlib.Path) -> Programmed:
-        """Load the bitstream; return when it is verified to be there.
+        """Load the bitstream; return when the driver has verified that it is loaded.
 
-        The file is complete and its hash is verified. Nobody else changes it meanwhile.
+        The file is complete, its hash is verified, and nothing changes it meanwhile.
 
-        :raises NothingWritten: it was refused and what ran before still runs; after any other
-            exception but the next the deployable counts as unprogrammed
-        :raises BeingWritten: it is to be asked for again, since what is written is not known yet
+        :raises NothingWritten: it was refused, and the former program still runs. After any other
+            exception except the next the deployable counts as unprogrammed
+        :raises BeingWritten: the call must be repeated later, as the result is not known yet
         """

@@ -10,17 +10,20 @@ import json
 import logging
 import pathlib
 import time
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, fake_programs
+from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the control file while a step hangs.
+#: Seconds between two reads of the control file while a step hangs.
 _POLL = 0.05
+#: How much of a bitstream is read for its header.
+_HEADER_MAX = 4096
 
 
 class FakeDriver:
@@ -28,10 +31,10 @@ class FakeDriver:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.fake_driver
-        # Uuids of the handles that are prepared, with the control path of each. Lost when the
-        # agent ends, as what a kernel has made is lost when its host ends.
+        # The control path of each prepared handle, by the handle's uuid. It is lost when the agent
+        # ends, as the kernel's devices are lost when a host is rebooted.
         self._prepared: dict[str, base.ControlPath] = {}
-        self._programs = fake_programs.Memory(self._options.state_dir)
+        self._programs = _Programs(self._options.state_dir)
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every fake device."""
@@ -51,7 +54,7 @@ class FakeDriver:
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Pretend to load the function that the bitstream names."""
-        function = fake_programs.function_of(bitstream)
+        function = _function_of(bitstream)
         LOG.info("Fake program of %s with %s", target.deployable, function)
         self._fail_at("start", base.NothingWritten)
         self._programs.load(target.deployable, "")
@@ -93,7 +96,7 @@ class FakeDriver:
     def _deployables(
         self, name: str, path: base.ControlPath, handles: Sequence[base.AttachHandle]
     ) -> Iterator[base.Deployable]:
-        """One for each region, below one for the card where there are several."""
+        """One for each region; several of them are below one for the card."""
         regions = self._options.regions
         if regions == 1:
             yield self._deployable(name, path, handles)
@@ -118,7 +121,7 @@ class FakeDriver:
         parent: str | None = None,
     ) -> base.Deployable:
         steps, mode = self._options.host_step, self._options.program_mode
-        prepared = sorted(uuid for uuid, of in self._prepared.copy().items() if of == path)
+        prepared = sorted(uuid for uuid, card in self._prepared.copy().items() if card == path)
         return base.Deployable(
             name=name,
             resource_class="FPGA",
@@ -160,6 +163,53 @@ class FakeDriver:
             return {}
         wanted: dict[str, Any] = json.loads(text or "{}").get(action, {})
         return wanted
+
+
+class _Programs:
+    """The functions that fake FPGAs run: in files, which survive the agent, or else in memory."""
+
+    def __init__(self, state_dir: str | None) -> None:
+        self._folder = pathlib.Path(state_dir) if state_dir else None
+        self._in_memory: dict[str, str] = {}
+
+    def loaded(self, deployable: str) -> str:
+        """The id of the function that is loaded; empty if none is."""
+        if self._folder is None:
+            return self._in_memory.get(deployable, "")
+        try:
+            return self._path(self._folder, deployable).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def load(self, deployable: str, function: str) -> None:
+        """Load a function; an empty one erases what is there."""
+        if self._folder is None:
+            self._in_memory[deployable] = function
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(self._folder, deployable)
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text(function, encoding="utf-8")
+        draft.replace(path)
+
+    def _path(self, folder: pathlib.Path, deployable: str) -> pathlib.Path:
+        return folder / f"{urllib.parse.quote(deployable, safe='')}.function"
+
+
+def _function_of(bitstream: pathlib.Path) -> str:
+    """The function that a bitstream of the fake FPGA names in the JSON object it begins with.
+
+    :raises cyborg.drivers.base.NothingWritten: it is no such bitstream
+    """
+    with bitstream.open("rb") as file:
+        header = file.read(_HEADER_MAX).decode("utf-8", "replace")
+    try:
+        document, _end = json.JSONDecoder().raw_decode(header)
+        function = document["function"]
+        value_checks.function_id(function)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise base.NothingWritten(f"This is no bitstream of the fake FPGA: {exc}") from exc
+    return str(function)
 
 
 def _place(handle: base.HeldHandle) -> str:

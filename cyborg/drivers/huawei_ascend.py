@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
 
-class HuaweiAscendDriver(declarative.PciDriver):
-    """Reports each processor, or its virtual functions while it has any."""
+class HuaweiAscendDriver(pci.PciDriver):
+    """Reports each processor, or its virtual functions if it has any."""
 
-    match = (declarative.Match(vendor="19e5", class_code="1200*"),)
+    match = (pci.Match(vendor="19e5", class_code="1200*"),)
     type = "AICHIP"
     resource_class = "CUSTOM_AICHIP"
     expose = "vfs"

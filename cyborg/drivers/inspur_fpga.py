@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
 
-class InspurFpgaDriver(declarative.PciDriver):
+class InspurFpgaDriver(pci.PciDriver):
     """Reports each FPGA card. Other products of the vendor have other classes."""
 
-    match = (declarative.Match(vendor="1bd4", class_code="1200*"),)
+    match = (pci.Match(vendor="1bd4", class_code="1200*"),)
     type = "FPGA"
     resource_class = "FPGA"
     group = "inspur_fpga_driver"

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cyborg.drivers import declarative, nvme, pci
+from cyborg.drivers import nvme, pci
 
 
 class InspurNvmeSsdDriver(nvme.NvmeController):
     """Reports each of the vendor's NVMe controllers."""
 
-    match = (declarative.Match(vendor="1bd4", class_code=nvme.CLASS),)
+    match = (pci.Match(vendor="1bd4", class_code=nvme.CLASS),)
     type = "SSD"
     resource_class = "CUSTOM_SSD"
     group = "inspur_nvme_ssd_driver"

@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Intel FPGA cards under the kernel's DFL driver or the older OPAE one.
 
-A card has regions that are programmed apart. Where each has a virtual function of its own, each is
-a deployable of its own, below the card's. A card with one region can be programmed by OPAE's
-``fpgaconf``, which cannot be told one region of several.
+A card has regions, each with a program of its own. If each region has a virtual function, each is
+a deployable below the card's. A card with one region can be programmed by OPAE's ``fpgaconf``,
+which cannot select one of several regions.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
+import struct
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import (
-    base,
-    bitstream_headers,
-    declarative,
-    facts,
-    pci,
-    privileged,
-    vendor_tools,
-)
+from cyborg.drivers import base, fpga_tools, pci, privileged, trait_names
 
 #: Cards by the ids of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -34,26 +30,65 @@ _CARDS = {
 }
 _NOTHING_LOADED = re.compile(r"f+|0+")
 
+_GBS_MAGIC = b"XeonFPGA\xb7GBSv001"
+#: A signature puts two blocks before a bitstream, which begin with this number.
+_SIGNED_MAGIC = struct.pack("<I", 0xB6EAFD19)
+_SIGNED_SIZE = 1024
+_METADATA_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gbs:
+    """Ids in the header of a bitstream for Intel's cards, as sysfs shows them."""
+
+    afu_id: str
+    interface_id: str
+
+    @classmethod
+    def read(cls, bitstream: pathlib.Path) -> _Gbs:
+        """The ids in the file.
+
+        :raises cyborg.drivers.base.NothingWritten: it is no such bitstream
+        """
+        with bitstream.open("rb") as file:
+            start = file.read(_SIGNED_SIZE)
+            if start.startswith(_SIGNED_MAGIC):
+                start = file.read(_SIGNED_SIZE)
+            start += file.read(_METADATA_MAX)
+        if not start.startswith(_GBS_MAGIC):
+            raise base.NothingWritten("This is no bitstream for an Intel FPGA (GBS)")
+        try:
+            (size,) = struct.unpack_from("<I", start, len(_GBS_MAGIC))
+            begin = len(_GBS_MAGIC) + 4
+            image: dict[str, Any] = json.loads(start[begin : begin + size])["afu-image"]
+            (cluster,) = image["accelerator-clusters"]
+            return cls(
+                afu_id=uuid.UUID(cluster["accelerator-type-uuid"]).hex,
+                interface_id=uuid.UUID(image["interface-uuid"]).hex,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as exc:
+            raise base.NothingWritten(f"The bitstream's header cannot be read: {exc!r}") from exc
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Region:
-    """What is loaded in a region, and what fits in it."""
+    """The function that is loaded in a region, and the interface that bitstreams for it have."""
 
     afu_id: str | None
     interface_id: str | None
 
     @property
     def function(self) -> str | None:
-        """The id of the function that is loaded; empty where none is."""
+        """The id of the function that is loaded; empty if none is, None if it is not known."""
         if self.afu_id is None:
             return None
         return "" if _NOTHING_LOADED.fullmatch(self.afu_id) else self.afu_id
 
 
-class IntelFpgaDriver(declarative.PciDriver):
-    """Reports each card with its virtual functions, or with itself while it has none."""
+class IntelFpgaDriver(pci.PciDriver):
+    """Reports each card with its virtual functions, or with the physical one if it has none."""
 
-    match = tuple(declarative.Match(vendor="8086", device=device) for device in _CARDS)
+    match = tuple(pci.Match(vendor="8086", device=device) for device in _CARDS)
     type = "FPGA"
     resource_class = "FPGA"
     expose = "vfs"
@@ -62,14 +97,14 @@ class IntelFpgaDriver(declarative.PciDriver):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        #: Cards that have shown that they have one region; a guest's card shows nothing.
+        #: Cards that have shown one region. They show none while a guest has them.
         self._single: set[str] = set()
 
     def groups(
         self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
     ) -> Sequence[Sequence[pci.Function]]:
-        """A region apart where it has a virtual function, else all of them together."""
-        if _is_one_each(function, _regions(function, functions)):
+        """Each region by itself if it has a virtual function, else all of them together."""
+        if _has_vf_per_region(function, _regions(function, functions)):
             return [[each] for each in offered]
         return [offered]
 
@@ -80,9 +115,9 @@ class IntelFpgaDriver(declarative.PciDriver):
         offered: Sequence[pci.Function],
         functions: pci.Snapshot,
     ) -> base.Device | None:
-        """The card, which gives out nothing itself, above those of its regions that are given."""
+        """The card with its regions; if they are deployables, the card gives out nothing itself."""
         device = super()._device(host, function, offered, functions)
-        if device is None or not _is_one_each(function, _regions(function, functions)):
+        if device is None or not _has_vf_per_region(function, _regions(function, functions)):
             return device
         card = self._deployable(f"{host}_{function.address}", [function], functions)
         card = replace(card, num_accelerators=0, attach_handles=())
@@ -90,7 +125,7 @@ class IntelFpgaDriver(declarative.PciDriver):
         return replace(device, deployables=(card, *regions))
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The card, functions that cannot be changed, and the regions that bitstreams are for."""
+        """The card, functions that cannot be changed, and the regions that bitstreams must fit."""
         card = functions[function.pf or function.address]
         yield "CUSTOM_FPGA_INTEL"
         yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.device]}"
@@ -105,7 +140,7 @@ class IntelFpgaDriver(declarative.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """The bitstream of the static part is what other cards call firmware."""
+        """The firmware: on these cards it is the bitstream of the static part."""
         card = function.pf or function.address
         firmware = [
             functions.text(card, f"{path}/bitstream_id") for path in _below(card, functions, "fme")
@@ -115,23 +150,23 @@ class IntelFpgaDriver(declarative.PciDriver):
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
-        """The device with how it is programmed, and what it shows as loaded.
+        """The device with its program mode and the function that it shows as loaded.
 
-        A card of which another driver has a function is given as it is, and not programmed.
+        A card is not programmed if another driver has a function of it.
         """
         region = _single_region(function, functions)
-        written = vendor_tools.is_running(self.conf, function.address)
+        written = fpga_tools.is_running(self.conf, function.address)
         if written or region is not None:
             self._single.add(function.address)
-        elif _regions(function, functions) or not declarative.is_with_guests(function):
+        elif _regions(function, functions) or not function.has_guest_driver:
             self._single.discard(function.address)
         if function.address not in self._single:
             return device
         (deployable,) = device.deployables
-        if vendor_tools.left_out(deployable.attach_handles, _parts(function)):
+        if fpga_tools.missing_functions(deployable.attach_handles, _given_functions(function)):
             shown = region if not written else None
             return replace(device, deployables=(_with_trait(deployable, shown),))
-        # Whoever has one of several handles must not see another's change what all run.
+        # The guest of one handle must not change the program of the other handles.
         alone = len(deployable.attach_handles) == 1
         programmable = replace(
             deployable,
@@ -142,31 +177,31 @@ class IntelFpgaDriver(declarative.PciDriver):
         return replace(device, deployables=(programmable,))
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
-        """Load a bitstream by ``fpgaconf``; sysfs shows what is loaded then."""
-        wanted = bitstream_headers.gbs(bitstream)
-        vendor_tools.refuse_another(target, wanted.afu_id)
+        """Load a bitstream with ``fpgaconf``; sysfs shows then what is loaded."""
+        wanted = _Gbs.read(bitstream)
+        fpga_tools.check_function(target, wanted.afu_id)
         address = pci.join(target.control_path.cpid_info)
-        vendor_tools.refuse_running(self.conf, address)
+        fpga_tools.check_not_running(self.conf, address)
         functions = pci.scan()
         card = functions.get(address)
         region = _single_region(card, functions) if card is not None else None
         if card is None or region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
-        vendor_tools.refuse_part(target, _parts(card))
+        fpga_tools.check_whole_card(target, _given_functions(card))
         if region.interface_id not in {None, wanted.interface_id}:
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
             )
-        vendor_tools.write(self.conf, privileged.fpgaconf, address, bitstream)
+        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream)
         shown = _region_now(address)
         if shown is None or shown.function != wanted.afu_id:
             loaded = shown.function if shown is not None else None
             raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
         return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """A card whose static part reads as all ones does not work, unless it is being written."""
-        if vendor_tools.is_running(self.conf, function.address):
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The static part reads as all ones, unless the card is being written: it does not work."""
+        if fpga_tools.is_running(self.conf, function.address):
             return None
         for region in _regions(function, functions):
             if region.interface_id and re.fullmatch(r"f+", region.interface_id):
@@ -175,30 +210,30 @@ class IntelFpgaDriver(declarative.PciDriver):
 
 
 def _regions_of(function: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
-    """The region that a virtual function is for, or all that the card gives out with itself."""
+    """The region of a virtual function, or all regions that are given out with the card."""
     card = functions[function.pf or function.address]
     regions = _regions(card, functions)
-    if not _is_one_each(card, regions):
+    if not _has_vf_per_region(card, regions):
         return regions
     return [regions[card.vfs.index(function.address)]] if function.pf is not None else []
 
 
 def _single_region(card: pci.Function, functions: pci.Snapshot) -> _Region | None:
-    """The card's region, if it shows one, and what is loaded there."""
+    """The card's only region, or None if it shows none or several."""
     regions = _regions(card, functions)
     return regions[0] if len(regions) == 1 and regions[0].function is not None else None
 
 
-def _parts(card: pci.Function) -> Sequence[str]:
-    """The functions that are given out of a card, which run one program."""
+def _given_functions(card: pci.Function) -> Sequence[str]:
+    """Addresses of the functions of a card that are given out. They run one program."""
     return card.vfs or (card.address,)
 
 
 def _with_trait(deployable: base.Deployable, region: _Region | None) -> base.Deployable:
-    """The deployable with the trait of the function that it runs, which no conductor makes."""
+    """The deployable with the trait of its function, which the conductor does not add here."""
     if region is None or not region.function:
         return deployable
-    trait = facts.trait(f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.function}")
+    trait = trait_names.legal(f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.function}")
     return replace(deployable, traits=tuple(dict.fromkeys((*deployable.traits, trait))))
 
 
@@ -207,13 +242,13 @@ def _region_now(address: str) -> _Region | None:
     return _single_region(functions[address], functions) if address in functions else None
 
 
-def _is_one_each(card: pci.Function, regions: Sequence[_Region]) -> bool:
+def _has_vf_per_region(card: pci.Function, regions: Sequence[_Region]) -> bool:
     return len(regions) > 1 and len(card.vfs) == len(regions)
 
 
 @pci.once
 def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
-    """A card's regions, each with the port through which it is used."""
+    """A card's regions in the order of their ports."""
     address = card.address
     interfaces = list(_interfaces(address, functions))
     ports = sorted(
@@ -225,7 +260,7 @@ def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
     return [
         _Region(
             afu_id=functions.text(address, f"{path}/afu_id"),
-            # Ports of one region have one interface.
+            # All ports of one region have the same interface.
             interface_id=interfaces[min(number, len(interfaces) - 1)] if interfaces else None,
         )
         for number, path in enumerate(ports)
@@ -233,7 +268,7 @@ def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
 
 
 def _interfaces(address: str, functions: pci.Snapshot) -> Iterator[str]:
-    """The ids of the interfaces between the static part and each region."""
+    """The id of the interface between the static part and each region."""
     found = []
     for fme in _below(address, functions, "fme"):
         found.append(functions.text(address, f"{fme}/pr/interface_id"))
@@ -253,7 +288,7 @@ def _interfaces(address: str, functions: pci.Snapshot) -> Iterator[str]:
 
 
 def _below(address: str, functions: pci.Snapshot, kind: str) -> Iterator[str]:
-    """The paths of a card's ports (``port``) or of its management engine (``fme``)."""
+    """The paths of a card's ports (``port``) or of its management engines (``fme``)."""
     for place in ("fpga", "fpga_region"):
         for top in functions.names(address, place):
             for child in functions.names(address, f"{place}/{top}"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel network cards whose virtual functions are given out with a physical network."""
+"""Intel network cards. Their virtual functions are given out with a physical network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, declarative, pci, pci_devices
+from cyborg.drivers import base, pci
+from cyborg.drivers.pci import devices
 
 LOG = logging.getLogger(__name__)
 
@@ -30,19 +31,19 @@ _DEVICES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wiring:
-    """What the operator says of interfaces: each one's physical network and functions."""
+class _Mappings:
+    """The operator's mappings: the physical network and the functions of each interface."""
 
     networks: Mapping[str, str]
     functions: Mapping[str, tuple[str, ...]]
     addresses: frozenset[str]
 
 
-class IntelNicDriver(declarative.PciDriver):
-    """Reports network cards: each virtual function, or the port while it has none."""
+class IntelNicDriver(pci.PciDriver):
+    """Reports network cards: each virtual function, or the port if it has none."""
 
     match = tuple(
-        declarative.Match(vendor="8086", device=device, class_code="02*") for device in _DEVICES
+        pci.Match(vendor="8086", device=device, class_code="02*") for device in _DEVICES
     )
     type = "NIC"
     resource_class = "CUSTOM_NIC"
@@ -51,12 +52,12 @@ class IntelNicDriver(declarative.PciDriver):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        self._wiring = _wiring(conf)
+        self._mappings = _mappings(conf)
 
     def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
-        """Nothing but the cards that the operator names, where any is named."""
+        """All cards, or only those that the operator names."""
         claimed = super().claims(functions)
-        named = self._wiring.addresses
+        named = self._mappings.addresses
         return {
             address: exactness
             for address, exactness in claimed.items()
@@ -64,13 +65,13 @@ class IntelNicDriver(declarative.PciDriver):
         }
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The kind of function, and what the operator says of the port."""
+        """The kind of function, and what the operator maps to the port."""
         yield "CUSTOM_PF" if function.pf is None else "CUSTOM_VF"
         if function.pf is not None:
             yield "HW_NIC_SRIOV"
         ports = _ports(function, functions)
         for port in ports:
-            yield from (f"CUSTOM_{name}" for name in self._wiring.functions.get(port, ()))
+            yield from (f"CUSTOM_{name}" for name in self._mappings.functions.get(port, ()))
         network = self._network(ports)
         if network is not None:
             yield f"CUSTOM_{network}"
@@ -82,24 +83,24 @@ class IntelNicDriver(declarative.PciDriver):
         return {"physical_network": self._network(_ports(function, functions))}
 
     def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
-        """Nova wants the physical network with the function."""
-        handle = pci_devices.handle_of(function)
+        """The function with its physical network, which Nova needs."""
+        handle = devices.handle_of(function)
         network = self._network(_ports(function, functions))
         if network is None:
             return handle
         return replace(handle, attach_info={**handle.attach_info, "physical_network": network})
 
     def _network(self, ports: Iterable[str]) -> str | None:
-        known = self._wiring.networks
+        known = self._mappings.networks
         return next((known[port] for port in ports if port in known), None)
 
 
 def _ports(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
-    """The interfaces of the port on which a function is."""
+    """The network interfaces of a function's port."""
     return functions.get(function.pf or function.address, function).netdevs
 
 
-def _wiring(conf: cfg.ConfigOpts) -> _Wiring:
+def _mappings(conf: cfg.ConfigOpts) -> _Mappings:
     networks: dict[str, str] = {}
     named: dict[str, tuple[str, ...]] = {}
     addresses: set[str] = set()
@@ -110,15 +111,15 @@ def _wiring(conf: cfg.ConfigOpts) -> _Wiring:
         for function, port in _pairs(name, section.function_device_mappings):
             named[port] = (*named.get(port, ()), function)
         addresses.update(address.strip().lower() for address in section.device_addresses)
-    return _Wiring(networks=networks, functions=named, addresses=frozenset(addresses))
+    return _Mappings(networks=networks, functions=named, addresses=frozenset(addresses))
 
 
 def _pairs(section: str, mappings: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """``what:port|port`` as pairs; a mapping that is none is named in the log and left out."""
+    """``name:port|port`` as pairs. A malformed mapping is logged and left out."""
     for mapping in mappings:
-        what, colon, ports = mapping.partition(":")
-        if not (what.strip() and colon and ports.strip()):
+        name, colon, ports = mapping.partition(":")
+        if not (name.strip() and colon and ports.strip()):
             LOG.error("[%s] %r is no mapping such as physnet1:ens1f0|ens2f0", section, mapping)
             continue
         for port in ports.split("|"):
-            yield what.strip(), port.strip()
+            yield name.strip(), port.strip()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel QuickAssist (QAT): compression and cryptography, given out by virtual functions."""
+"""Intel QuickAssist (QAT): compression and cryptography, mostly given out as virtual functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
 #: Generations by the ids of their physical functions.
 _GENERATIONS = {
@@ -24,17 +24,17 @@ _GENERATIONS = {
 _SERVICES = {"sym", "asym", "dc", "dcc"}
 
 
-class IntelQatDriver(declarative.PciDriver):
-    """Reports QAT endpoints: each virtual function, or the endpoint while it has none."""
+class IntelQatDriver(pci.PciDriver):
+    """Reports QAT endpoints: each virtual function, or the endpoint if it has none."""
 
-    match = tuple(declarative.Match(vendor="8086", device=device) for device in _GENERATIONS)
+    match = tuple(pci.Match(vendor="8086", device=device) for device in _GENERATIONS)
     type = "QAT"
     resource_class = "CUSTOM_QAT"
     expose = "vfs"
     group = "intel_qat_driver"
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The generation, and the services that the endpoint is set up for."""
+        """The generation, and the services that the endpoint is configured for."""
         physical = functions[function.pf or function.address]
         yield f"CUSTOM_QAT_GEN{_GENERATIONS[physical.device]}"
         services = functions.text(physical.address, "qat/cfg_services") or ""
@@ -47,8 +47,8 @@ class IntelQatDriver(declarative.PciDriver):
         """The services in the kernel's words."""
         return {"qat_services": functions.text(function.pf or function.address, "qat/cfg_services")}
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """Without its firmware an endpoint serves nobody, though its functions are there."""
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The endpoint is down, or its firmware does not answer."""
         if functions.text(function.address, "qat/state") == "down":
             return f"QAT endpoint {function.address} is down"
         heartbeat = f"/sys/kernel/debug/qat_{function.driver}_{function.address}/heartbeat/status"

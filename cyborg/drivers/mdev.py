@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices of any kind that the operator lists, whatever bus their parents are on."""
+"""Mediated devices of any type that the operator lists, with parents on any bus."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, device_spec, facts, mediated, pci
+from cyborg.drivers import base, mdev_handles, pci, trait_names
+from cyborg.drivers.pci import device_spec
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _KEYS = frozenset({"parent", "mdev_type", "resource_class", "traits", "type"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spec:
-    """One object of the list: which parents, which type of theirs, and as what."""
+    """One object of the list: the parents and type it matches, and what they are reported with."""
 
     parent: str
     mdev_type: str
@@ -36,23 +36,24 @@ class _Spec:
 
     @property
     def exactness(self) -> int:
-        """How exactly it means a parent, as :class:`base.Claiming` counts it."""
+        """How exactly it matches a parent, as :class:`base.Claiming` counts it."""
         return 1 + sum(char in "0123456789abcdef" for char in self.parent)
 
 
-class MdevDriver(mediated.HostSteps):
+class MdevDriver(mdev_handles.HostSteps):
     """Reports the parents that ``[mdev] mdev_spec`` lists, one device each."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._specs = tuple(_parse(conf.mdev.mdev_spec))
-        self._said: set[str] = set()
+        texts = conf.mdev.mdev_spec
+        self._specs = device_spec.parse_objects(texts, "[mdev] mdev_spec", _spec)
+        self._logged: set[str] = set()
 
     def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The parents that are PCI functions."""
         claimed = {}
         for address in functions:
             spec = self._spec(address)
-            # A function that cannot be a parent, or has just gone, is nobody's for that.
+            # A function that is no parent, or has just vanished, is not claimed.
             with contextlib.suppress(pci.Vanished):
                 if spec is not None and functions.names(address, "mdev_supported_types"):
                     claimed[address] = spec.exactness
@@ -84,27 +85,22 @@ class MdevDriver(mediated.HostSteps):
         names = sorted(each.name for each in types.iterdir())
         kind = next((name for name in names if fnmatch.fnmatch(name, spec.mdev_type)), None)
         if kind is None:
-            if path.name not in self._said:
-                self._said.add(path.name)
+            if path.name not in self._logged:
+                self._logged.add(path.name)
                 LOG.info("%s has no mediated devices of type %s", path.name, spec.mdev_type)
             return None
-        created = mediated.created(path.name, kind)
+        created = mdev_handles.created(path.name, kind)
         total = int((types / kind / "available_instances").read_text()) + len(created)
         is_pci = _ADDRESS.fullmatch(path.name) is not None
         place = pci.split(path.name) if is_pci else {"parent": path.name}
         attributes = {"mdev_type": kind, **_facts(path)}
-        traits = [
-            "OWNER_CYBORG",
-            f"CUSTOM_MDEV_{kind}",
-            *spec.traits,
-            *facts.traits_of(attributes),
-        ]
+        traits = ("OWNER_CYBORG", f"CUSTOM_MDEV_{kind}", *spec.traits)
         deployable = base.Deployable(
             name=f"{host}_{path.name}",
             resource_class=spec.resource_class,
             num_accelerators=total,
-            attach_handles=mediated.handles(kind, total, place),
-            traits=tuple(dict.fromkeys(facts.trait(trait) for trait in traits)),
+            attach_handles=mdev_handles.handles(kind, total, place),
+            traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,
@@ -117,19 +113,6 @@ class MdevDriver(mediated.HostSteps):
             control_path=base.ControlPath(cpid_type="PCI" if is_pci else "MDEV", cpid_info=place),
             deployables=(deployable,),
         )
-
-
-def _parse(texts: Iterable[str]) -> Iterator[_Spec]:
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except ValueError as exc:
-            raise ValueError(f"[mdev] mdev_spec {text!r} is not JSON: {exc}") from exc
-        for item in value if isinstance(value, list) else [value]:
-            try:
-                yield _spec(item)
-            except ValueError as exc:
-                raise ValueError(f"[mdev] mdev_spec {json.dumps(item)}: {exc}") from exc
 
 
 def _spec(item: Any) -> _Spec:

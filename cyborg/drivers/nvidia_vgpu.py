@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts NVIDIA cards can be divided into: mediated devices, or virtual functions with types.
+"""The parts that NVIDIA cards are divided into: mediated devices, or virtual functions with types.
 
-Cards up to the A100 create mediated devices, the later of them on virtual functions. On newer
-kernels and cards a virtual function is given a type instead. A card that is in MIG mode offers
-types of its slices in the same two ways.
+Cards up to the A100 have mediated devices, the newer of them on virtual functions. With newer
+kernels and cards each virtual function gets a type instead. A card in MIG mode offers types of its
+slices in the same two ways.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import pci, pci_facts
+from cyborg.drivers import pci
+from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
 
@@ -30,10 +31,10 @@ _SLICE = re.compile(r"-\d+-\d+[A-Z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one function of a card offers: so many virtual GPUs of a type.
+    """The virtual GPUs of one type that one function of a card offers.
 
-    ``created`` are the uuids of its mediated devices; None where it has a type instead, which
-    ``is_set`` if the function has been given it.
+    ``created`` are the uuids of its mediated devices, or None if the virtual function itself gets
+    the type; ``is_set`` says that it has the type now.
     """
 
     function: pci.Function
@@ -46,20 +47,20 @@ class Part:
 
     @property
     def is_taken(self) -> bool:
-        """Whether anything has been made of it."""
+        """Whether a virtual GPU exists on it."""
         return self.is_set or bool(self.created)
 
     @property
     def is_slice(self) -> bool:
-        """Whether the part has computing units of its own (MIG), not a share of time."""
+        """Whether the part has compute units of its own (MIG), not a share of time."""
         return self.name is not None and _SLICE.search(self.name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """The type that the operator wants a function divided into.
+class EnabledType:
+    """The vGPU type that the operator wants for a function.
 
-    ``named`` says that the function was named, and is not just one of all.
+    ``named`` says that the operator gave the function's address, and not a type for all cards.
     """
 
     type: str
@@ -67,18 +68,18 @@ class Wish:
     max_instances: int | None
 
 
-class Wishes:
+class EnabledTypes:
     """``[gpu_devices] enabled_vgpu_types`` with the sections of the types."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._everywhere: Wish | None = None
-        self._of: dict[str, Wish] = {}
+        self._everywhere: EnabledType | None = None
+        self._by_address: dict[str, EnabledType] = {}
         types = list(dict.fromkeys(conf.gpu_devices.enabled_vgpu_types))
         for name in types:
             section = options.register_vgpu_type(conf, name)
             limit = section.max_instances
             if not section.device_addresses and len(types) == 1:
-                self._everywhere = Wish(type=name, named=False, max_instances=limit)
+                self._everywhere = EnabledType(type=name, named=False, max_instances=limit)
             elif not section.device_addresses:
                 LOG.error(
                     "vGPU type %s is not used: of several types each needs device_addresses in "
@@ -87,9 +88,9 @@ class Wishes:
                     name,
                 )
             for address in section.device_addresses:
-                wish = Wish(type=name, named=True, max_instances=limit)
-                kept = self._of.setdefault(address.strip().lower(), wish)
-                if kept is not wish:
+                enabled = EnabledType(type=name, named=True, max_instances=limit)
+                kept = self._by_address.setdefault(address.strip().lower(), enabled)
+                if kept is not enabled:
                     LOG.error(
                         "%s is to be of vGPU types %s and %s; it becomes %s",
                         address,
@@ -100,25 +101,26 @@ class Wishes:
 
     def __bool__(self) -> bool:
         """Whether any function is to be divided."""
-        return self._everywhere is not None or bool(self._of)
+        return self._everywhere is not None or bool(self._by_address)
 
-    def of_address(self, address: str) -> Wish | None:
-        """What is wanted of that function by its own address."""
-        return self._of.get(address)
+    def of_address(self, address: str) -> EnabledType | None:
+        """The type for the function with this address, if the operator gave the address."""
+        return self._by_address.get(address)
 
-    def of(self, function: pci.Function) -> Wish | None:
-        """What is wanted of a function; what is wanted of a card holds for its parts."""
-        return self._of.get(function.address) or self._of.get(function.pf or "") or self._everywhere
+    def of(self, function: pci.Function) -> EnabledType | None:
+        """The type for a function; a card's type is also for its virtual functions."""
+        named = self._by_address
+        return named.get(function.address) or named.get(function.pf or "") or self._everywhere
 
 
-class Types:
-    """Names of types by card and number. A card tells them only while it has room."""
+class TypeNames:
+    """Names of types by card and number. A card shows them only if it has room for more."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], str] = {}
 
     def learn(self, function: pci.Function, functions: pci.Snapshot) -> None:
-        """Remember what a virtual function lists."""
+        """Remember the types that a virtual function lists."""
         text = functions.text(function.address, _CREATABLE) or ""
         for line in text.splitlines():
             number, colon, name = line.partition(":")
@@ -126,73 +128,78 @@ class Types:
                 self._names[function.device, number.strip()] = name.strip()
 
     def name(self, function: pci.Function, number: str) -> str | None:
-        """The name of a type, if any card of the kind has told it."""
+        """The name of a type, or None if no card of the product has shown it yet."""
         return self._names.get((function.device, number))
 
 
 def parts(
     card: pci.Function,
     functions: pci.Snapshot,
-    wishes: Wishes,
-    types: Types,
+    enabled_types: EnabledTypes,
+    type_names: TypeNames,
     mine: Set[str],
 ) -> list[Part] | None:
-    """What a card is divided into, as many as fit on it; None where it is to stay whole.
+    """The parts of a card, as many as fit on it; None if it stays whole.
 
-    Functions that are not ``mine`` to give out take room only where they have some already.
+    Functions that are not in ``mine`` count only if a virtual GPU exists on them: it takes room.
 
-    :raises OSError: it cannot be told
+    :raises OSError: the types cannot be read
     """
     found: list[Part] = []
     wanted = False
     for function in [card, *(functions[vf] for vf in card.vfs)]:
-        wish = wishes.of(function)
-        if wish is None:
+        enabled = enabled_types.of(function)
+        if enabled is None:
             continue
-        part = _mediated(function, functions, wish) or _typed(function, functions, wish, types)
-        # A card that has not the type that all are to have, if they can, stays whole.
-        wanted = wanted or wish.named or part is not None
+        part = _mediated(function, functions, enabled)
+        part = part or _typed(function, functions, enabled, type_names)
+        # A card without the type that is for all cards stays whole.
+        wanted = wanted or enabled.named or part is not None
         if part is not None and part.total and (function.address in mine or part.is_taken):
             found.append(part)
     if not wanted:
         return None
-    fitting = _as_many_as_fit(card, functions, found, wishes)
+    fitting = _as_many_as_fit(card, functions, found, enabled_types)
     return [part for part in fitting if part.function.address in mine]
 
 
-def lacking(card: pci.Function, functions: pci.Snapshot, wishes: Wishes) -> str | None:
-    """What has to be done to a card that is to be divided before it can be, or None.
+def why_not_divisible(
+    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes
+) -> str | None:
+    """Why a card cannot be divided yet although the operator may want it, or None.
 
-    Newer cards say which types they have once they have virtual functions.
+    Newer cards show their types only when they have virtual functions.
     """
-    if card.vfs or not card.sriov_totalvfs or "vfio" in (card.driver or ""):
+    if card.vfs or not card.sriov_totalvfs or card.has_guest_driver:
         return None
     if functions.names(card.address, _MDEV):
         return None
-    named = (wishes.of_address(place) for place in (card.address, *_places(card, functions)))
-    wish = next((found for found in named if found is not None), None)
-    if wish is None:
-        wish = wishes.of(card)
-        # Each type is of one product. If another has it, this one has not.
-        if wish is None or _is_of_another(card, functions, wish.type):
+    addresses = (card.address, *_future_addresses(card, functions))
+    named = (enabled_types.of_address(address) for address in addresses)
+    enabled = next((found for found in named if found is not None), None)
+    if enabled is None:
+        enabled = enabled_types.of(card)
+        # A type belongs to one product. If another product has it, this one does not.
+        if enabled is None or _is_of_another(card, functions, enabled.type):
             return None
     return (
-        f"GPU {card.address} is not offered: it may have to be divided into {wish.type}, and has "
-        "no virtual functions yet; run sriov-manage, or name other cards in device_addresses"
+        f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
+        "has no virtual functions yet; run sriov-manage, or name other cards in device_addresses"
     )
 
 
-def _places(card: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+def _future_addresses(card: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
     """The addresses that a card's virtual functions will have."""
-    place = pci.split(card.address)
-    number = int(place["bus"], 16) << 8 | int(place["device"], 16) << 3 | int(place["function"])
+    parts = pci.split(card.address)
+    number = int(parts["bus"], 16) << 8 | int(parts["device"], 16) << 3 | int(parts["function"])
     number += functions.number(card.address, "sriov_offset") or 0
     stride = functions.number(card.address, "sriov_stride") or 1
     for each in range(number, number + card.sriov_totalvfs * stride, stride):
-        yield f"{place['domain']}:{each >> 8:02x}:{each >> 3 & 31:02x}.{each & 7}"
+        yield f"{parts['domain']}:{each >> 8:02x}:{each >> 3 & 31:02x}.{each & 7}"
 
 
 def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bool:
+    """Whether a card of another product on this host has the type."""
     for function in functions.of_vendor(card.vendor):
         if functions.get(function.pf or "", function).device != card.device:
             creatable = functions.text(function.address, _CREATABLE) or ""
@@ -204,13 +211,13 @@ def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bo
 
 
 def short(name: str) -> str:
-    """``A100_40C`` of ``NVIDIA A100-40C``."""
+    """``A100_40C`` for ``NVIDIA A100-40C``."""
     return name.partition(" ")[2].replace("-", "_") or name
 
 
-def _mediated(function: pci.Function, functions: pci.Snapshot, wish: Wish) -> Part | None:
-    kinds = {kind.id: kind for kind in pci_facts.mdev_types(function, functions)}
-    kind = kinds.get(wish.type)
+def _mediated(function: pci.Function, functions: pci.Snapshot, enabled: EnabledType) -> Part | None:
+    kinds = {kind.id: kind for kind in facts.mdev_types(function, functions)}
+    kind = kinds.get(enabled.type)
     if kind is None:
         return None
     memory = _FRAMEBUFFER.search(kind.description)
@@ -218,7 +225,7 @@ def _mediated(function: pci.Function, functions: pci.Snapshot, wish: Wish) -> Pa
         function=function,
         type=kind.id,
         name=kind.name,
-        # A virtual function holds one.
+        # A virtual function can have one mediated device.
         total=kind.total if function.pf is None else min(1, kind.total),
         memory_mib=int(memory.group(1)) if memory else None,
         created=kind.created,
@@ -226,16 +233,16 @@ def _mediated(function: pci.Function, functions: pci.Snapshot, wish: Wish) -> Pa
 
 
 def _typed(
-    function: pci.Function, functions: pci.Snapshot, wish: Wish, types: Types
+    function: pci.Function, functions: pci.Snapshot, enabled: EnabledType, type_names: TypeNames
 ) -> Part | None:
-    current = pci_facts.vgpu_type(function, functions)
+    current = facts.vgpu_type(function, functions)
     if current is None:
         return None
-    types.learn(function, functions)
-    number = wish.type.removeprefix("nvidia-")
+    type_names.learn(function, functions)
+    number = enabled.type.removeprefix("nvidia-")
     creatable = functions.text(function.address, _CREATABLE) or ""
     listed = {line.partition(":")[0].strip() for line in creatable.splitlines()}
-    name = types.name(function, number)
+    name = type_names.name(function, number)
     if current != number and number not in listed and name is None:
         return None
     size = _SIZE.search(name or "")
@@ -243,7 +250,7 @@ def _typed(
         function=function,
         type=number,
         name=name,
-        total=int(current == number or (current == pci_facts.NO_VGPU_TYPE and number in listed)),
+        total=int(current == number or (current == facts.NO_VGPU_TYPE and number in listed)),
         memory_mib=int(size.group(1)) * 1024 if size else None,
         created=None,
         is_set=current == number,
@@ -251,16 +258,16 @@ def _typed(
 
 
 def _as_many_as_fit(
-    card: pci.Function, functions: pci.Snapshot, found: list[Part], wishes: Wishes
+    card: pci.Function, functions: pci.Snapshot, found: list[Part], enabled_types: EnabledTypes
 ) -> list[Part]:
-    """Each virtual function says that it has room, but they share one card.
+    """The parts that fit on a card: each virtual function shows room, but they share the card.
 
-    Those that guests may have come first, so that none of them is lost to one that is free.
+    Parts that guests may have come first, so that a free part never displaces one.
     """
     counted: dict[str, int] = {}
     fitting = []
     for part in sorted(found, key=lambda part: not part.is_taken):
-        limit = _limit(card, functions, part, wishes)
+        limit = _limit(card, functions, part, enabled_types)
         counted[part.type] = counted.get(part.type, 0) + 1
         fits = part.function.pf is None or limit is None or counted[part.type] <= limit
         if fits or part.is_taken:
@@ -268,14 +275,17 @@ def _as_many_as_fit(
     return sorted(fitting, key=found.index)
 
 
-def _limit(card: pci.Function, functions: pci.Snapshot, part: Part, wishes: Wishes) -> int | None:
-    wish = wishes.of(part.function)
-    if wish is not None and wish.max_instances is not None:
-        return wish.max_instances
+def _limit(
+    card: pci.Function, functions: pci.Snapshot, part: Part, enabled_types: EnabledTypes
+) -> int | None:
+    """How many parts of this type fit on the card, or None if it is not known."""
+    enabled = enabled_types.of(part.function)
+    if enabled is not None and enabled.max_instances is not None:
+        return enabled.max_instances
     path = f"mdev_supported_types/{part.type}/description"
-    told = _MAX_INSTANCE.search(functions.text(part.function.address, path) or "")
-    if told:
-        return int(told.group(1))
+    shown = _MAX_INSTANCE.search(functions.text(part.function.address, path) or "")
+    if shown:
+        return int(shown.group(1))
     memory = memory_mib(card, functions)
     if memory and part.memory_mib:
         return max(1, memory // part.memory_mib)
@@ -283,7 +293,7 @@ def _limit(card: pci.Function, functions: pci.Snapshot, part: Part, wishes: Wish
 
 
 def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
-    """A card's memory, which only its name tells without a library of the vendor's."""
+    """A card's memory by its name, as only a library of the vendor's shows it exactly."""
     for name in (information(card, functions).get("Model"), functions.product(card)):
         size = re.search(r"(\d+) ?GB", name or "")
         if size:
@@ -293,7 +303,7 @@ def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
 
 @pci.once
 def information(card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
-    """What the vendor's driver tells of a card that it has."""
+    """What the vendor's driver shows about a card that it drives."""
     path = f"/proc/driver/nvidia/gpus/{card.address}/information"
     text = functions.text(card.address, path) or ""
     pairs = (line.partition(":") for line in text.splitlines())

@@ -14,32 +14,33 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, declarative, device_spec, nvme_admin, pci, privileged
+from cyborg.drivers import base, nvme_admin, pci, privileged
+from cyborg.drivers.pci import device_spec
 
 LOG = logging.getLogger(__name__)
 
 CLASS = "0108*"
-#: A namespace, or this controller's way to one that others have too.
+#: A namespace, or one of several paths to it.
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+")
 _BLOCK = "/sys/class/block"
 _SECTORS_OF_A_MIB = 2048
-#: Seconds between two looks at an erasure.
+#: Seconds between two reads of the state of an erasure.
 _POLL = 1.0
 
 
-class NvmeController(declarative.PciDriver):
+class NvmeController(pci.PciDriver):
     """What NVMe controllers of every vendor have in common."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        # A guest's controller does not tell which subsystem it is of.
+        # The kernel does not show the subsystem of a controller that a guest has.
         self._subsystems: dict[tuple[str, str, str], str] = {}
         self._known_ports: tuple[pci.Snapshot, Mapping[str, Sequence[pci.Function]]] | None = None
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What the host's driver tells while it has the controller."""
+        """Facts that the host's driver shows as long as it has the controller."""
         facts: dict[str, str | int | None] = {}
         for path in _controllers(function, functions):
             namespaces = [
@@ -60,11 +61,11 @@ class NvmeController(declarative.PciDriver):
             }
         return facts
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """Dead, as the kernel gives up a controller that answers no more; or used by the host.
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The controller is dead, is used by the host, or shares its disk with another.
 
-        What volumes and RAID are built on need not be mounted: virtual machines and storage
-        daemons use them as they are. Of a disk with two ports one must be kept from guests.
+        Volumes and RAID need not be mounted: virtual machines and storage daemons use them
+        directly. If a disk has two ports, one must be kept from guests.
         """
         address = function.address
         for path in _controllers(function, functions):
@@ -73,10 +74,10 @@ class NvmeController(declarative.PciDriver):
             for disk in _disks(address, path, functions):
                 if functions.names(address, f"{_BLOCK}/{disk}/holders"):
                     return f"The host has a volume or a RAID on {disk} of NVMe controller {address}"
-        return self.shared(function, functions)
+        return self.why_shared(function, functions)
 
-    def shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """Why nobody may be given the controller, or erase it, beside another of its subsystem."""
+    def why_shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Why the controller must not be given out or erased: another has the same disk."""
         mine = self._subsystem(function, functions)
         for other in self._ports(functions).get(mine or "", ()):
             if not {function.address, function.pf} & {other.address, other.pf} - {None}:
@@ -88,18 +89,18 @@ class NvmeController(declarative.PciDriver):
         return None
 
     def _ports(self, functions: pci.Snapshot) -> Mapping[str, Sequence[pci.Function]]:
-        """The controllers of each subsystem, less those that the operator excludes."""
-        # Another thread may ask of another walk meanwhile.
+        """The controllers of each subsystem, without those that the operator excludes."""
+        # Another thread may ask about another walk at the same time.
         known = self._known_ports
         if known is None or known[0] is not functions:
             found: dict[str, list[pci.Function]] = {}
             for each in functions.values():
                 if fnmatch.fnmatchcase(each.class_code, CLASS):
-                    # One that has just gone is no port, and nothing ails the others.
+                    # A function that has just vanished must not fail the others.
                     with contextlib.suppress(pci.Vanished):
-                        told = self._subsystem(each, functions)
-                        if told is not None and not self._is_excluded(each, functions):
-                            found.setdefault(told, []).append(each)
+                        subsystem = self._subsystem(each, functions)
+                        if subsystem is not None and not self._is_excluded(each, functions):
+                            found.setdefault(subsystem, []).append(each)
             known = self._known_ports = functions, found
         return known[1]
 
@@ -110,16 +111,16 @@ class NvmeController(declarative.PciDriver):
     def _subsystem(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         key = (function.address, function.vendor, function.device)
         for path in _controllers(function, functions):
-            told = functions.text(function.address, f"{path}/subsysnqn")
-            if told:
-                self._subsystems[key] = told
+            nqn = functions.text(function.address, f"{path}/subsysnqn")
+            if nqn:
+                self._subsystems[key] = nqn
         return self._subsystems.get(key)
 
 
 class NvmeDriver(NvmeController):
-    """Reports the controllers that ``[nvme] device_spec`` lists, and no other."""
+    """Reports the controllers that ``[nvme] device_spec`` lists, and no others."""
 
-    match = (declarative.Match(class_code=CLASS),)
+    match = (pci.Match(class_code=CLASS),)
     type = "NVME"
     resource_class = "CUSTOM_NVME"
     listed = True
@@ -134,7 +135,7 @@ class NvmeDriver(NvmeController):
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
-        """What a guest has written is erased, unless the operator says otherwise."""
+        """The device, which is erased after use unless the operator says otherwise."""
         cleans = self.own(function, functions).get("clear_action") != "none"
         return replace(
             device,
@@ -146,7 +147,7 @@ class NvmeDriver(NvmeController):
     def clean(self, handle: base.HeldHandle) -> None:
         """Erase everything on the controller.
 
-        :raises RuntimeError: the host uses it or does not drive it, or it cannot be erased
+        :raises RuntimeError: the host uses it, has no driver for it, or it cannot be erased
         """
         functions = pci.scan()
         address = pci.join(handle.attach_info)
@@ -160,25 +161,25 @@ class NvmeDriver(NvmeController):
             raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
-        shared = self.shared(function, functions)
+        shared = self.why_shared(function, functions)
         if shared is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {shared}")
         own = self.own(function, functions)
-        way = _way(
+        method = _method(
             own.get("clear_action", "auto"),
             own.get("clear_strategy", "auto"),
-            privileged.nvme_sanitize_ways(address),
+            privileged.nvme_sanitize_methods(address),
         )
-        LOG.info("Erasing NVMe controller %s: %s", address, way.name if way else "by zeroes")
-        if way is None:
+        LOG.info("Erasing NVMe controller %s: %s", address, method.name if method else "by zeroes")
+        if method is None:
             privileged.nvme_zero(address)
         else:
-            self._sanitize(address, way)
+            self._sanitize(address, method)
 
-    def _sanitize(self, address: str, way: nvme_admin.Sanitize) -> None:
-        # A step that was repeated finds the erasure of the one before it.
+    def _sanitize(self, address: str, method: nvme_admin.Sanitize) -> None:
+        # The step may be repeated while the first erasure runs.
         if privileged.nvme_sanitize_state(address) != nvme_admin.State.RUNNING:
-            privileged.nvme_sanitize(address, int(way))
+            privileged.nvme_sanitize(address, int(method))
         deadline = time.monotonic() + self.conf.nvme.cleanup_timeout
         while (state := privileged.nvme_sanitize_state(address)) == nvme_admin.State.RUNNING:
             if time.monotonic() >= deadline:
@@ -195,10 +196,12 @@ class NvmeDriver(NvmeController):
         yield f"CUSTOM_NVME_PRODUCT_ID_{function.device}"
 
 
-def _way(action: str, strategy: str, able: Iterable[int]) -> nvme_admin.Sanitize | None:
-    """The way to erase a controller that has these; None is to write zeroes.
+def _method(
+    action: str, strategy: str, supported: Iterable[int]
+) -> nvme_admin.Sanitize | None:
+    """The method to erase a controller; None means to write zeroes.
 
-    :raises RuntimeError: the operator wants one that it has not
+    :raises RuntimeError: the controller does not support what the operator wants
     """
     if action == "zero":
         return None
@@ -207,10 +210,10 @@ def _way(action: str, strategy: str, able: Iterable[int]) -> nvme_admin.Sanitize
         "crypto": (nvme_admin.Sanitize.CRYPTO,),
         "block": (nvme_admin.Sanitize.BLOCK,),
     }[strategy]
-    way = next((way for way in wanted if way in set(able)), None)
-    if way is None and (action == "sanitize" or strategy != "auto"):
+    method = next((method for method in wanted if method in set(supported)), None)
+    if method is None and (action == "sanitize" or strategy != "auto"):
         raise RuntimeError(f"it has no {action} erasure with strategy {strategy}")
-    return way
+    return method
 
 
 def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
@@ -222,7 +225,7 @@ def _disks(address: str, controller: str, functions: pci.Snapshot) -> Iterator[s
     """The block devices of a controller's namespaces, each before its partitions."""
     for name in functions.names(address, controller):
         if _NAMESPACE.fullmatch(name):
-            # With several ways to a namespace, the block device is named without them.
+            # With several paths to a namespace, the block device is named without the path.
             disk = re.sub(r"c\d+n", "n", name)
             yield disk
             below = functions.names(address, f"{_BLOCK}/{disk}")

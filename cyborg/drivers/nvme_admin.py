@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few NVMe admin commands that erase a controller, as the kernel takes them by ioctl."""
+"""The NVMe admin commands that erase a controller, sent to the kernel by ioctl."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TIMEOUT_MS = 60_000
 
 
 class Sanitize(IntEnum):
-    """Ways to erase everything that a controller holds, by their number in the command."""
+    """Methods to erase everything on a controller, by their number in the command."""
 
     BLOCK = 2
     CRYPTO = 4
 
 
 class State(IntEnum):
-    """What became of the last erasure, by its number in the log."""
+    """The state of the last erasure, by its number in the log."""
 
     NEVER = 0
     DONE = 1
@@ -47,36 +47,36 @@ class State(IntEnum):
     DONE_AND_DEALLOCATED = 4
 
 
-def ways_of(identity: bytes) -> frozenset[Sanitize]:
-    """The ways that a controller has, by what it says of itself."""
+def sanitize_methods(identity: bytes) -> frozenset[Sanitize]:
+    """The methods that a controller supports. ``identity`` is the answer of :func:`identify`."""
     (capabilities,) = struct.unpack_from("<I", identity, _SANICAP)
-    ways = {Sanitize.CRYPTO: capabilities & 1, Sanitize.BLOCK: capabilities & 2}
-    return frozenset(way for way, able in ways.items() if able)
+    bits = {Sanitize.CRYPTO: capabilities & 1, Sanitize.BLOCK: capabilities & 2}
+    return frozenset(method for method, bit in bits.items() if bit)
 
 
 def state_of(log: bytes) -> State:
-    """What the log page of erasures says."""
+    """The state in a log page of :func:`sanitize_log`."""
     (status,) = struct.unpack_from("<H", log, 2)
     return State(status & 0b111)
 
 
 def identify(descriptor: int) -> bytes:
-    """What a controller says of itself."""
+    """The identify data of a controller."""
     return _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_CONTROLLER)
 
 
 def count_allocated(descriptor: int) -> int | None:
-    """How many namespaces there are, attached to the controller or not; None where all must be."""
+    """The number of namespaces, attached to the controller or not; None if all must be attached."""
     (commands,) = struct.unpack_from("<H", identify(descriptor), _OACS)
     if not commands & _NAMESPACE_MANAGEMENT:
         return None
-    told = _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_ALLOCATED)
-    numbers: tuple[int, ...] = struct.unpack(f"<{_NAMESPACES_MAX}I", told)
+    answer = _command(descriptor, _IDENTIFY, answer=4096, cdw10=_IDENTIFY_ALLOCATED)
+    numbers: tuple[int, ...] = struct.unpack(f"<{_NAMESPACES_MAX}I", answer)
     return len(numbers) - numbers.count(0)
 
 
 def sanitize_log(descriptor: int) -> bytes:
-    """The log page of erasures."""
+    """The log page of sanitize operations."""
     words = _SANITIZE_LOG_BYTES // 4 - 1
     return _command(
         descriptor,
@@ -87,13 +87,13 @@ def sanitize_log(descriptor: int) -> bytes:
     )
 
 
-def sanitize(descriptor: int, way: Sanitize) -> None:
+def sanitize(descriptor: int, method: Sanitize) -> None:
     """Begin to erase everything."""
-    _command(descriptor, _SANITIZE, cdw10=way)
+    _command(descriptor, _SANITIZE, cdw10=method)
 
 
 def zero(descriptor: int) -> None:
-    """Overwrite a block device with zeroes; returns when it is done."""
+    """Overwrite a block device with zeroes; return when it is done."""
     size = bytearray(8)
     fcntl.ioctl(descriptor, _BLKGETSIZE64, size)
     fcntl.ioctl(descriptor, _BLKZEROOUT, struct.pack("=QQ", 0, *struct.unpack("=Q", size)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subsystems of an SPDK target, which this host reaches by NVMe over Fabrics.
 
-Such a device is in no slot of the host. It lives and dies with the target, which is asked by its
-JSON-RPC, and is known by its NQN. A target decides by subsystem which host may connect, so it is
-the subsystem that is given out: one attach handle, for one host at a time.
+Such a device is in no slot of the host. It exists as long as its target, which is queried by
+JSON-RPC, and is identified by its NQN. A target permits hosts to connect by subsystem, so a
+subsystem is what is given out: one attach handle, for one host at a time.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, facts, spdk_rpc
+from cyborg.drivers import base, spdk_rpc, trait_names
 
 LOG = logging.getLogger(__name__)
 
 ATTACH_TYPE = "NVMF"
 _CONTROL_PATH_TYPE = "NVMF"
 _RESOURCE_CLASS = "CUSTOM_NVMF"
-#: Where the host's own tools keep the name under which it connects.
+#: The file of the host's NVMe tools with the name under which it connects.
 _HOST_NQN = pathlib.Path("/etc/nvme/hostnqn")
-#: Transports that reach over a network, and not only to the next process.
+#: Transports that work over a network, and not only between processes of one host.
 _TRANSPORTS = frozenset({"TCP", "RDMA", "FC"})
 _MIB = 1024 * 1024
-#: Placement takes no longer name of a provider, and the database no longer attach handle.
+#: The longest name of a provider in Placement, and the longest attach handle in the database.
 _NAME_MAX = 200
 _INFO_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bdev:
-    """What the target keeps a namespace's data on."""
+    """The block device of the target that has a namespace's data."""
 
     name: str
     block_size: int
     blocks: int
     product: str
     firmware: str
-    ailment: str | None
+    problem: str | None
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> _Bdev:
+    def read(cls, answer: Mapping[str, Any]) -> _Bdev:
         """The bdev of an answer.
 
         :raises KeyError, TypeError, ValueError, AttributeError: it is none
         """
-        specific = told.get("driver_specific") or {}
+        specific = answer.get("driver_specific") or {}
         paths = specific.get("nvme") or [{}]
-        # Before there could be several paths to a controller, it was no list.
+        # Older targets, with one path to a controller, have no list here.
         controller = (paths[0] if isinstance(paths, list) else paths).get("ctrlr_data") or {}
         raid = specific.get("raid")
         return cls(
-            name=told["name"],
-            block_size=int(told["block_size"]),
-            blocks=int(told["num_blocks"]),
-            product=str(controller.get("model_number") or told.get("product_name") or "").strip(),
+            name=answer["name"],
+            block_size=int(answer["block_size"]),
+            blocks=int(answer["num_blocks"]),
+            product=str(
+                controller.get("model_number") or answer.get("product_name") or ""
+            ).strip(),
             firmware=str(controller.get("firmware_revision") or "").strip(),
-            ailment=None if raid is None else _raid_ailment(told["name"], raid),
+            problem=None if raid is None else _raid_problem(answer["name"], raid),
         )
 
 
@@ -82,27 +84,27 @@ class _Subsystem:
     bdev: _Bdev | None
 
     @classmethod
-    def read(cls, told: Mapping[str, Any], bdevs: Mapping[str, _Bdev]) -> _Subsystem:
+    def read(cls, answer: Mapping[str, Any], bdevs: Mapping[str, _Bdev]) -> _Subsystem:
         """The subsystem of an answer.
 
         :raises KeyError, TypeError, ValueError, AttributeError: it is none
         """
-        namespaces = tuple(sorted(told["namespaces"], key=lambda each: int(each["nsid"])))
+        namespaces = tuple(sorted(answer["namespaces"], key=lambda each: int(each["nsid"])))
         return cls(
-            nqn=told["nqn"],
-            serial=str(told.get("serial_number", "")).strip(),
-            model=str(told.get("model_number", "")).strip(),
-            any_host=bool(told["allow_any_host"]),
-            hosts=frozenset(host["nqn"] for host in told["hosts"]),
-            listeners=tuple(sorted(_listeners(told["listen_addresses"]))),
+            nqn=answer["nqn"],
+            serial=str(answer.get("serial_number", "")).strip(),
+            model=str(answer.get("model_number", "")).strip(),
+            any_host=bool(answer["allow_any_host"]),
+            hosts=frozenset(host["nqn"] for host in answer["hosts"]),
+            listeners=tuple(sorted(_listeners(answer["listen_addresses"]))),
             namespaces=namespaces,
             bdev=bdevs.get(namespaces[0]["bdev_name"]) if namespaces else None,
         )
 
     def attach_info(self) -> dict[str, str] | None:
-        """What an initiator connects to, or None where there is nothing to connect to.
+        """What an initiator connects to, or None if there is nothing to connect to.
 
-        It has the namespace's uuid, so that another namespace in its place is another handle.
+        It has the namespace's uuid, so a namespace that replaces another is a new handle.
         """
         if not self.listeners or not self.namespaces:
             return None
@@ -117,8 +119,8 @@ class _Subsystem:
             "uuid": str(namespace.get("uuid") or namespace.get("nguid") or ""),
         }
 
-    def ailment(self, host_nqn: str) -> str | None:
-        """Why nobody should be given the subsystem, or None."""
+    def why_unhealthy(self, host_nqn: str) -> str | None:
+        """Why the subsystem is unhealthy, or None."""
         info = self.attach_info()
         if not self.namespaces:
             return "it has no namespace"
@@ -130,10 +132,10 @@ class _Subsystem:
             return "NQN and address are too long for an attach handle"
         if self.bdev is None:
             return f"bdev {self.namespaces[0]['bdev_name']} is gone"
-        return self.company(host_nqn) or self.bdev.ailment
+        return self.why_shared(host_nqn) or self.bdev.problem
 
-    def company(self, host_nqn: str) -> str | None:
-        """Which hosts besides that one may connect, or None."""
+    def why_shared(self, host_nqn: str) -> str | None:
+        """Which host besides that one may connect, or None if no other may."""
         if self.any_host:
             return "any host may connect to it"
         others = sorted(self.hosts - {host_nqn})
@@ -146,10 +148,10 @@ class NvmfSpdkDriver:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.nvmf_spdk
         spdk_rpc.parse(self._options.rpc_address)
-        #: The uuid of the handle that was prepared last, by NQN, lost when the agent ends: then
-        #: each handle that a guest has is prepared again, which changes nothing.
+        #: The uuid of the handle that was prepared last, by NQN. It is lost when the agent ends;
+        #: each handle of a guest is prepared again then, which changes nothing.
         self._prepared: dict[str, str] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every subsystem that ``[nvmf_spdk] subsystems`` names."""
@@ -159,34 +161,35 @@ class NvmfSpdkDriver:
         for subsystem in found:
             name = f"{host.name}_{subsystem.nqn}"
             if len(name) > _NAME_MAX:
-                self._say(f"Subsystem {subsystem.nqn} is not reported: {name} is too long a name")
+                reason = f"{name} is too long a name"
+                self._log_once(f"Subsystem {subsystem.nqn} is not reported: {reason}")
             else:
                 yield self._device(name, host_nqn, subsystem)
 
     def prepare(self, handle: base.HeldHandle) -> None:
-        """Let this host connect, if no other may."""
+        """Permit this host to connect, if no other may."""
         host_nqn, nqn = self._host_nqn(), handle.attach_info["subnqn"]
         with self._connected() as target:
             before = self._one(target, nqn)
             if before is None or before.attach_info() != dict(handle.attach_info):
                 raise spdk_rpc.SpdkError(f"subsystem {nqn} is not what it was, or gone")
-            company = before.company(host_nqn)
-            if company is None and host_nqn not in before.hosts:
+            shared = before.why_shared(host_nqn)
+            if shared is None and host_nqn not in before.hosts:
                 target.call("nvmf_subsystem_add_host", **self._of_target(nqn=nqn, host=host_nqn))
-                # Another host's agent may have done the same meanwhile; no command does it alone.
+                # Another host's agent may have done the same meanwhile: there is no atomic command.
                 after = self._one(target, nqn)
-                company = "it is gone" if after is None else after.company(host_nqn)
-                if after is not None and company:
+                shared = "it is gone" if after is None else after.why_shared(host_nqn)
+                if after is not None and shared:
                     self._remove(target, nqn, host_nqn)
-            if company:
-                raise spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {company}")
+            if shared:
+                raise spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {shared}")
         self._prepared[nqn] = handle.uuid
 
     def clean(self, handle: base.HeldHandle) -> None:
-        """Let this host connect no more, which ends its connections too.
+        """Forbid this host to connect, which also ends its connections.
 
-        What was written stays, since SPDK has no way to erase it. So the handle stays dirty until
-        its namespace is replaced, unless ``[nvmf_spdk] reuse_without_erasing`` is set.
+        SPDK cannot erase what was written. So the handle stays dirty until its namespace is
+        replaced, unless ``[nvmf_spdk] reuse_without_erasing`` is set.
         """
         host_nqn, nqn = self._host_nqn(), handle.attach_info["subnqn"]
         self._prepared.pop(nqn, None)
@@ -202,7 +205,7 @@ class NvmfSpdkDriver:
         namespaces = subsystem.namespaces if subsystem is not None else ()
         kept = {str(each.get("uuid") or each.get("nguid") or "") for each in namespaces}
         if not kept:
-            # As while the target starts: what is gone now may come back as it was.
+            # While the target starts, a namespace may be missing and come back unchanged.
             raise spdk_rpc.SpdkError(f"subsystem {nqn} is gone, or has no namespace at present")
         if handle.attach_info["uuid"] in kept:
             raise spdk_rpc.SpdkError(
@@ -219,14 +222,14 @@ class NvmfSpdkDriver:
             resource_class=_RESOURCE_CLASS,
             num_accelerators=len(handles),
             attach_handles=handles,
-            traits=(*transports, *facts.traits_of(attributes)),
+            traits=trait_names.legal_with_facts(transports, attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,
             clean_erases=not self._options.reuse_without_erasing,
             prepared=(ready,) if ready else (),
         )
-        ailment = subsystem.ailment(host_nqn)
+        problem = subsystem.why_unhealthy(host_nqn)
         return base.Device(
             type="NVME",
             vendor="SPDK",
@@ -234,30 +237,30 @@ class NvmfSpdkDriver:
             std_board_info=json.dumps({"serial_number": subsystem.serial}),
             control_path=base.ControlPath(cpid_type=_CONTROL_PATH_TYPE, cpid_info={"subnqn": nqn}),
             deployables=(deployable,),
-            unhealthy=f"subsystem {nqn}: {ailment}" if ailment else None,
+            unhealthy=f"subsystem {nqn}: {problem}" if problem else None,
         )
 
     def _read(self, target: spdk_rpc.Connection) -> list[_Subsystem]:
-        """All subsystems in the order of their NQNs.
+        """The subsystems that the operator wants, in the order of their NQNs.
 
-        :raises SpdkError: what the target says is not whole, so nothing may be concluded from it
+        :raises SpdkError: the answer is not complete, so an absent subsystem need not be gone
         """
-        told = target.call("nvmf_get_subsystems", **self._of_target())
+        answer = target.call("nvmf_get_subsystems", **self._of_target())
         listed = target.call("bdev_get_bdevs")
         try:
             bdevs = {bdev["name"]: _Bdev.read(bdev) for bdev in listed}
             found = [
-                _Subsystem.read(each, bdevs) for each in told if each["subtype"] != "Discovery"
+                _Subsystem.read(each, bdevs) for each in answer if each["subtype"] != "Discovery"
             ]
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise spdk_rpc.SpdkError(f"the answer has not what it should: {exc!r}") from exc
-        wanted = (each for each in found if self._means(each.nqn))
+        wanted = (each for each in found if self._is_wanted(each.nqn))
         return sorted(wanted, key=lambda subsystem: subsystem.nqn)
 
     def _one(self, target: spdk_rpc.Connection, nqn: str) -> _Subsystem | None:
         return next((each for each in self._read(target) if each.nqn == nqn), None)
 
-    def _means(self, nqn: str) -> bool:
+    def _is_wanted(self, nqn: str) -> bool:
         return any(fnmatch.fnmatchcase(nqn, glob) for glob in self._options.subsystems)
 
     def _remove(self, target: spdk_rpc.Connection, nqn: str, host_nqn: str) -> None:
@@ -281,15 +284,15 @@ class NvmfSpdkDriver:
                 ) from exc
         return str(nqn)
 
-    def _say(self, sentence: str) -> None:
-        """Log once what will be so at every pass."""
-        if sentence not in self._said:
-            self._said.add(sentence)
+    def _log_once(self, sentence: str) -> None:
+        """Log once, and not at every pass."""
+        if sentence not in self._logged:
+            self._logged.add(sentence)
             LOG.warning("%s", sentence)
 
 
-def _listeners(told: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    for each in told:
+def _listeners(addresses: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    for each in addresses:
         transport = each["trtype"].upper()
         if transport in _TRANSPORTS:
             yield transport, each["traddr"], str(each.get("trsvcid", ""))
@@ -316,7 +319,7 @@ def _attributes(subsystem: _Subsystem) -> dict[str, str | int]:
     return attributes
 
 
-def _raid_ailment(name: str, raid: Mapping[str, Any]) -> str | None:
+def _raid_problem(name: str, raid: Mapping[str, Any]) -> str | None:
     if raid["state"] != "online":
         return f"RAID {name} is {raid['state']}"
     lost = int(raid["num_base_bdevs"]) - int(raid["num_base_bdevs_operational"])

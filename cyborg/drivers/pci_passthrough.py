@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any PCI device that the operator lists, given to guests as it is."""
+"""Any PCI device that the operator lists, passed through to guests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
-#: Names of vendors in traits; any other vendor's trait has its id.
+#: Names of vendors in traits. The trait of any other vendor has its id.
 _VENDORS = {
     "1002": "AMD",
     "10de": "NVIDIA",
@@ -20,10 +20,10 @@ _VENDORS = {
 }
 
 
-class PciPassthroughDriver(declarative.PciDriver):
+class PciPassthroughDriver(pci.PciDriver):
     """Reports the functions that ``[pci] device_spec`` matches, one device each."""
 
-    match = (declarative.Match(),)
+    match = (pci.Match(),)
     type = "PCI"
     resource_class = "CUSTOM_PCI"
     expose = "each"
@@ -31,7 +31,7 @@ class PciPassthroughDriver(declarative.PciDriver):
     group = "pci"
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """Those by which device profiles of earlier releases ask."""
+        """The traits that device profiles of earlier releases ask for."""
         yield "OWNER_CYBORG"
         yield f"CUSTOM_PCI_{_VENDORS.get(function.vendor, function.vendor)}"
         yield f"CUSTOM_PCI_PRODUCT_ID_{function.device}"
@@ -39,15 +39,15 @@ class PciPassthroughDriver(declarative.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What kind of function it is, in Nova's words."""
+        """The kind of function, in Nova's terms."""
         if function.pf is not None:
             return {"dev_type": "type-VF", "parent_addr": function.pf}
         return {"dev_type": "type-PF" if function.sriov_totalvfs else "type-PCI"}
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """A controller of whose disks the host has made something must not be given away.
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The host has a volume or RAID on a disk of the controller.
 
-        It need not be mounted: virtual machines and storage daemons use volumes as they are.
+        It need not be mounted: virtual machines and storage daemons use volumes directly.
         """
         for each in (function, *(functions[vf] for vf in function.vfs if vf in functions)):
             disk = functions.volume(each) if pci.can_carry(each) else None

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that Cyborg writes to a host, and the only code that needs privileges for it.
+"""Everything that Cyborg writes to a host: the only code that needs privileges.
 
-Each function runs in a helper process that oslo.privsep starts at the first call, with the one
-capability that writing to sysfs takes; what erases disks runs in another, which has one more, and
-the vendors' tools that program FPGAs are run by a third.
-Arguments come from messages, so each is checked here, behind the border, before it becomes part of
-a path. What the kernel answers is raised as it is: an :class:`OSError` with its number, which names
-the file and what was written.
+Each function runs in a helper process that oslo.privsep starts at the first call. There are three:
+one may write to sysfs, one that erases disks has one capability more, and one runs the vendors'
+tools that program FPGAs.
+Arguments come from messages, so the helper checks each before it becomes part of a path. An error
+of the kernel is raised as an :class:`OSError` with its number, which names the file and the text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from oslo_privsep import capabilities, priv_context
 
-from cyborg.drivers import nvme_admin, tool_runs
+from cyborg.drivers import nvme_admin, tool_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +33,7 @@ context = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE],
 )
 
-#: ``[cyborg_nvme]``, a helper of its own: commands to a disk take more than writing to sysfs.
+#: ``[cyborg_nvme]``, a helper of its own: commands to a disk need more than writing to sysfs.
 erasing = priv_context.PrivContext(
     "cyborg",
     cfg_section="cyborg_nvme",
@@ -42,8 +41,8 @@ erasing = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN],
 )
 
-#: ``[cyborg_program]``, a helper of its own, which has to be root: a vendor's tool that any other
-#: user starts has no capability, whatever the helper has.
+#: ``[cyborg_program]``, a helper of its own, which must be root: a vendor's tool that is
+#: started by another user has no capability, even if the helper has.
 programming = priv_context.PrivContext(
     "cyborg",
     cfg_section="cyborg_program",
@@ -62,12 +61,12 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-#: Drivers, mdev types and parents of mediated devices: no slash, and no dot in front.
+#: Drivers, mdev types and parents of mediated devices: no slash, no leading dot.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
 
 def act_alone() -> None:
-    """Let a process that is root act by itself, without a helper, unless the operator names one."""
+    """Work without a helper if this process is root, unless the operator has named one."""
     for each in (context, erasing, programming):
         if os.geteuid() == 0 and not each.conf.helper_command:
             each.set_client_mode(False)
@@ -79,9 +78,9 @@ def _privileged(function: Callable[P, T]) -> Callable[P, T]:
 
 @_privileged
 def create_mdev(parent: str, mdev_type: str, uuid: str) -> None:
-    """Create a mediated device; one that is there already, of this type and parent, is well.
+    """Create a mediated device, unless it exists with this type and parent.
 
-    :raises OSError: EEXIST where the uuid is another device's, else what the kernel says
+    :raises OSError: EEXIST if another device has the uuid, else the kernel's error
     """
     types = _MDEV_PARENTS / _checked(_NAME, parent) / "mdev_supported_types"
     try:
@@ -93,9 +92,9 @@ def create_mdev(parent: str, mdev_type: str, uuid: str) -> None:
 
 @_privileged
 def remove_mdev(uuid: str) -> None:
-    """Remove a mediated device; one that is gone already is well.
+    """Remove a mediated device, if it exists.
 
-    :raises OSError: what the kernel says, EBUSY for one in use
+    :raises OSError: the kernel's error, EBUSY if it is in use
     """
     path = _MDEVS / _checked(_UUID, uuid)
     try:
@@ -109,20 +108,20 @@ def remove_mdev(uuid: str) -> None:
 def set_vgpu_type(address: str, number: str) -> None:
     """Give a virtual function of an NVIDIA card the vGPU type of that number, or none for 0.
 
-    :raises OSError: EBUSY where a guest uses the one it has, else what the kernel says
+    :raises OSError: EBUSY if a guest uses its present type, else the kernel's error
     """
     path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvidia/current_vgpu_type"
     if number == "0" and not path.exists():
-        return  # with the function, or with its driver, the type is gone
+        return  # the function or its driver is gone, and the type with it
     if path.read_text().strip() != _checked(_NUMBER, number):
         _write(path, number)
 
 
 @_privileged
 def set_numvfs(address: str, count: int) -> None:
-    """Give a physical function so many virtual ones, after removing those it has.
+    """Give a physical function ``count`` virtual functions, after removing those it has.
 
-    :raises OSError: EBUSY where one of those may be in use, ERANGE where the card has not so many
+    :raises OSError: EBUSY if one of those may be in use, ERANGE if the card cannot have so many
     """
     pf = _PCI / "devices" / _checked(_ADDRESS, address)
     present = int((pf / "sriov_numvfs").read_text())
@@ -131,11 +130,11 @@ def set_numvfs(address: str, count: int) -> None:
     if not 0 <= count <= int((pf / "sriov_totalvfs").read_text()):
         raise _error(errno.ERANGE, pf / "sriov_numvfs", str(count))
     for vf in sorted(pf.glob("virtfn*")):
-        holder = _holder(vf)
-        if holder is not None:
-            raise OSError(errno.EBUSY, f"{vf.readlink().name} may be in use: {holder}")
+        use = _use(vf)
+        if use is not None:
+            raise OSError(errno.EBUSY, f"{vf.readlink().name} may be in use: {use}")
     if present:
-        # The kernel changes no number but 0.
+        # The kernel takes a new number only after 0.
         _write(pf / "sriov_numvfs", "0")
     if count:
         _write(pf / "sriov_numvfs", str(count))
@@ -143,16 +142,16 @@ def set_numvfs(address: str, count: int) -> None:
 
 @_privileged
 def set_drivers_autoprobe(address: str, *, on: bool) -> None:
-    """Say whether the host's drivers take the virtual functions that a physical one gets."""
+    """Set whether the host's drivers take new virtual functions of a physical function."""
     pf = _PCI / "devices" / _checked(_ADDRESS, address)
     _write(pf / "sriov_drivers_autoprobe", str(int(on)))
 
 
 @_privileged
 def bind_driver(address: str, driver: str) -> None:
-    """Give a PCI function to a driver, whatever driver has it now, and keep it for that one.
+    """Bind a PCI function to a driver, and let no other driver take it.
 
-    :raises OSError: ENODEV where the driver is not loaded or does not take the function
+    :raises OSError: ENODEV if the driver is not loaded or does not take the function
     """
     path = _PCI / "devices" / _checked(_ADDRESS, address)
     if not (_PCI / "drivers" / _checked(_NAME, driver)).is_dir():
@@ -168,17 +167,17 @@ def bind_driver(address: str, driver: str) -> None:
 
 @_privileged
 def unbind_driver(address: str) -> None:
-    """Take a PCI function from its driver; it is kept for none any more."""
+    """Unbind a PCI function from its driver; any driver may take it later."""
     path = _PCI / "devices" / _checked(_ADDRESS, address)
     _unbind(path)
     _write(path / "driver_override", "\n")
 
 
 @erasing.entrypoint
-def nvme_sanitize_ways(address: str) -> list[int]:
-    """The numbers of the ways in which a controller can erase all that it holds."""
+def nvme_sanitize_methods(address: str) -> list[int]:
+    """The numbers of the methods by which a controller can erase itself."""
     with _opened(_controller(address)) as descriptor:
-        return sorted(nvme_admin.ways_of(nvme_admin.identify(descriptor)))
+        return sorted(nvme_admin.sanitize_methods(nvme_admin.identify(descriptor)))
 
 
 @erasing.entrypoint
@@ -189,25 +188,24 @@ def nvme_sanitize_state(address: str) -> int:
 
 
 @erasing.entrypoint
-def nvme_sanitize(address: str, way: int) -> None:
-    """Begin to erase a controller none of whose namespaces the host uses.
+def nvme_sanitize(address: str, method: int) -> None:
+    """Begin to erase a controller.
 
-    :raises OSError: EBUSY where the host uses one, else what the kernel says
+    :raises OSError: EBUSY if the host uses a namespace of it, else the kernel's error
     """
     with contextlib.ExitStack() as stack:
         for namespace in _namespaces(address):
             stack.enter_context(_opened(namespace, os.O_RDWR | os.O_EXCL))
         descriptor = stack.enter_context(_opened(_controller(address)))
-        nvme_admin.sanitize(descriptor, nvme_admin.Sanitize(way))
+        nvme_admin.sanitize(descriptor, nvme_admin.Sanitize(method))
 
 
 @erasing.entrypoint
 def nvme_zero(address: str) -> None:
-    """Overwrite every namespace of a controller with zeroes; returns when that is done.
+    """Overwrite every namespace of a controller with zeroes; return when that is done.
 
-    :raises OSError: EBUSY where the host uses one, ENXIO where not all are shown, as just after
-        the controller came back to the host or when a guest has detached one, else what the
-        kernel says
+    :raises OSError: EBUSY if the host uses one, ENXIO if not all are shown, as just after the
+        controller came back to the host or if a guest has detached one, else the kernel's error
     """
     namespaces = _namespaces(address)
     if not namespaces:
@@ -224,16 +222,15 @@ def nvme_zero(address: str) -> None:
 
 @programming.entrypoint
 def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
-    """Load a bitstream into the one region of an Intel card, by OPAE's tool.
+    """Load a bitstream into the one region of an Intel card with OPAE's tool.
 
-    The tool holds the card's lock, the file ``lock``, for as long as it runs.
+    The tool holds the card's lock, the file ``lock``, as long as it runs.
 
-    :raises OSError: ENOENT without the tool, EAGAIN where the lock is held, ETIMEDOUT where the
-        tool was ended, else it has failed
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
     """
     domain, bus, place = _checked(_ADDRESS, address).split(":")
     device, number = place.split(".")
-    tool_runs.run(
+    tool_process.run(
         [
             _FPGACONF,
             *("--segment", f"0x{domain}"),
@@ -249,17 +246,17 @@ def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
 
 @programming.entrypoint
 def xbmgmt(address: str, bitstream: str, timeout: float, lock: str) -> None:
-    """Load a bitstream into a Xilinx card, whose managing function is given, by XRT's tool.
+    """Load a bitstream into a Xilinx card with XRT's tool. ``address`` is its managing function.
 
-    :raises OSError: as of :func:`fpgaconf`
+    :raises OSError: as :func:`fpgaconf`
     """
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
-    tool_runs.run(command, timeout, _file(lock))
+    tool_process.run(command, timeout, _file(lock))
 
 
 def _file(path: str) -> str:
-    """A path that no tool takes for an option."""
+    """The path of a file, absolute so that no tool takes it for an option."""
     if not (pathlib.Path(path).is_absolute() and pathlib.Path(path).is_file()):
         raise OSError(errno.ENOENT, f"{path!r} is no file by its full path")
     return path
@@ -273,7 +270,7 @@ def _controller(address: str) -> pathlib.Path:
 def _namespaces(address: str) -> list[pathlib.Path]:
     path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvme"
     names = {
-        # With several ways to a namespace, the block device is named without them.
+        # With several paths to a namespace, the block device is named without the path.
         re.sub(r"c\d+n", "n", namespace.name)
         for controller in path.iterdir()
         for namespace in controller.glob("nvme*n*")
@@ -298,7 +295,7 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """One write, so that the error is the kernel's answer to it."""
+    """Write in one system call, so that an error is the kernel's answer to it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -310,7 +307,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def _error(number: int | None, path: pathlib.Path, text: str) -> OSError:
-    # Of an error only its arguments cross from the helper: no file name of its own.
+    # Only the arguments of an error cross from the helper, not its file name.
     number = number or errno.EIO
     return OSError(number, f"{os.strerror(number)}: {text.strip()!r} to {path}")
 
@@ -333,8 +330,8 @@ def _unbind(path: pathlib.Path) -> None:
         _write(path / "driver" / "unbind", path.name)
 
 
-def _holder(vf: pathlib.Path) -> str | None:
-    """Who may be using a virtual function, or None where surely nobody is."""
+def _use(vf: pathlib.Path) -> str | None:
+    """How a virtual function may be in use, or None if it certainly is not."""
     if any(_UUID.fullmatch(child.name) for child in vf.iterdir()):
         return "it has a mediated device"
     driver = _link(vf / "driver")
@@ -347,7 +344,7 @@ def _holder(vf: pathlib.Path) -> str | None:
 
 
 def _opens(path: str) -> bool:
-    """Whether nobody has an IOMMU group: only one process may at a time."""
+    """Whether an IOMMU group is free: only one process can have it open."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:

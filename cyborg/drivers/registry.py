@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drivers this host has: loaded by name from the entry points, and checked."""
+"""The drivers of this host, loaded by name from the entry points and checked."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ NAMESPACE = "cyborg.accelerator.driver"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """The enabled drivers in the order of the option, and why the others are absent."""
+    """The drivers that were loaded, in the order of the option, and why others were not."""
 
     drivers: Mapping[str, base.Driver]
     errors: Mapping[str, str]
 
 
 def load(conf: cfg.ConfigOpts) -> Registry:
-    """Make every driver of ``[agent] enabled_drivers``. A bad one never hinders the others."""
+    """Load every driver of ``[agent] enabled_drivers``. A faulty one never stops the others."""
     drivers: dict[str, base.Driver] = {}
     errors: dict[str, str] = {}
     for name in dict.fromkeys(conf.agent.enabled_drivers):
         try:
-            made = _made(name, conf)
+            found = _instances(name, conf)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - each driver is code of its own
             errors[name] = f"The driver cannot be loaded: {type(exc).__name__}: {exc}"
             continue
-        if not made:
+        if not found:
             errors[name] = "No driver of this name is installed"
-        elif isinstance(made[-1], base.Driver):
-            drivers[name] = made[-1]
+        elif isinstance(found[-1], base.Driver):
+            drivers[name] = found[-1]
         else:
-            errors[name] = f"{type(made[-1]).__name__} is no driver: it has no method discover"
+            errors[name] = f"{type(found[-1]).__name__} is no driver: it has no method discover"
     for name, sentence in errors.items():
         LOG.error("Driver %s: %s", name, sentence)
     return Registry(drivers=drivers, errors=errors)
 
 
-def _made(name: str, conf: cfg.ConfigOpts) -> list[object]:
-    """The driver of a name, if there is one.
+def _instances(name: str, conf: cfg.ConfigOpts) -> list[object]:
+    """The drivers that are installed under a name: one, or none.
 
-    Each is asked for by itself, as stevedore gives up all of them for a failed assertion of one.
+    Each name is loaded by itself: stevedore loads none of several if one fails an assertion.
     """
 
     def failed(_manager: object, _entry_point: object, exc: BaseException) -> None:
@@ -61,6 +61,6 @@ def _made(name: str, conf: cfg.ConfigOpts) -> list[object]:
         invoke_on_load=True,
         invoke_args=(conf,),
         on_load_failure_callback=failed,
-        on_missing_entrypoints_callback=lambda _missing: None,  # the caller tells
+        on_missing_entrypoints_callback=lambda _missing: None,  # the caller reports it
     )
     return [extension.obj for extension in manager]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to an SPDK application: JSON-RPC 2.0 over a stream that has no marks between messages."""
+"""Calls to an SPDK application: JSON-RPC 2.0 over a stream without separators between messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refused(SpdkError):
 class Connection:
     """One connection. Each call has ``timeout`` seconds, from the request to the end of the answer.
 
-    After a call that failed in any way but :class:`Refused` the connection is of no more use.
+    After any failure except :class:`Refused` the connection cannot be used any more.
     """
 
     def __init__(self, stream: socket.socket, timeout: float) -> None:
@@ -39,7 +39,7 @@ class Connection:
         """The result of a method.
 
         :raises Refused: the application answered with an error
-        :raises SpdkError: there is no answer, or it is none
+        :raises SpdkError: there is no answer, or it cannot be read
         """
         number = next(self._ids)
         request: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
@@ -63,21 +63,21 @@ class Connection:
         return answer["result"]
 
     def _wait(self, deadline: float) -> None:
-        """Let the next operation of the socket end at the deadline."""
+        """Set the time-out of the next socket operation, to end at the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"no answer within {self._timeout:g} seconds")
         self._stream.settimeout(left)
 
     def _receive(self, deadline: float) -> Any:
-        """One JSON document, however it is cut into pieces on its way."""
+        """One JSON document, however many pieces it arrives in."""
         received = bytearray()
         while True:
             self._wait(deadline)
             try:
                 chunk = self._stream.recv(_CHUNK)
             except TimeoutError:
-                continue  # to the sentence that says so
+                continue  # _wait() raises the error
             if not chunk:
                 raise ConnectionError("the connection was closed before the end of the answer")
             received += chunk
@@ -85,7 +85,7 @@ class Connection:
                 raise ValueError("it does not begin as a JSON object")
             if len(received) > _ANSWER_MAX:
                 raise ConnectionError(f"the answer has more than {_ANSWER_MAX} bytes")
-            # What may be whole ends the outermost object; to try at every piece takes long.
+            # Only a piece that ends with "}" can be the last: parsing after each takes long.
             if chunk.rstrip().endswith(b"}"):
                 with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):
                     return json.loads(received)
@@ -95,7 +95,7 @@ class Connection:
 def connected(address: str, timeout: float) -> Iterator[Connection]:
     """A connection to the application at ``address``: a path, or ``host:port``.
 
-    :raises SpdkError: the application cannot be reached; what it calls is named with it
+    :raises SpdkError: the application cannot be reached; errors of calls get its address
     """
     try:
         stream = _connect(address, timeout)

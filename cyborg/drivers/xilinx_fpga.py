@@ -1,32 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Xilinx FPGA cards: a function that manages the card and one for its user, given together."""
+"""Xilinx FPGA cards: a managing function and a user function, given out together."""
 
 from __future__ import annotations
 
 import pathlib
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cyborg.drivers import (
-    base,
-    bitstream_headers,
-    declarative,
-    pci,
-    pci_facts,
-    privileged,
-    vendor_tools,
-)
+from cyborg.drivers import base, fpga_tools, pci, privileged
+from cyborg.drivers.pci import facts
 
-#: The function of a card that its user works with.
+#: The number of a card's user function.
 _USER_FUNCTION = "1"
 _NOTHING_LOADED = re.compile(r"[0-]+")
 
+_XCLBIN_MAGIC = b"xclbin2\0"
+#: Where the program's id is in the header of an xclbin, and the header's size.
+_XCLBIN_UUID = slice(416, 432)
+_XCLBIN_SIZE = 432
 
-class XilinxFpgaDriver(declarative.PciDriver):
+
+class XilinxFpgaDriver(pci.PciDriver):
     """Reports each card as one accelerator with a handle for each of its functions."""
 
-    match = (declarative.Match(vendor="10ee", class_code="1200*"),)
+    match = (pci.Match(vendor="10ee", class_code="1200*"),)
     type = "FPGA"
     resource_class = "FPGA"
     expose = "slot"
@@ -41,7 +40,7 @@ class XilinxFpgaDriver(declarative.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What the managing driver tells; the shell is the card's firmware."""
+        """Facts of the managing driver; the shell is the card's firmware."""
         shells = [
             functions.text(function.address, f"{name}/VBNV")
             for name in functions.names(function.address, "")
@@ -55,38 +54,38 @@ class XilinxFpgaDriver(declarative.PciDriver):
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
-        """The device with how it is programmed, and what its user's driver shows as loaded.
+        """The device with its program mode and the function that the user function shows as loaded.
 
-        A card of which another driver has a function is given as it is, and not programmed.
+        A card is not programmed if another driver has a function of it.
         """
         (deployable,) = device.deployables
-        place = pci.join(device.control_path.cpid_info)
-        if vendor_tools.left_out(deployable.attach_handles, _slot(place, functions)):
+        address = pci.join(device.control_path.cpid_info)
+        if fpga_tools.missing_functions(deployable.attach_handles, _slot(address, functions)):
             return device
-        written = vendor_tools.is_running(self.conf, place)
+        written = fpga_tools.is_running(self.conf, address)
         programmable = replace(
             deployable,
             program_mode=base.DYNAMIC,
-            function=None if written else _loaded(place, functions),
+            function=None if written else _loaded(address, functions),
             function_vendor="XILINX",
         )
         return replace(device, deployables=(programmable,))
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """Without its user's function a card is of no use, though the agent has never seen that."""
-        user = _user(function.address)
-        if user not in functions and pci_facts.has_others(function):
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The user function is missing: the card is of no use, even if it was never there."""
+        user = _user_function(function.address)
+        if user not in functions and facts.has_others(function):
             return f"PCI function {user} is missing from the bus"
         return None
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
-        """Load a bitstream by ``xbmgmt``, whose word counts where sysfs shows nothing."""
-        wanted = bitstream_headers.xclbin(bitstream)
-        vendor_tools.refuse_another(target, wanted)
+        """Load a bitstream with ``xbmgmt``. Its exit status counts if sysfs shows nothing."""
+        wanted = _program_id(bitstream)
+        fpga_tools.check_function(target, wanted)
         address = pci.join(target.control_path.cpid_info)
-        vendor_tools.refuse_running(self.conf, address)
-        vendor_tools.refuse_part(target, _slot(address, pci.scan()))
-        vendor_tools.write(self.conf, privileged.xbmgmt, address, bitstream)
+        fpga_tools.check_not_running(self.conf, address)
+        fpga_tools.check_whole_card(target, _slot(address, pci.scan()))
+        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream)
         shown = _loaded(address, pci.scan())
         if shown is None:
             return base.Programmed(function=wanted, verified_by="exit status of xbmgmt")
@@ -95,21 +94,33 @@ class XilinxFpgaDriver(declarative.PciDriver):
         return base.Programmed(function=shown, verified_by="xclbinuuid in sysfs")
 
 
-def _loaded(place: str, functions: pci.Snapshot) -> str | None:
-    """The program that the card's user function shows; empty where it shows that there is none."""
-    user = _user(place)
+def _program_id(bitstream: pathlib.Path) -> str:
+    """The id in an xclbin's header, as sysfs shows it.
+
+    :raises cyborg.drivers.base.NothingWritten: it is no such bitstream
+    """
+    with bitstream.open("rb") as file:
+        header = file.read(_XCLBIN_SIZE)
+    if not header.startswith(_XCLBIN_MAGIC) or len(header) < _XCLBIN_SIZE:
+        raise base.NothingWritten("This is no bitstream for a Xilinx FPGA (xclbin)")
+    return str(uuid.UUID(bytes=header[_XCLBIN_UUID]))
+
+
+def _loaded(address: str, functions: pci.Snapshot) -> str | None:
+    """The program that the card's user function shows; empty if none is loaded."""
+    user = _user_function(address)
     text = functions.text(user, "xclbinuuid") if user in functions else None
     if not text:
         return None
     return "" if _NOTHING_LOADED.fullmatch(text) else text
 
 
-def _slot(place: str, functions: pci.Snapshot) -> list[str]:
-    """The functions of the card with a function here: one program is for all of them."""
-    slot = place.rpartition(".")[0]
-    return [address for address in functions if address.rpartition(".")[0] == slot]
+def _slot(address: str, functions: pci.Snapshot) -> list[str]:
+    """Addresses of all functions of the card with this one. They run one program."""
+    slot = address.rpartition(".")[0]
+    return [each for each in functions if each.rpartition(".")[0] == slot]
 
 
-def _user(place: str) -> str:
-    """The function for the user of the card with a function here."""
-    return f"{place.rpartition('.')[0]}.{_USER_FUNCTION}"
+def _user_function(address: str) -> str:
+    """The address of the user function of the card with this function."""
+    return f"{address.rpartition('.')[0]}.{_USER_FUNCTION}"

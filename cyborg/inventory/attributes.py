@@ -8,8 +8,7 @@ from collections.abc import Collection
 
 from cyborg import errors
 from cyborg.db import models
-from cyborg.drivers import base
-from cyborg.drivers import facts as driver_facts
+from cyborg.drivers import base, trait_names
 
 _NUMBER_MAX = 2**31 - 1
 
@@ -39,7 +38,7 @@ def untold(present: Collection[models.Attribute], wanted: Collection[str]) -> se
         for each in own
         if each.key != "rc" and not each.key.startswith("trait")
     }
-    traits = driver_facts.traits_of(known)
+    traits = trait_names.of_facts(known)
     return known.keys() | {
         each.key for each in own if each.key.startswith("trait") and each.value in traits
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cyborg import glance
 from cyborg.db import models
-from cyborg.drivers import checks
+from cyborg.drivers import value_checks
 from cyborg.programming import program
 
 
@@ -40,12 +40,12 @@ def misfit(
     """
     for key in (glance.FUNCTION_ID, glance.FUNCTION_NAME):
         try:
-            checks.text(key, image.properties.get(key) or "-", checks.NAME_MAX)
+            value_checks.text(key, image.properties.get(key) or "-", value_checks.NAME_MAX)
         except ValueError:
-            return f"its {key} is no text of at most {checks.NAME_MAX} characters."
+            return f"its {key} is no text of at most {value_checks.NAME_MAX} characters."
     facts = _Facts(device, deployable, attributes)
     try:
-        checks.function_id(image.function_id or "")
+        value_checks.function_id(image.function_id or "")
     except ValueError:
         return (
             f"its {glance.FUNCTION_ID} is no id of a function: use letters, digits, '_', '.' and "

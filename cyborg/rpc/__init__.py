@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the services: the payloads, the clients and the servers.
+"""Messages between the services: payloads, clients and servers.
 
-A message only carries a report or asks for a step. What must not be lost is in the database.
+A message only carries a report or asks for a step. Nothing is lost with a message: the database has
+everything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 import oslo_messaging as messaging
 from oslo_config import cfg
 
 from cyborg import errors, metrics
-from cyborg.rpc import link, servers
+from cyborg.rpc import client, server
 from cyborg.rpc.faults import (
     BadMessage,
     BrokerUnreachable,
@@ -24,9 +27,9 @@ from cyborg.rpc.faults import (
     ReportFailed,
     TooOld,
 )
-from cyborg.rpc.link import VERSION
 from cyborg.rpc.payloads import HostReport, HostStep, ProgramAnswer, ProgramStep
-from cyborg.rpc.servers import AgentEndpoint, ConductorEndpoint, Server
+from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
+from cyborg.rpc.version import VERSION
 
 __all__ = [
     "VERSION",
@@ -59,18 +62,18 @@ __all__ = [
 LOG = logging.getLogger(__name__)
 
 _configuring = threading.Lock()
-_current: link.Link | None = None
+_current: client.Client | None = None
 
 
 def use_memory(conf: cfg.ConfigOpts) -> None:
-    """Let the services of this one process send each other messages in memory."""
+    """Let the services of this process send each other messages in memory."""
     messaging.TransportURL.parse(conf, "fake://")  # registers the option
     conf.set_override("transport_url", "fake://")
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Make this process's transport, as ``[DEFAULT] transport_url`` says. Connects to nothing."""
-    _link(conf)
+    """Create the transport of ``[DEFAULT] transport_url`` without connecting to anything."""
+    _client(conf)
 
 
 def close() -> None:
@@ -83,16 +86,16 @@ def close() -> None:
 
 
 def check() -> None:
-    """Return when the broker has taken a message. Waits as long as that takes.
+    """Return when the broker has taken a message, however long that takes.
 
-    :raises BrokerUnreachable: it does not
+    :raises BrokerUnreachable: it does not take it
     """
     if _current is not None:
         _current.check()
 
 
 def kick() -> None:
-    """Tell a conductor to look for work now. Waits for nothing and never raises."""
+    """Ask a conductor to look for work now. Does not wait, and never raises."""
     if _current is None:
         LOG.debug("There is no transport; the conductor will look for work by itself")
         return
@@ -103,12 +106,12 @@ def kick() -> None:
 
 
 def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
-    """Have a conductor store a host report; return when it has.
+    """Have a conductor store a host report; return when it is stored.
 
     :raises ReportFailed: it is not known to be stored
     """
     try:
-        answer = _link(conf).report(host_report)
+        answer = _client(conf).report(host_report)
     except errors.CyborgError as exc:
         raise ReportFailed(str(exc)) from exc
     if "failed" in answer:
@@ -116,18 +119,21 @@ def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
 
 
 def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
-    """Have the agent of ``host`` carry out a step; return when it is done.
+    """Have the agent of ``host`` run a step; return when it is done.
 
     :raises HostStepFailed: the driver refused
     :raises HostUnreachable: no answer, or none within ``timeout`` seconds
-    :raises BrokerUnreachable: there is nothing to ask over
+    :raises BrokerUnreachable: the message broker cannot be reached
     """
-    with metrics.observed(metrics.HOST_STEP_SECONDS, action=step.action, outcome="done") as seen:
+    with _observed(step.action):
         try:
-            _run_host_step(conf, host, step, timeout)
-        except errors.CyborgError as exc:
-            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
-            raise
+            answer = _client(conf).host_step(host, step, timeout)
+        except BadMessage as exc:
+            raise HostStepFailed(str(exc)) from exc
+        if "failed" in answer:
+            raise HostStepFailed(answer["failed"])
+        if "running" in answer:
+            raise HostStepRunning(answer["running"])
 
 
 def run_program(
@@ -138,14 +144,10 @@ def run_program(
     :raises ProgramFailed: it is not loaded
     :raises HostStepRunning: it is not done within ``timeout`` seconds; asking again joins it
     :raises HostUnreachable: no answer
-    :raises BrokerUnreachable: there is nothing to ask over
+    :raises BrokerUnreachable: the message broker cannot be reached
     """
-    with metrics.observed(metrics.HOST_STEP_SECONDS, action="program", outcome="done") as seen:
-        try:
-            return _run_program(conf, host, step, timeout)
-        except errors.CyborgError as exc:
-            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
-            raise
+    with _observed("program"):
+        return _program(conf, host, step, timeout)
 
 
 _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
@@ -155,24 +157,24 @@ _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
 }
 
 
-def _run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
-    try:
-        answer = _link(conf).host_step(host, step, timeout)
-    except BadMessage as exc:
-        raise HostStepFailed(str(exc)) from exc
-    if "failed" in answer:
-        raise HostStepFailed(answer["failed"])
-    if "running" in answer:
-        raise HostStepRunning(answer["running"])
+@contextlib.contextmanager
+def _observed(action: str) -> Iterator[None]:
+    """Measure a step with its outcome."""
+    with metrics.observed(metrics.HOST_STEP_SECONDS, action=action, outcome="done") as seen:
+        try:
+            yield
+        except errors.CyborgError as exc:
+            seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
+            raise
 
 
-def _run_program(
+def _program(
     conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
 ) -> ProgramAnswer:
     try:
-        answer = _link(conf).program(host, step, timeout)
+        answer = _client(conf).program(host, step, timeout)
         if "failed" in answer:
-            # Without a word on it, whatever ran before cannot be relied on.
+            # If the answer does not say, the hardware must count as written.
             raise ProgramFailed(
                 answer["failed"],
                 written=answer.get("written", True),
@@ -191,27 +193,27 @@ def _run_program(
 
 def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:
     """Return the server of a conductor. Each message goes to one of the conductors."""
-    return _server(conf, link.CONDUCTOR_TOPIC, conf.host, servers.ConductorMethods(endpoint))
+    return _server(conf, client.CONDUCTOR_TOPIC, conf.host, server.ConductorMethods(endpoint))
 
 
 def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
     """Return the server of the agent of ``host``."""
-    return _server(conf, link.AGENT_TOPIC, host, servers.AgentMethods(endpoint))
+    return _server(conf, client.AGENT_TOPIC, host, server.AgentMethods(endpoint))
 
 
 def _server(conf: cfg.ConfigOpts, topic: str, name: str, methods: object) -> Server:
-    target = messaging.Target(exchange=link.EXCHANGE, topic=topic, server=name)
-    return Server(_link(conf).transport, target, methods)
+    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=name)
+    return Server(_client(conf).transport, target, methods)
 
 
-def _link(conf: cfg.ConfigOpts) -> link.Link:
+def _client(conf: cfg.ConfigOpts) -> client.Client:
     global _current  # noqa: PLW0603 - one transport a process
     with _configuring:
         url = messaging.TransportURL.parse(conf)
         if _current is None or _current.url != str(url):
             if _current is not None:
                 _current.close()
-            _current = link.Link(
+            _current = client.Client(
                 url, conductor=conf.upgrade_levels.conductor, agent=conf.upgrade_levels.agent
             )
         return _current

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong between two services."""
+"""Errors of messages between services."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from cyborg import errors
 
 
 class BadMessage(errors.CyborgError):
-    """The other service does not understand the message, or failed over it."""
+    """The other service does not understand the message, or failed to handle it."""
 
 
 class TooOld(BadMessage):
-    """The other service, or the version that messages to it keep to, has no such method."""
+    """The other service, or the version that is pinned for it, has no such method."""
 
 
 class HostUnreachable(errors.ServiceUnavailable):
-    """No agent of the host answered in time. What it was asked may happen all the same."""
+    """No agent of the host answered in time. It may still do what it was asked."""
 
 
 class BrokerUnreachable(HostUnreachable):
-    """The message broker cannot be reached; nothing is known of the host."""
+    """The message broker cannot be reached; nothing is known about the host."""
 
 
 class HostStepRunning(HostUnreachable):
-    """The agent lives, but the step takes longer than the caller waits. Asking again joins it."""
+    """The step takes longer than the caller waits, and goes on. Asking again joins it."""
 
 
 class HostStepFailed(errors.CyborgError):
-    """The driver refused the step; the message is its sentence, in what a log can hold."""
+    """The driver refused the step. The message is the driver's, escaped for logs."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message.encode(errors="backslashreplace").decode())
 
 
 class ProgramFailed(HostStepFailed):
-    """A deployable was not programmed. Unless ``written``, what ran on it before still runs.
+    """A deployable was not programmed. Unless ``written``, its former program still runs.
 
-    ``report_counter`` is as in :class:`cyborg.rpc.ProgramAnswer`, where it is known.
+    ``report_counter`` is as in :class:`cyborg.rpc.ProgramAnswer`, or None if it is not known.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads. They cross as plain data, and a reader ignores what it does not know."""
+"""The payloads of messages. They travel as plain data; a receiver ignores unknown keys."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cyborg.drivers import base
@@ -16,9 +16,9 @@ class HostReport:
     """Everything one host has, as of one discovery pass.
 
     ``started`` is when the agent started, in milliseconds since the epoch, and ``counter`` counts
-    its reports: together they order the reports of a host. ``devices`` maps the drivers that could
-    tell to what they found; ``errors`` maps those that failed to a sentence, and what else is
-    wrong, which may be of a driver that found something all the same.
+    its passes: together they order the reports of a host. ``devices`` has what each driver found,
+    without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
+    found devices.
     """
 
     host: str
@@ -29,7 +29,7 @@ class HostReport:
     devices: Mapping[str, tuple[base.Device, ...]]
 
     def digest(self) -> str:
-        """Equal for reports that say the same, whenever they were made."""
+        """A hash that is equal for reports with the same content, whenever they were made."""
         said = {key: value for key, value in self.to_wire().items() if key in _SAID}
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
@@ -74,10 +74,9 @@ class HostStep:
     """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
 
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
-    ``asked_ms`` is when it was asked for by the database's clock. It tells a message that was
-    held up from what has been asked for since. ``agent_started`` is the start of the agent that it
-    is asked of, as that one's last report said: an agent that started later does not know what has
-    been asked for since.
+    ``asked_ms`` is the time of the request by the database's clock; a message that arrives after a
+    newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
+    report: an agent that started later does not know newer requests.
     """
 
     action: str
@@ -91,7 +90,7 @@ class HostStep:
     agent_started: int
 
     def handle(self) -> base.HeldHandle:
-        """What a driver is given.
+        """The handle for a driver.
 
         :raises TypeError, ValueError: no driver reports such a handle
         """
@@ -110,30 +109,20 @@ class HostStep:
     def from_wire(cls, data: Mapping[str, Any]) -> HostStep:
         """The step of a message. Unknown keys are ignored: the sender may be newer.
 
-        :raises KeyError: the data is no step
+        :raises TypeError: the data is no step
         """
-        return cls(
-            action=data["action"],
-            driver=data["driver"],
-            attach_handle_uuid=data["attach_handle_uuid"],
-            attach_type=data["attach_type"],
-            attach_info=data["attach_info"],
-            cpid_type=data["cpid_type"],
-            cpid_info=data["cpid_info"],
-            asked_ms=data["asked_ms"],
-            agent_started=data["agent_started"],
-        )
+        return cls(**base.known_values(cls, data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStep:
-    """An order to load an image of Glance into a deployable.
+    """A request to load an image of Glance into a deployable.
 
-    ``deployable`` is its name and ``cpid_type`` and ``cpid_info`` are the control path of its
-    device. ``hash_algo`` and ``hash_value`` are what the image must have; ``md5`` stands for
-    Glance's checksum, where the image has nothing better. ``function_id`` is the function that
-    must be loaded in the end, if anybody knows. ``signature`` holds the image's properties of a
-    signature, and is empty where it has none. The rest is as in :class:`HostStep`.
+    ``deployable`` is its name; ``cpid_type`` and ``cpid_info`` are the control path of its device.
+    The image must have ``hash_value`` by ``hash_algo``; ``md5`` means Glance's checksum, for an
+    image with nothing better. ``function_id`` is the function that must be loaded in the end, or
+    None if it is not known. ``signature`` has the image's signature properties, and is empty if it
+    is not signed. The rest is as in :class:`HostStep`.
     """
 
     driver: str
@@ -147,12 +136,12 @@ class ProgramStep:
     hash_algo: str
     hash_value: str
     function_id: str | None
-    signature: Mapping[str, str]
+    signature: Mapping[str, str] = field(default_factory=dict)
     asked_ms: int
     agent_started: int
 
     def target(self) -> base.ProgramTarget:
-        """What a driver is given.
+        """The target for a driver.
 
         :raises TypeError, ValueError: no driver reports such a deployable
         """
@@ -173,35 +162,16 @@ class ProgramStep:
 
         :raises KeyError, TypeError, ValueError: the data is no step
         """
-        return cls(
-            driver=data["driver"],
-            deployable=data["deployable"],
-            deployable_uuid=data["deployable_uuid"],
-            cpid_type=data["cpid_type"],
-            cpid_info=data["cpid_info"],
-            attach_handles=tuple(
-                base.AttachHandle(
-                    attach_type=handle["attach_type"], attach_info=handle["attach_info"]
-                )
-                for handle in data["attach_handles"]
-            ),
-            image_uuid=data["image_uuid"],
-            size=data["size"],
-            hash_algo=data["hash_algo"],
-            hash_value=data["hash_value"],
-            function_id=data["function_id"],
-            signature=data.get("signature", {}),
-            asked_ms=data["asked_ms"],
-            agent_started=data["agent_started"],
-        )
+        handles = base.handles_from_wire(data["attach_handles"])
+        return cls(**{**base.known_values(cls, data), "attach_handles": handles})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramAnswer:
     """A deployable was programmed.
 
-    ``function`` is what the hardware shows as loaded, None where it cannot tell. A report of this
-    agent whose counter is ``report_counter`` or less may show what was there before.
+    ``function`` is what the hardware shows as loaded, or None if it cannot show it. A report of
+    this agent with the counter ``report_counter`` or less may still show the former function.
     """
 
     function: str | None

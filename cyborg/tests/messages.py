@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.rpc import link
+from cyborg.rpc import client
 from cyborg.tests import servers
 from cyborg.tests.ports import free_port
 
@@ -32,7 +32,7 @@ def transport(conf: cfg.ConfigOpts, name: str) -> Iterator[None]:
         conf.set_override("transport_url", servers.url_of("rabbitmq"))
     with pytest.MonkeyPatch.context() as names:
         for topic in ("CONDUCTOR_TOPIC", "AGENT_TOPIC"):
-            names.setattr(link, topic, f"{getattr(link, topic)}-{uuid.uuid4().hex}")
+            names.setattr(client, topic, f"{getattr(client, topic)}-{uuid.uuid4().hex}")
         rpc.close()
         yield
         rpc.close()

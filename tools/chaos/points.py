@@ -30,7 +30,7 @@ from cyborg import work
 from cyborg.api import app
 from cyborg.conductor import service as conductor
 from cyborg.drivers import fake
-from cyborg.rpc import link
+from cyborg.rpc import client as rpc_client
 
 
 def _around(thing: str, *activities: str) -> tuple[str, ...]:
@@ -95,8 +95,8 @@ class Points:
         self._name(work, "finish", "finish")
         self._name(work, "back_off", "back off")
         self._name(work, "renew", "renew")
-        self._name(link.Link, "report", "report")
-        self._name(link.Link, "_cast_kicks", "kick")
+        self._name(rpc_client.Client, "report", "report")
+        self._name(rpc_client.Client, "_cast_kicks", "kick")
         self._name_handlers()
         self._name_messages()
         self._name_requests()

@@ -23,7 +23,7 @@ from parts import Part
 from points import NAMED, Arm
 
 from cyborg import db
-from cyborg.rpc import link
+from cyborg.rpc import client as rpc_client
 
 #: Seconds between two looks at the processes.
 _TICK = 0.02
@@ -293,7 +293,8 @@ class Storm:
         self._count(fault)
 
     def _double(self, fault: Fault) -> None:
-        queues = [link.CONDUCTOR_TOPIC, *(f"{link.AGENT_TOPIC}.{host}" for host in HOSTS)]
+        agents = (f"{rpc_client.AGENT_TOPIC}.{host}" for host in HOSTS)
+        queues = [rpc_client.CONDUCTOR_TOPIC, *agents]
         doubler = doubles.Doubler(self._cloud.broker, queues, random.Random(fault.draw))
         self._doublers.append(doubler)
         doubler.start()

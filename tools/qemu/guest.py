@@ -38,7 +38,7 @@ warnings.simplefilter("ignore")
 from oslo_config import cfg  # noqa: E402
 
 from cyborg import conf as cyborg_conf  # noqa: E402
-from cyborg.agent import hotplug, sriov, survey  # noqa: E402
+from cyborg.agent import discovery_preview, hotplug, sriov  # noqa: E402
 from cyborg.drivers import base, nvme, pci, pci_passthrough, privileged  # noqa: E402
 
 MARK = "cyborg-qemu:"
@@ -103,7 +103,7 @@ def test_the_walk_reads_what_the_kernel_shows() -> None:
 
 def test_the_driver_reports_the_controller() -> None:
     """A whole pass, as the agent and its command make it."""
-    found = survey.make(configuration())
+    found = discovery_preview.make(configuration())
     assert not found.failed, found.findings.errors
     (device,) = found.findings.devices["nvme_driver"]
     (deployable,) = device.deployables
@@ -138,7 +138,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
 def test_virtual_functions_are_made_and_bound_for_guests() -> None:
     """By the operator's rule."""
     wanted = configuration(sriov_spec=rule(4, vf_driver="vfio-pci"))
-    assert sriov.Keeper(wanted).settle() == {}
+    assert sriov.Configurator(wanted).apply() == {}
     pf, functions = controller(), pci.scan()
     assert len(pf.vfs) == 4, pf
     assert [functions[vf].driver for vf in pf.vfs] == ["vfio-pci"] * 4, functions
@@ -152,7 +152,7 @@ def test_virtual_functions_are_made_and_bound_for_guests() -> None:
 def test_virtual_functions_are_offered() -> None:
     """With the physical function's address, and in its place."""
     conf = configuration(enabled_drivers=["pci_driver"])
-    found = survey.make(conf)
+    found = discovery_preview.make(conf)
     assert not found.failed, found.findings.errors
     pf = controller()
     deployables = {
@@ -197,7 +197,7 @@ def test_a_function_that_is_pulled_is_gone_and_comes_back() -> None:
     conf.set_override("device_spec", [json.dumps({"vendor_id": EDU})], group="pci")
 
     def found() -> list[str]:
-        survey_ = survey.make(conf)
+        survey_ = discovery_preview.make(conf)
         assert not survey_.failed, survey_.findings.errors
         return [
             pci.join(handle.attach_info)
@@ -238,7 +238,7 @@ def _run() -> int:
 
 def _files() -> dict[str, Any]:
     """Modules that the tests load, by name, what they read, and where Python looks for them."""
-    survey.make(configuration(enabled_drivers=["pci_driver"]))
+    discovery_preview.make(configuration(enabled_drivers=["pci_driver"]))
     files = {
         name: module.__file__
         for name, module in sys.modules.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every driver promises. A driver's test class inherits these tests."""
+"""The contract of every driver. A driver's test class inherits these tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every driver of PCI devices promises, tried on a simulated host of its vendor's."""
+"""The contract of every driver of PCI devices, on a simulated host with its vendor's cards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SimulatedDriverContract(driver.DriverContract):
     def run(
         self, simulated: Host, text: str, name: str = "host-1", count: int = 1
     ) -> list[tuple[base.Device, ...]]:
-        """The devices of each pass, none of which may fail."""
+        """The devices of each pass. No pass may fail."""
         found = simulated.call(passes.run, [self.entry_point], text, name, count)
         assert [each.errors for each in found] == [{}] * count
         return [each.devices[self.entry_point] for each in found]

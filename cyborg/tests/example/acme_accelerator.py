@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import declarative, pci
+from cyborg.drivers import pci
 
 
-class AcmeDriver(declarative.PciDriver):
+class AcmeDriver(pci.PciDriver):
     """Reports the virtual functions of each card, or the card while it has none."""
 
-    match = (declarative.Match(vendor="acce", class_code="1200*"),)
+    match = (pci.Match(vendor="acce", class_code="1200*"),)
     type = "AICHIP"
     resource_class = "CUSTOM_ACME"
     expose = "vfs"
@@ -34,15 +34,15 @@ class AcmeDriver(declarative.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """What only Acme's kernel driver tells."""
+        """Facts that only Acme's kernel driver shows."""
         card = function.pf or function.address
         return {
             "firmware": functions.text(card, "acme/firmware"),
             "memory_mib": functions.number(card, "acme/memory_mib"),
         }
 
-    def ailment(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """What nobody but this driver can see."""
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The card is too hot, which only this driver can check."""
         if functions.text(function.address, "acme/overheated") == "1":
             return f"Acme card {function.address} is too hot"
         return None

@@ -27,7 +27,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import rpc
-from cyborg.agent import bitstreams
+from cyborg.agent import bitstream_cache
 from cyborg.tests import ports
 from cyborg.tests.unit import test_payloads
 
@@ -43,7 +43,7 @@ def folder(conf, tmp_path):
 
 @pytest.fixture
 def cache(conf, folder):
-    return bitstreams.Cache(conf)
+    return bitstream_cache.Cache(conf)
 
 
 def step_for(image: str, data: bytes, **changes: Any) -> rpc.ProgramStep:
@@ -59,7 +59,7 @@ def step_for(image: str, data: bytes, **changes: Any) -> rpc.ProgramStep:
     return dataclasses.replace(step, **changes)
 
 
-def read(cache: bitstreams.Cache, step: rpc.ProgramStep) -> bytes:
+def read(cache: bitstream_cache.Cache, step: rpc.ProgramStep) -> bytes:
     with cache.fetched(step) as path:
         return path.read_bytes()
 
@@ -83,7 +83,7 @@ def test_an_image_is_fetched_once_and_kept(cache, images, folder):
 
 def test_nothing_but_the_files_is_kept(cache, images):
     read(cache, step_for(images.upload("aes", b"abc"), b"abc"))
-    with pytest.raises(bitstreams.Refused):
+    with pytest.raises(bitstream_cache.Refused):
         read(cache, step_for(images.upload("zip", b"abd"), b"abc"))
 
     assert not cache._fetching
@@ -95,7 +95,7 @@ def test_what_was_kept_serves_the_next_agent_too(cache, images, conf):
     read(cache, step)
     images.clear()
 
-    assert read(bitstreams.Cache(conf), step) == b"abc"
+    assert read(bitstream_cache.Cache(conf), step) == b"abc"
 
 
 def test_what_an_agent_left_half_written_is_removed(cache, images, folder):
@@ -124,7 +124,7 @@ def test_data_that_is_not_what_glance_shows_is_refused_and_not_kept(cache, image
     image = images.upload("aes", b"abc")
     images.spoil(image, spoilt)
 
-    with pytest.raises(bitstreams.Refused):
+    with pytest.raises(bitstream_cache.Refused):
         read(cache, step_for(image, b"abc"))
 
     assert kept(folder) == set()
@@ -134,13 +134,13 @@ def test_an_image_that_is_gone_is_refused(cache, images):
     step = step_for(images.upload("aes", b"abc"), b"abc")
     images.clear()
 
-    with pytest.raises(bitstreams.Refused, match="Glance has no image"):
+    with pytest.raises(bitstream_cache.Refused, match="Glance has no image"):
         read(cache, step)
 
 
 def test_without_glance_nothing_is_fetched(conf, cache):
     step = step_for("2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2", b"abc")
-    with pytest.raises(bitstreams.Refused, match="There is no Glance"):
+    with pytest.raises(bitstream_cache.Refused, match="There is no Glance"):
         read(cache, step)
 
 
@@ -150,7 +150,7 @@ def test_a_glance_that_is_down_may_be_asked_later(conf, cache, images, folder, r
     step = step_for(images.upload("aes", b"abc"), b"abc")
     conf.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
 
-    with pytest.raises(bitstreams.NotNow, match="cannot be fetched now"):
+    with pytest.raises(bitstream_cache.NotNow, match="cannot be fetched now"):
         read(cache, step)
 
     assert kept(folder) == set()
@@ -168,7 +168,7 @@ def test_a_glance_that_is_down_may_be_asked_later(conf, cache, images, folder, r
 )
 @pytest.mark.usefixtures("images")
 def test_what_can_be_no_bitstream_is_refused_before_it_is_asked_for(cache, folder, changes):
-    with pytest.raises(bitstreams.Refused):
+    with pytest.raises(bitstream_cache.Refused):
         read(cache, step_for("2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2", b"abc", **changes))
 
     assert not folder.exists() or kept(folder) == set()
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(conf, cache, images, tmp_
     (tmp_path / "file").touch()
     conf.set_override("cache_path", str(tmp_path / "file"), group="programming")
 
-    with pytest.raises(bitstreams.Refused, match="cannot be kept"):
+    with pytest.raises(bitstream_cache.Refused, match="cannot be kept"):
         read(cache, step_for(images.upload("aes", b"abc"), b"abc"))
 
 
@@ -189,7 +189,7 @@ def test_an_md5_checksum_counts_only_where_the_operator_says_so(conf, cache, ima
     step = step_for(images.upload("aes", b"abc"), b"abc", hash_algo="md5", hash_value=md5)
 
     if secure:
-        with pytest.raises(bitstreams.Refused, match="require_secure_hash"):
+        with pytest.raises(bitstream_cache.Refused, match="require_secure_hash"):
             read(cache, step)
     else:
         assert read(cache, step) == b"abc"
@@ -341,7 +341,7 @@ def test_what_was_signed_otherwise_is_refused_each_time(cache, images, keys):
     step = step_for(images.upload("aes", b"abc"), b"abc", signature=Signer(keys).sign(b"abd"))
 
     for _ in range(2):
-        with pytest.raises(bitstreams.Refused, match="the data is not what was signed"):
+        with pytest.raises(bitstream_cache.Refused, match="the data is not what was signed"):
             read(cache, step)
 
 
@@ -359,7 +359,7 @@ def test_a_signature_that_says_nothing_is_refused(cache, images, keys, change):
     signature = Signer(keys).sign(b"abc") | change
     step = step_for(images.upload("aes", b"abc"), b"abc", signature=signature)
 
-    with pytest.raises(bitstreams.Refused, match="signature of image"):
+    with pytest.raises(bitstream_cache.Refused, match="signature of image"):
         read(cache, step)
 
 
@@ -367,14 +367,14 @@ def test_a_key_that_is_too_small_for_its_hash_is_no_good(cache, images, keys):
     small = rsa.RSAPublicNumbers(65537, 2**511 + 1).public_key()
     signature = Signer(keys, public=small).sign(b"abc") | {"img_signature_hash_method": "SHA-512"}
 
-    with pytest.raises(bitstreams.Refused, match="Digest too large"):
+    with pytest.raises(bitstream_cache.Refused, match="Digest too large"):
         read(cache, step_for(images.upload("aes", b"abc"), b"abc", signature=signature))
 
 
 def test_a_key_manager_that_is_away_says_nothing_of_a_signature(cache, images, keys, silent_vault):
     step = step_for(images.upload("aes", b"abc"), b"abc", signature=Signer(keys).sign(b"abc"))
 
-    with silent_vault, pytest.raises(bitstreams.NotNow, match="cannot be verified now"):
+    with silent_vault, pytest.raises(bitstream_cache.NotNow, match="cannot be verified now"):
         read(cache, step)
 
     assert read(cache, step) == b"abc"
@@ -383,7 +383,7 @@ def test_a_key_manager_that_is_away_says_nothing_of_a_signature(cache, images, k
 def test_what_is_not_signed_is_refused_where_it_must_be(conf, cache, images):
     conf.set_override("require_signature", True, group="programming")
 
-    with pytest.raises(bitstreams.Refused, match="is not signed"):
+    with pytest.raises(bitstream_cache.Refused, match="is not signed"):
         read(cache, step_for(images.upload("aes", b"abc"), b"abc"))
 
 
@@ -395,5 +395,5 @@ def test_only_those_whom_the_operator_trusts_may_sign(conf, cache, images, keys)
     other = step_for(image, b"abc", signature=Signer(keys).sign(b"abc"))
 
     assert read(cache, trusted) == b"abc"
-    with pytest.raises(bitstreams.Refused, match="signature of image"):
+    with pytest.raises(bitstream_cache.Refused, match="signature of image"):
         read(cache, other)

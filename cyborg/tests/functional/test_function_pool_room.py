@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg import context, db, work
 from cyborg.db import models
-from cyborg.drivers import checks
+from cyborg.drivers import value_checks
 from cyborg.function_pools import planner, pools
 from cyborg.programming import operations
 from cyborg.tests import hosts
@@ -230,7 +230,7 @@ def test_a_card_is_in_use_though_its_deployable_has_another_name_now(cloud: Fpga
 def test_a_pool_has_a_function_that_a_card_can_run(cloud: Fpgas) -> None:
     body: dict[str, object] = {"name": "p", "free": 1, "max_devices": 1}
     longest = "a" * 128
-    checks.function_id(longest)
+    value_checks.function_id(longest)
     uuid = cloud.pool(function_id=longest)
     for function in ("\N{LATIN SMALL LETTER SHARP S}" * 128, "a b", longest + "b", "--", " "):
         for method, path in (

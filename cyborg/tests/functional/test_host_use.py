@@ -9,7 +9,8 @@ import struct
 
 import pytest
 
-from cyborg.drivers import host_use, pci
+from cyborg.drivers import pci
+from cyborg.drivers.pci import host_use
 
 
 def used() -> dict[str, str]:

@@ -12,7 +12,7 @@ from castellan import key_manager
 from castellan.key_manager import vault_key_manager
 from oslo_config import cfg
 
-from cyborg.agent import signatures
+from cyborg.agent import image_signatures
 from cyborg.tests import ports
 
 SIGNATURE = {
@@ -80,30 +80,30 @@ def test_a_vault_that_is_sealed_or_broken_says_nothing_now(vault, signed, status
     """Vault itself answers 503 while it is sealed; 502 is of a proxy before one that is down."""
     with answering(status) as url:
         vault(url)
-        with pytest.raises(signatures.NoKeyManager):
-            signatures.verify(signed, SIGNATURE, ())
+        with pytest.raises(image_signatures.NoKeyManager):
+            image_signatures.verify(signed, SIGNATURE, ())
 
 
 def test_who_is_trusted_is_not_known_while_no_certificate_can_be_had(vault, signed):
     with answering(404, trusted=503) as url:
         vault(url)
-        with pytest.raises(signatures.NoKeyManager):
-            signatures.verify(signed, SIGNATURE, ["gone", "trusted"])
+        with pytest.raises(image_signatures.NoKeyManager):
+            image_signatures.verify(signed, SIGNATURE, ["gone", "trusted"])
 
 
 def test_a_vault_that_is_down_says_nothing_now(vault, signed):
     vault(f"http://127.0.0.1:{ports.free_port()}")
 
-    with pytest.raises(signatures.NoKeyManager):
-        signatures.verify(signed, SIGNATURE, ())
+    with pytest.raises(image_signatures.NoKeyManager):
+        image_signatures.verify(signed, SIGNATURE, ())
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_vault_that_refuses_would_refuse_again(vault, signed, status):
     with answering(status) as url:
         vault(url)
-        with pytest.raises(signatures.BadSignature):
-            signatures.verify(signed, SIGNATURE, ())
+        with pytest.raises(image_signatures.BadSignature):
+            image_signatures.verify(signed, SIGNATURE, ())
 
 
 def test_certificates_that_are_not_there_are_a_fault_of_the_host(vault, signed, tmp_path):
@@ -114,5 +114,5 @@ def test_certificates_that_are_not_there_are_a_fault_of_the_host(vault, signed, 
         ssl_ca_crt_file=str(tmp_path / "absent"),
     )
 
-    with pytest.raises(signatures.BadSignature, match="certificate"):
-        signatures.verify(signed, SIGNATURE, ())
+    with pytest.raises(image_signatures.BadSignature, match="certificate"):
+        image_signatures.verify(signed, SIGNATURE, ())

@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import context, rpc
-from cyborg.agent import discovery, endpoint, passes
+from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import release, service
 from cyborg.db import models
 from cyborg.drivers import privileged, registry
@@ -57,8 +57,8 @@ def discover() -> discovery.Findings:
 
 def step(wire: dict[str, Any]) -> str:
     try:
-        counter = passes.Counter(lambda: None)
-        endpoint.Endpoint(configured(), drivers(), 0, counter).host_step({}, wire, PATIENCE)
+        counter = pass_counter.PassCounter(lambda: None)
+        host_steps.Endpoint(configured(), drivers(), 0, counter).host_step({}, wire, PATIENCE)
     except rpc.HostStepFailed as exc:
         return str(exc)
     return ""

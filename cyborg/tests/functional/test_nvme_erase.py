@@ -37,7 +37,7 @@ def erase(address: str, keys: str = "") -> str:
 
 def abilities(address: str) -> list[int]:
     privileged.erasing.set_client_mode(False)
-    return privileged.nvme_sanitize_ways(address)
+    return privileged.nvme_sanitize_methods(address)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from oslo_context import context as oslo_context
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.drivers import facts
+from cyborg.drivers import trait_names
 from cyborg.inventory import admin, query
 from cyborg.inventory.changes import provider_uuid
 from cyborg.placement import sync
@@ -58,8 +58,8 @@ def test_placement_takes_every_trait_that_is_made_of_facts(
         "firmware": "_",
         "memory_mib": 40536,
     }
-    names = {facts.trait(name) for name in ("HW_NIC_SRIOV", "HW_NIC_TELEPATHY", "4711")}
-    traits = {*facts.traits_of({**told, "numa_node": 0}), *names}
+    names = {trait_names.legal(name) for name in ("HW_NIC_SRIOV", "HW_NIC_TELEPATHY", "4711")}
+    traits = {*trait_names.of_facts({**told, "numa_node": 0}), *names}
     hosts.apply(hosts.card("a", traits=tuple(traits), attributes=told))
     placement.sync()
     (found,) = placement.below(hosts.ROOT).values()

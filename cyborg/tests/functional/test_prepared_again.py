@@ -10,7 +10,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import context, rpc, work
-from cyborg.agent import endpoint, passes
+from cyborg.agent import host_steps, pass_counter
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base, fake
@@ -33,7 +33,7 @@ class Agent:
         self._conf = conf
         self._drivers: dict[str, base.Driver] = {}
         self.reboot()
-        steps = endpoint.Endpoint(conf, self._drivers, 0, passes.Counter(lambda: None))
+        steps = host_steps.Endpoint(conf, self._drivers, 0, pass_counter.PassCounter(lambda: None))
         self._server = rpc.agent_server(conf, "host-1", steps)
         self._server.start()
         assert self._server.wait_started(PATIENCE)

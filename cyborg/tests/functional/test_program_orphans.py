@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cyborg import rpc
-from cyborg.agent import endpoint
-from cyborg.agent import passes as agent_passes
+from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import pci, privileged, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.functional.test_program_tools import (
@@ -41,8 +40,8 @@ def ask(driver: str, state: str, address: str) -> str:
     privileged._FPGACONF = privileged._XBMGMT = str(pathlib.Path(state, "tool"))
     conf = passes.configured(settings(state), [driver], "host-1")
     (bitstream,) = pathlib.Path(state, "bitstreams").iterdir()
-    agent = endpoint.Endpoint(
-        conf, registry.load(conf).drivers, 5, agent_passes.Counter(lambda: None)
+    agent = host_steps.Endpoint(
+        conf, registry.load(conf).drivers, 5, pass_counter.PassCounter(lambda: None)
     )
     step = rpc.ProgramStep(
         driver=driver,

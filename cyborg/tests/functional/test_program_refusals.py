@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cyborg.drivers import card_locks
+from cyborg.drivers import tool_process
 from cyborg.tests.functional.test_program_tools import (
     AFU,
     XCLBIN,
@@ -49,7 +49,7 @@ def test_with_a_tool_that_is_a_script_all_ends_that_it_has_started(intel, progra
 
     done = program(intel, "intel", "pac-a10", gbs(), f"({child}) & wait", timeout=5)
 
-    is_held = card_locks.is_held(lock_of(tmp_path, intel.card("pac-a10")))
+    is_held = tool_process.is_locked(lock_of(tmp_path, intel.card("pac-a10")))
     hold.unlink()
     assert done.startswith("TimeoutError")
     assert not is_held
@@ -71,7 +71,7 @@ def test_what_a_tool_leaves_behind_still_writes_the_card(intel, program, tmp_pat
         hold.unlink()
 
     lock, deadline = lock_of(tmp_path, intel.card("pac-a10")), time.monotonic() + 60
-    while card_locks.is_held(lock):
+    while tool_process.is_locked(lock):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert program(intel, "intel", "pac-a10", gbs()) == f"{AFU} by afu_id in sysfs"

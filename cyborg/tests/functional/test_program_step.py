@@ -15,7 +15,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.agent import endpoint, passes
+from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import base, fake
 from cyborg.tests import messages
 from cyborg.tests.contract import driver as contract
@@ -44,12 +44,12 @@ class Host:
         conf.set_override("handles_per_device", 4, group="fake_driver")
         conf.set_override("host_step_control", str(folder / "control"), group="fake_driver")
         self.looks: list[int] = []
-        self._counter = passes.Counter(lambda: self.looks.append(self._counter.value))
+        self._counter = pass_counter.PassCounter(lambda: self.looks.append(self._counter.value))
         self._driver = fake.FakeDriver(conf)
         self._images = images
         self._control = folder / "control"
         self._began = 0
-        self.endpoint = endpoint.Endpoint(
+        self.endpoint = host_steps.Endpoint(
             conf, {"fake_driver": self._driver, "plain": Plain()}, 5, self._counter
         )
         self.begin_pass = self._counter.begin

@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import errors, rpc
-from cyborg.rpc import link
+from cyborg.rpc import client as rpc_client
 from cyborg.tests import messages, servers
 from cyborg.tests.unit import test_payloads
 
@@ -103,7 +103,7 @@ def running(request):
             rpc.conductor_server(conf, services.conductor),
             rpc.agent_server(conf, "host-1", services.agent),
             rpc.agent_server(conf, "host-2", services.other_agent),
-            rpc._server(conf, link.AGENT_TOPIC, "older", OlderAgent()),
+            rpc._server(conf, rpc_client.AGENT_TOPIC, "older", OlderAgent()),
         ]
         for server in receiving:
             server.start()
@@ -137,7 +137,7 @@ def refusing_port():
 @pytest.fixture(params=["silent_port", "refusing_port"])
 def dead_broker(request, conf, monkeypatch):
     """``conf`` names a broker that does not work."""
-    monkeypatch.setattr(link, "CONNECT_WAIT", 0.5)
+    monkeypatch.setattr(rpc_client, "CONNECT_WAIT", 0.5)
     port = request.getfixturevalue(request.param)
     rpc.use_memory(conf)
     conf.set_override("transport_url", f"rabbit://user:secret@127.0.0.1:{port}/")
@@ -250,7 +250,7 @@ def test_while_messages_keep_to_an_older_version_nothing_is_programmed(conf):
 
 
 def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
-    monkeypatch.setattr(link, "SILENCE", 1)
+    monkeypatch.setattr(rpc_client, "SILENCE", 1)
 
     with pytest.raises(rpc.HostUnreachable) as caught:
         rpc.run_host_step(services.conf, "nowhere", test_payloads.step(), 0)
@@ -260,7 +260,7 @@ def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
 
 def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monkeypatch):
     # The signs of life come twice as often, and may be late.
-    monkeypatch.setattr(link, "SILENCE", 6)
+    monkeypatch.setattr(rpc_client, "SILENCE", 6)
     services.agent.gate.clear()
     threading.Timer(8, services.agent.gate.set).start()
 
@@ -271,9 +271,9 @@ def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monk
 
 def test_a_newer_caller_is_refused_with_its_version(services):
     target = messaging.Target(
-        exchange=link.EXCHANGE, topic=link.AGENT_TOPIC, server="host-1", version="2.9"
+        exchange=rpc_client.EXCHANGE, topic=rpc_client.AGENT_TOPIC, server="host-1", version="2.9"
     )
-    newer = messaging.get_rpc_client(rpc._link(services.conf).transport, target, timeout=PATIENCE)
+    newer = messaging.get_rpc_client(rpc._client(services.conf).transport, target, timeout=PATIENCE)
 
     with pytest.raises((messaging.RemoteError, messaging.UnsupportedVersion), match=r"2\.9"):
         newer.call({}, "host_step", step=test_payloads.step().to_wire(), wait=1)
@@ -331,7 +331,7 @@ def test_a_server_starts_and_stops_though_the_broker_is_dead(conf):
 
 @pytest.mark.services
 def test_services_find_each_other_whenever_the_broker_comes_and_comes_back(conf, monkeypatch):
-    monkeypatch.setattr(link, "CONNECT_WAIT", 0.5)
+    monkeypatch.setattr(rpc_client, "CONNECT_WAIT", 0.5)
     agent, wire = Agent(), messages.Wire(servers.url_of("rabbitmq"))
 
     def step_ends(failure: type[Exception] | None) -> None:

@@ -24,8 +24,8 @@ NVME, NIC = "nvme-pm1733", "e810"
 
 def settle(*rules: dict[str, Any], times: int = 1) -> dict[str, str]:
     """Have one keeper settle the host so many times; what the last time said."""
-    keeper = sriov.Keeper(configuration(*rules))
-    return [keeper.settle() for _ in range(times)][-1]
+    keeper = sriov.Configurator(configuration(*rules))
+    return [keeper.apply() for _ in range(times)][-1]
 
 
 def preview(*rules: dict[str, Any]) -> list[str]:
@@ -194,11 +194,11 @@ def test_the_agents_first_report_has_the_functions_already(host, tmp_path):
 def test_a_wrong_rule_is_reported_and_keeps_nobody_from_reporting(conf, text, sentence):
     conf.set_override("sriov_spec", [text], group="agent")
 
-    said = sriov.Keeper(conf).settle()
+    said = sriov.Configurator(conf).apply()
 
     assert sentence in said[sriov.NAME]
     assert "[agent] sriov_spec" in said[sriov.NAME]
 
 
 def test_without_rules_nothing_is_read(conf):
-    assert sriov.Keeper(conf).settle() == {}
+    assert sriov.Configurator(conf).apply() == {}

@@ -16,7 +16,7 @@ from cyborg import context
 from cyborg.api import app
 from cyborg.arqs import release
 from cyborg.db import models
-from cyborg.drivers import facts
+from cyborg.drivers import trait_names
 from cyborg.tests import boots, engine, hosts
 
 Call = Callable[..., Any]
@@ -178,7 +178,7 @@ def test_what_is_no_health_is_refused(call: Call) -> None:
 def test_what_cannot_be_read_while_a_guest_has_the_device_is_still_known(
     call: Call, ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
-    made = facts.traits_of(FACTS)
+    made = trait_names.of_facts(FACTS)
     _report(traits=(*TRAITS, *made, "CUSTOM_OF_THE_OPERATOR"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from cyborg.drivers import device_spec, pci
+from cyborg.drivers import pci
+from cyborg.drivers.pci import device_spec
 
 
 def function(address: str, **facts) -> pci.Function:

@@ -159,7 +159,7 @@ class Claimer(Driver):
 
 
 class Complainer(Driver):
-    def complaints(self) -> list[str]:
+    def problems(self) -> list[str]:
         return ["it has no driver", "it is too old"]
 
 
@@ -171,7 +171,7 @@ def test_what_a_driver_complains_of_is_told_beside_what_it_found():
 
 
 class Mumbler(Driver):
-    def complaints(self) -> list[object]:
+    def problems(self) -> list[object]:
         return [RuntimeError("it is too old"), 7]
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg import glance
 from cyborg.db import models
-from cyborg.drivers import checks
+from cyborg.drivers import value_checks
 from cyborg.programming import image_match, program
 
 #: In capitals it has twice as many characters.
@@ -51,6 +51,6 @@ def test_what_is_no_id_of_a_function_is_refused(function: str) -> None:
 )
 def test_an_id_of_a_function_fits_and_can_be_recorded(function: str) -> None:
     assert misfit(function) is None
-    checks.function_id(function)
+    value_checks.function_id(function)
     column = cast(sa.String, models.Deployable.__table__.c.function_plain.type)
     assert len(program.plain(function)) <= (column.length or 0)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cyborg.drivers import nvme
-from cyborg.drivers.nvme_admin import Sanitize, State, state_of, ways_of
+from cyborg.drivers.nvme_admin import Sanitize, State, sanitize_methods, state_of
 
 BLOCK, CRYPTO = Sanitize.BLOCK, Sanitize.CRYPTO
 
@@ -29,7 +29,7 @@ def identity(capabilities: int) -> bytes:
     ],
 )
 def test_what_a_controller_can(capabilities: int, ways: set[Sanitize]) -> None:
-    assert ways_of(identity(capabilities)) == ways
+    assert sanitize_methods(identity(capabilities)) == ways
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_became_of_an_erasure(status: int, state: State) -> None:
 def test_the_way_that_is_taken(
     action: str, strategy: str, able: set[Sanitize], way: Sanitize | None
 ) -> None:
-    assert nvme._way(action, strategy, able) == way
+    assert nvme._method(action, strategy, able) == way
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_way_that_it_has_not_is_never_replaced(
     action: str, strategy: str, able: set[Sanitize]
 ) -> None:
     with pytest.raises(RuntimeError, match=f"no {action} erasure with strategy {strategy}"):
-        nvme._way(action, strategy, able)
+        nvme._method(action, strategy, able)
 
 
 def test_a_wrong_way_is_told(conf) -> None:

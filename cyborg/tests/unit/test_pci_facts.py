@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from cyborg.drivers import pci, pci_facts, pci_ids
+from cyborg.drivers import pci
+from cyborg.drivers.pci import facts, product_names
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -105,7 +106,7 @@ def test_mediated_types():
         }
     )
 
-    (found,) = pci_facts.mdev_types(CARD, contract.snapshot([CARD], files))
+    (found,) = facts.mdev_types(CARD, contract.snapshot([CARD], files))
 
     assert (found.id, found.name, found.total) == ("nvidia-222", "GRID T4-1B", 16)
     assert found.created == ("uuid-1", "uuid-2")
@@ -115,7 +116,7 @@ def test_a_type_of_which_the_number_cannot_be_read_is_an_error_not_none():
     files = contract.Files({A: {"mdev_supported_types/nvidia-222/name": "GRID T4-1B"}})
 
     with pytest.raises(OSError, match="available_instances"):
-        pci_facts.mdev_types(CARD, contract.snapshot([CARD], files))
+        facts.mdev_types(CARD, contract.snapshot([CARD], files))
 
 
 IDS = """\
@@ -137,7 +138,7 @@ IDS = """\
 def ids(tmp_path, monkeypatch):
     path = tmp_path / "pci.ids"
     path.write_text(IDS)
-    monkeypatch.setattr(pci_ids, "PATHS", (tmp_path / "absent", path))
+    monkeypatch.setattr(product_names, "PATHS", (tmp_path / "absent", path))
     return path
 
 
@@ -153,18 +154,18 @@ def ids(tmp_path, monkeypatch):
     ],
 )
 def test_names_of_products(ids, vendor, device, name):
-    assert pci_ids.product(vendor, device) == name
+    assert product_names.find(vendor, device) == name
 
 
 def test_a_new_edition_is_read(ids):
-    assert pci_ids.product("10de", "2901") is None
+    assert product_names.find("10de", "2901") is None
     ids.write_text(f"{IDS}10de  NVIDIA\n".replace("\t2335", "\t2901  GB100 [B200]\n\t2335"))
     os.utime(ids, ns=(1, 1))
 
-    assert pci_ids.product("10de", "2901") == "B200"
+    assert product_names.find("10de", "2901") == "B200"
 
 
 def test_a_system_without_names_is_well(monkeypatch):
-    monkeypatch.setattr(pci_ids, "PATHS", ())
+    monkeypatch.setattr(product_names, "PATHS", ())
 
-    assert pci_ids.product("10de", "1eb8") is None
+    assert product_names.find("10de", "1eb8") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.drivers import base, declarative
+from cyborg.drivers import base, declarative, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -19,15 +19,15 @@ LINK = {
 ERRORS = "Undefined 0\nDLP {0}\nTOTAL_ERR_{1} {0}\n"
 
 
-class Cards(declarative.PciDriver):
-    match = (declarative.Match(vendor="10de", class_code="03*"),)
+class Cards(pci.PciDriver):
+    match = (pci.Match(vendor="10de", class_code="03*"),)
     type = "GPU"
     resource_class = "PGPU"
     expose = "vfs"
     group = "gpu_devices"
 
 
-class Slots(declarative.PciDriver):
+class Slots(pci.PciDriver):
     match = Cards.match
     type = "GPU"
     resource_class = "PGPU"
@@ -35,7 +35,7 @@ class Slots(declarative.PciDriver):
     group = "gpu_devices"
 
 
-def health(driver: declarative.PciDriver, functions, files=None) -> list[str | None]:
+def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
     host = contract.host_with(functions, {CARD.address: files or {}})
     return [driver.health(device, host) for device in driver.discover(host)]
 
@@ -157,7 +157,7 @@ def test_a_card_that_loses_a_function_ails_until_it_is_back(conf):
 
 def test_a_driver_adds_what_only_it_can_tell(conf):
     class Sensitive(Cards):
-        def ailment(self, function, functions):
+        def why_unhealthy(self, function, functions):
             return "too warm" if functions.text(function.address, "temperature") else None
 
     assert health(Sensitive(conf), [CARD], {"temperature": "99"}) == ["too warm"]
@@ -177,3 +177,16 @@ def test_a_function_that_vanishes_meanwhile_is_missing(conf):
 def test_the_layer_can_tell(conf):
     assert isinstance(Cards(conf), base.HealthReporting)
     assert isinstance(Cards(conf), base.Claiming)
+
+
+def test_a_driver_from_elsewhere_keeps_its_earlier_hook(conf):
+    class Earlier(declarative.PciDriver):
+        match = (declarative.Match(vendor="10de"),)
+        type = "GPU"
+        resource_class = "PGPU"
+        group = "gpu_devices"
+
+        def ailment(self, function, functions):
+            return "too warm" if functions.text(function.address, "temperature") else None
+
+    assert health(Earlier(conf), [CARD], {"temperature": "99"}) == ["too warm"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams on the host: fetched from Glance, verified at each use, and kept within bounds."""
+"""Bitstreams on the host: fetched from Glance, verified at each use, in a cache of limited size."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients, errors, glance, rpc
-from cyborg.agent import signatures
+from cyborg.agent import image_signatures
 
 LOG = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 _PART = ".part"
-#: Seconds after which nobody is still writing a file.
+#: Seconds after which a partly written file counts as abandoned.
 _STALE = 3600
-#: Broken, but Glance may have nothing better for an old image.
+#: Broken hash algorithms, but Glance may have nothing better for an old image.
 _WEAK = frozenset({"md5", "sha1"})
-#: What Glance and Keystone are like while they, or what is before them, are down.
-_LATER = (
+#: Errors of Glance and Keystone that end when they, or a proxy before them, are up again.
+_TEMPORARY = (
     ka_exc.ConnectionError,
     ka_exc.BadGateway,
     ka_exc.GatewayTimeout,
     ka_exc.ServiceUnavailable,
 )
-#: Those of one length.
+#: Hash algorithms with a fixed length.
 _ALGORITHMS = {name for name in hashlib.algorithms_guaranteed if not name.startswith("shake")}
 
 
 class Refused(errors.CyborgError):
-    """There is no such bitstream, or it is not what it should be."""
+    """There is no such bitstream, or it is not the expected one."""
 
 
 class NotNow(errors.ServiceUnavailable):
-    """Glance, Keystone or the key manager cannot be reached; asking again later may help."""
+    """Glance, Keystone or the key manager cannot be reached; a later request may succeed."""
 
 
 def _sweep(folder: pathlib.Path) -> None:
-    """Remove what an agent left that ended while it was fetching, and what nobody else fetches."""
+    """Remove partly written files of an agent that ended, but not those being written now."""
     for path in folder.glob(f"*{_PART}"):
         if path.stat().st_mtime < time.time() - _STALE:
             path.unlink(missing_ok=True)
@@ -69,15 +69,15 @@ class Cache:
 
     @contextlib.contextmanager
     def fetched(self, step: rpc.ProgramStep) -> Iterator[pathlib.Path]:
-        """A file with the image of the step, verified. It stays for as long as the block runs.
+        """A file with the verified image of the step. It stays as long as the block runs.
 
-        :raises Refused: there is none, it is too large, or its hash or signature is wrong
+        :raises Refused: there is no image, it is too large, or its hash or signature is wrong
         :raises NotNow: it cannot be fetched at the moment
         """
         self._check(step)
         path = self._folder() / _name_of(step)
         with self._used(path):
-            # Two deployables may be given the same image at once.
+            # Two deployables may need the same image at once.
             with self._lock:
                 fetching = self._fetching[path.name]
             with fetching:
@@ -85,7 +85,7 @@ class Cache:
             yield path
 
     def _check(self, step: rpc.ProgramStep) -> None:
-        """Refuse what need not be fetched for that."""
+        """Refuse an image by its properties, before it is fetched."""
         most = self._options.max_bitstream_mib
         if step.size > most * _MIB:
             raise Refused(
@@ -135,7 +135,7 @@ class Cache:
             try:
                 self._make_room(path.parent, 0)
             except OSError as exc:
-                # What was programmed is programmed.
+                # The deployable is programmed all the same.
                 LOG.warning("Bitstreams cannot be removed: %s", exc)
 
     def _provide(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
@@ -146,18 +146,18 @@ class Cache:
             if not path.exists():
                 self._make_room(path.parent, step.size)
                 self._fetch(step, path)
-            # The kernel's own clock for files ticks a few milliseconds apart.
+            # The kernel's clock for files ticks only every few milliseconds.
             now = time.time_ns()
             os.utime(path, ns=(now, now))
             if step.signature:
-                signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
+                image_signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
         except OSError as exc:
             raise Refused(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
-        except signatures.NoKeyManager as exc:
+        except image_signatures.NoKeyManager as exc:
             raise NotNow(
                 f"The signature of image {step.image_uuid} cannot be verified now: {exc}"
             ) from exc
-        except signatures.BadSignature as exc:
+        except image_signatures.BadSignature as exc:
             raise Refused(f"The signature of image {step.image_uuid} is not good: {exc}") from exc
 
     def _fetch(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
@@ -167,7 +167,7 @@ class Cache:
         for attempt in range(1, attempts + 1):
             try:
                 self._fetch_once(step, path)
-            except _LATER as exc:
+            except _TEMPORARY as exc:
                 raise NotNow(f"Image {step.image_uuid} cannot be fetched now: {exc}") from exc
             except (glance.Incomplete, glance.NoImage, ka_exc.ClientException) as exc:
                 if attempt == attempts or not isinstance(exc, glance.Incomplete):
@@ -203,7 +203,7 @@ class Cache:
             )
 
     def _make_room(self, folder: pathlib.Path, size: int) -> None:
-        """Remove what was used longest ago, and is not in use, until ``size`` more has room."""
+        """Remove unused files, the oldest use first, until ``size`` more bytes have room."""
         most = self._options.cache_size_mib * _MIB - size
         with self._lock:
             kept = []
@@ -221,7 +221,7 @@ class Cache:
 
 
 def _name_of(step: rpc.ProgramStep) -> str:
-    """The name of the file; another one where the image's data should be other data."""
+    """The name of the file, which changes with the expected data of the image."""
     try:
         image = uuid.UUID(step.image_uuid)
         bytes.fromhex(step.hash_value)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendors' tools that write a card: one at a time, whichever agent has started it.
+"""Programming FPGA cards with vendors' tools: one tool a card at a time.
 
-A tool goes on when its agent dies, and the next agent leaves the card alone until it has ended.
+A tool goes on if its agent dies, and the next agent leaves the card alone until the tool has ended.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_locks, checks, pci
+from cyborg.drivers import base, pci, tool_process, value_checks
 
 
 def is_running(conf: cfg.ConfigOpts, address: str) -> bool:
-    """Whether a tool writes the card, so that nothing which it shows is certain."""
-    return card_locks.is_held(_lock(conf, address))
+    """Whether a tool writes the card; nothing that the card shows is certain then."""
+    return tool_process.is_locked(_lock(conf, address))
 
 
-def refuse_running(conf: cfg.ConfigOpts, address: str) -> None:
-    """Return where no tool writes the card.
+def check_not_running(conf: cfg.ConfigOpts, address: str) -> None:
+    """Check that no tool writes the card.
 
     :raises BeingWritten: one does
     """
@@ -34,11 +34,11 @@ def write(
     address: str,
     bitstream: pathlib.Path,
 ) -> None:
-    """Have the tool, a function of :mod:`cyborg.drivers.privileged`, load a bitstream.
+    """Load a bitstream with the tool, a function of :mod:`cyborg.drivers.privileged`.
 
-    :raises NothingWritten: there is no such tool, or no place for the lock
-    :raises BeingWritten: another one writes the card, or something that the tool has left behind
-    :raises OSError: it has failed, and nothing of it runs any more
+    :raises NothingWritten: there is no such tool, or the lock cannot be created
+    :raises BeingWritten: another tool writes the card, or this one left a process that does
+    :raises OSError: the tool failed, and none of its processes is left
     """
     lock = _lock(conf, address)
     try:
@@ -56,31 +56,31 @@ def write(
         if is_running(conf, address):
             raise _being_written(conf, address, exc) from exc
         raise
-    refuse_running(conf, address)
+    check_not_running(conf, address)
 
 
-def refuse_another(target: base.ProgramTarget, function: str) -> None:
-    """Return where the bitstream has the function that is expected of it.
+def check_function(target: base.ProgramTarget, function: str) -> None:
+    """Check that the bitstream has the function that the target expects.
 
     :raises NothingWritten: it has another one
     """
-    if not checks.is_function(target.function, function):
+    if not value_checks.is_same_function(target.function, function):
         raise base.NothingWritten(
             f"The bitstream is of function {function}, and its image says {target.function}"
         )
 
 
-def left_out(handles: Iterable[base.AttachHandle], parts: Collection[str]) -> list[str]:
-    """The functions of a card that are not among the handles: others may have those."""
-    return sorted(set(parts) - {pci.join(handle.attach_info) for handle in handles})
+def missing_functions(handles: Iterable[base.AttachHandle], card: Collection[str]) -> list[str]:
+    """Addresses of the card's functions without a handle here: others may have those."""
+    return sorted(set(card) - {pci.join(handle.attach_info) for handle in handles})
 
 
-def refuse_part(target: base.ProgramTarget, parts: Collection[str]) -> None:
-    """Return where the deployable has all functions of its card, which run one program.
+def check_whole_card(target: base.ProgramTarget, card: Collection[str]) -> None:
+    """Check that the deployable has all functions of its card, which run one program.
 
     :raises NothingWritten: others may have one of them
     """
-    if others := left_out(target.attach_handles, parts):
+    if others := missing_functions(target.attach_handles, card):
         raise base.NothingWritten(
             f"PCI function {others[0]} is not of this deployable, and runs what is written to it"
         )

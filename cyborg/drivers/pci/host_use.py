@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH110, PTH115, PTH120
 # pathlib takes several times as long, and a host has hundreds of mounts.
-"""What the host itself uses: below which PCI functions its file systems and its networks are.
+"""Which PCI functions the host itself uses, for its file systems and its networks.
 
-A mounted file system is followed through volumes and RAID down to the devices it lies on, a
-network interface with an address through bridges and bonds down to its ports.
+A mounted file system is followed through volumes and RAID down to its disks, and a network
+interface with an address through bridges and bonds down to its ports.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 
-from cyborg.drivers import sysfs
+from cyborg.drivers.pci import sysfs
 
 _NETS = "/sys/class/net"
 _BLOCKS = "/sys/class/block"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: The root of a bus: of the host's, or of one that a controller has behind it.
+#: The root of a PCI bus: the host's, or one behind a controller.
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-#: A controller: one of several ways to the namespaces of its subsystem.
+#: An NVMe controller: one of several paths to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
-#: Asks the kernel for all IPv4 addresses; SIOCGIFCONF of <linux/sockios.h>.
+#: SIOCGIFCONF of <linux/sockios.h>: get all IPv4 addresses.
 _GET_ADDRESSES = 0x8912
-#: Its argument: the size of a buffer, and where that is.
+#: Its argument: the size of a buffer, and its address.
 _BUFFER = struct.Struct("iP")
-#: What it puts there for each address, of which we want the label alone.
+#: What it writes for each address; only the label is read.
 _ROW = struct.Struct("16s24x")
 
 
 def read() -> Mapping[str, str]:
-    """The addresses of functions that must stay with the host, each with the reason.
+    """The addresses of functions that the host uses, each with the reason.
 
-    :raises OSError: it cannot be told what is mounted
+    :raises OSError: the mounts cannot be read
     """
     uses: dict[str, str] = {}
     interfaces = sysfs.names(_NETS)
@@ -56,14 +56,14 @@ def read() -> Mapping[str, str]:
 
 
 def volumes() -> Mapping[str, str]:
-    """The addresses of functions with a disk on which a volume or a RAID is, each with the disk.
+    """The addresses of functions with a disk that is part of a volume or RAID, each with the disk.
 
-    What is on the volume need not be mounted: virtual machines and storage daemons use it as it is.
+    A volume need not be mounted: virtual machines and storage daemons use volumes directly.
     """
     found: dict[str, str] = {}
     for name in sysfs.names(_BLOCKS):
         if sysfs.names(f"{_BLOCKS}/{name}/holders"):
-            for address in _ways(os.path.realpath(f"{_BLOCKS}/{name}")):
+            for address in _disk_functions(os.path.realpath(f"{_BLOCKS}/{name}")):
                 found.setdefault(address, name)
     return found
 
@@ -79,29 +79,29 @@ def _routed() -> Iterator[str]:
 
 
 def _addressed() -> Iterator[str]:
-    """Those that have an IPv4 address, whether or not there is a route to it."""
+    """Network interfaces with an IPv4 address, with a route or without."""
     size = filled = 64 * _ROW.size
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        # A full buffer may lack some.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # A full buffer may not have all of them.
         while filled == size:
             size *= 2
             rows = array.array("B", bytes(size))
             request = _BUFFER.pack(size, rows.buffer_info()[0])
-            filled, _ = _BUFFER.unpack(fcntl.ioctl(asked, _GET_ADDRESSES, request))
+            filled, _ = _BUFFER.unpack(fcntl.ioctl(any_socket, _GET_ADDRESSES, request))
     for (label,) in _ROW.iter_unpack(rows[:filled]):
         # An address may have a label of its own: eth0:1.
         yield os.fsdecode(label.partition(b"\0")[0].partition(b":")[0])
 
 
 def _built_on(name: str) -> str | None:
-    """What the host has made of an interface of a card, with an address of its own or without."""
+    """How the host uses an interface of a card that may have no address of its own, or None."""
     path = f"{_NETS}/{name}"
     try:
         is_virtual = "/virtual/" in os.readlink(path)
     except OSError:
-        return None  # it is gone, or none
+        return None  # it is gone, or is no interface
     if is_virtual:
-        return None  # those of cards that are below it have it as their upper one
+        return None  # the interfaces of cards below it have it as "master" or "upper_"
     links = sysfs.names(path)
     if "master" in links:
         return "a port of the host's"  # of a bridge, a bond or a switch
@@ -121,8 +121,8 @@ def _of_interface(name: str, seen: set[str]) -> Iterator[str]:
 
 
 def _mounted() -> Iterator[tuple[str, str]]:
-    """Block devices with what they are used for."""
-    for line in _parted(sysfs.text("/proc/self/mountinfo")):
+    """Block devices, each with its use."""
+    for line in _lines_of(sysfs.text("/proc/self/mountinfo")):
         before, _dash, after = line.partition(" - ")
         number, _root, where = before.split(" ")[2:5]
         if not number.startswith("0:"):
@@ -132,9 +132,9 @@ def _mounted() -> Iterator[tuple[str, str]]:
             continue
         source = after.split(" ")[1]
         if source.startswith("/dev/"):
-            # A file system with several devices has a number of its own; it tells one of them.
+            # A file system on several devices has a number of its own, and names one of them.
             yield source.removeprefix("/dev/"), where
-    # Which devices a btrfs has, its mounts do not tell.
+    # The mount table does not list all devices of a btrfs.
     for fsid in sysfs.names("/sys/fs/btrfs"):
         for name in sysfs.names(f"/sys/fs/btrfs/{fsid}/devices"):
             yield name, f"btrfs {fsid}"
@@ -148,25 +148,25 @@ def _of_block_device(name: str, seen: set[str]) -> Iterator[str]:
         return
     seen.add(name)
     real = os.path.realpath(path)
-    yield from _ways(real)
+    yield from _disk_functions(real)
     for place in (real, os.path.dirname(real)):  # a partition and its disk
         for slave in sysfs.names(f"{place}/slaves"):
             yield from _of_block_device(slave, seen)
 
 
-def _ways(disk: str) -> Iterator[str]:
-    """The PCI functions by which a disk itself is reached, wherever it is in sysfs."""
+def _disk_functions(disk: str) -> Iterator[str]:
+    """The PCI functions of a disk's controllers. ``disk`` is its real path in sysfs."""
     yield from _addresses(disk)
     before, subsystem, below = disk.partition("/nvme-subsystem/")
     if subsystem:
         shared = f"{before}{subsystem}{below.partition('/')[0]}"
-        for way in sysfs.names(shared):
-            if _CONTROLLER.fullmatch(way):
-                yield from _addresses(f"{shared}/{way}")
+        for name in sysfs.names(shared):
+            if _CONTROLLER.fullmatch(name):
+                yield from _addresses(f"{shared}/{name}")
 
 
 def _addresses(path: str) -> Iterator[str]:
-    """The PCI functions without which the path is gone, but for ports: they are the bus's.
+    """The PCI functions that the path needs, without the bus's own ports.
 
     One is its parent. Another may have the parent's whole bus behind it, as Intel's VMD has.
     """
@@ -179,11 +179,11 @@ def _addresses(path: str) -> Iterator[str]:
 
 def _lines(path: str) -> list[str]:
     try:
-        return _parted(sysfs.text(f"/proc/{path}"))
+        return _lines_of(sysfs.text(f"/proc/{path}"))
     except FileNotFoundError:
         return []
 
 
-def _parted(table: str) -> list[str]:
-    """The lines of a table. Names in it may have other marks that end a line elsewhere."""
+def _lines_of(table: str) -> list[str]:
+    """The lines of a table. Only a newline ends a line: names may have other separators in them."""
     return [line for line in table.split("\n") if line]

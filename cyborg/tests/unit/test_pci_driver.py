@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layer below the PCI drivers decides, on hosts of which every fact is given."""
+"""What the base class of PCI drivers decides, on hosts with facts given by the test."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.drivers import base, declarative, pci
+from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
 
-class Cards(declarative.PciDriver):
-    match = (declarative.Match(vendor="10de", class_code="03*"),)
+class Cards(pci.PciDriver):
+    match = (pci.Match(vendor="10de", class_code="03*"),)
     type = "GPU"
     resource_class = "PGPU"
     group = "gpu_devices"
@@ -44,15 +44,15 @@ def names(driver: base.Driver, host: contract.Host) -> list[str]:
 @pytest.mark.parametrize(
     ("match", "fits"),
     [
-        (declarative.Match(), True),
-        (declarative.Match(vendor="10de"), True),
-        (declarative.Match(vendor="10df"), False),
-        (declarative.Match(class_code="0302*"), True),
-        (declarative.Match(class_code="0300*"), False),
-        (declarative.Match(device="20f[0-3]"), True),
-        (declarative.Match(device="20f[2-3]"), False),
-        (declarative.Match(vendor="10de", subsystem_device="145f"), True),
-        (declarative.Match(vendor="10de", subsystem_vendor="145f"), False),
+        (pci.Match(), True),
+        (pci.Match(vendor="10de"), True),
+        (pci.Match(vendor="10df"), False),
+        (pci.Match(class_code="0302*"), True),
+        (pci.Match(class_code="0300*"), False),
+        (pci.Match(device="20f[0-3]"), True),
+        (pci.Match(device="20f[2-3]"), False),
+        (pci.Match(vendor="10de", subsystem_device="145f"), True),
+        (pci.Match(vendor="10de", subsystem_vendor="145f"), False),
     ],
 )
 def test_every_field_of_a_match_must_fit(match, fits):
@@ -60,9 +60,9 @@ def test_every_field_of_a_match_must_fit(match, fits):
 
 
 def test_the_match_that_fixes_more_digits_is_the_more_exact():
-    assert declarative.Match().digits == 0
-    assert declarative.Match(vendor="10de", class_code="03*").digits == 6
-    assert declarative.Match(vendor="10de", device="20f1").digits == 8
+    assert pci.Match().digits == 0
+    assert pci.Match(vendor="10de", class_code="03*").digits == 6
+    assert pci.Match(vendor="10de", device="20f1").digits == 8
 
 
 def test_whole_cards(conf):
@@ -180,7 +180,7 @@ def test_a_virtual_function_that_the_operator_gave_a_type_may_be_given_out(conf)
 
 def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
     class Network(Cards):
-        match = (declarative.Match(vendor="10de"),)
+        match = (pci.Match(vendor="10de"),)
 
     vf = replace(VFS[0], class_code="020000")
     used = {vf.address: "the host's network interface ens1 is on it"}
@@ -203,7 +203,7 @@ def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):
     used = {nic.address: "the host's network interface ens1 is on it"}
 
     class Network(Cards):
-        match = (declarative.Match(vendor="10de"),)
+        match = (pci.Match(vendor="10de"),)
 
     driver = Network(conf)
     for _ in range(2):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.agent import claims, discovery
+from cyborg.agent import discovery, ownership
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
@@ -57,11 +57,11 @@ def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
     )
 
 
-def settle(**drivers: Claimer) -> claims.Owners:
+def settle(**drivers: Claimer) -> ownership.Owners:
     functions = contract.snapshot([function(each) for each in (A, B, C)])
-    answers = claims.ask(drivers, functions, PATIENCE)
-    assert answers.silent == {}
-    return claims.settle(answers.told)
+    answers = ownership.ask(drivers, functions, PATIENCE)
+    assert answers.hanging == {}
+    return ownership.assign(answers.claims)
 
 
 def test_the_most_exact_claim_wins_whatever_the_order():
@@ -220,10 +220,9 @@ def test_a_driver_may_not_give_out_a_function_twice_itself():
 
 def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
     card, part = function(A, vfs=(B,)), function(B, pf=A)
-    passes = discovery.Discovery("host-1", {"both": Reporter()}, timeout=60)
     errors: dict[str, str] = {}
 
-    accepted = passes._settle(
+    accepted = ownership.Ownership(["both"]).accept(
         {"both": (device(A, A), device(B, B))}, errors, {A: card, B: part}
     )
 
@@ -234,7 +233,7 @@ def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
 def test_whoever_has_a_card_has_its_virtual_functions():
     card = function(A, vfs=("0000:01:00.4",))
 
-    ((_device, wanted),) = claims.of_devices([device(A, A)], {A: card})
+    ((_device, wanted),) = ownership.with_keys([device(A, A)], {A: card})
 
     assert "PCI function 0000:01:00.4" in wanted
 

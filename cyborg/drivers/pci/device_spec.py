@@ -9,16 +9,19 @@ import json
 import logging
 import re
 import string
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import base
+from cyborg.drivers.pci.snapshot import Function, Snapshot, split
 
 LOG = logging.getLogger(__name__)
 
-#: Parts of an address: name, digits, largest value. Nova says "slot" for the device number.
+T = TypeVar("T")
+
+#: Parts of an address: name, digits, largest value. Nova calls the device number "slot".
 _PARTS = (("domain", 4, 0xFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
 _KNOWN_KEYS = frozenset(
     {
@@ -32,14 +35,14 @@ _KNOWN_KEYS = frozenset(
         "exclude",
     }
 )
-#: Resource classes of Placement itself that a device may have; any other is made a custom one.
+#: Standard resource classes that a device may have; any other becomes a custom one.
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
 _STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
 
 
 class _Address(Protocol):
-    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the address fits."""
+    def matches(self, function: Function, functions: Snapshot) -> bool:
+        """Whether the function has the address."""
 
     @property
     def digits(self) -> int:
@@ -52,8 +55,8 @@ class _Globs:
 
     globs: tuple[str, ...]
 
-    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the address fits; the whole address of a PF means its VFs too."""
+    def matches(self, function: Function, functions: Snapshot) -> bool:
+        """Whether the function has the address; a PF's address without globs also fits its VFs."""
         if self._fit(function.address):
             return True
         whole = not any(char in glob for glob in self.globs for char in "*?[")
@@ -67,7 +70,7 @@ class _Globs:
     def _fit(self, address: str) -> bool:
         return all(
             fnmatch.fnmatchcase(part, glob)
-            for part, glob in zip(pci.split(address).values(), self.globs, strict=True)
+            for part, glob in zip(split(address).values(), self.globs, strict=True)
         )
 
 
@@ -77,16 +80,16 @@ class _Expressions:
 
     expressions: tuple[re.Pattern[str], ...]
 
-    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the address fits."""
-        parts = pci.split(function.address).values()
+    def matches(self, function: Function, functions: Snapshot) -> bool:
+        """Whether the function has the address."""
+        parts = split(function.address).values()
         return all(
             expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
         )
 
     @property
     def digits(self) -> int:
-        """How many digits of an address it fixes: what an expression means is not counted."""
+        """How many parts of an address it fixes: the digits of an expression cannot be counted."""
         return sum(expression.pattern != ".*" for expression in self.expressions)
 
 
@@ -96,22 +99,22 @@ class _Interface:
 
     name: str
 
-    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the interface is the function's; a PF's means its VFs too."""
+    def matches(self, function: Function, functions: Snapshot) -> bool:
+        """Whether the interface is the function's; a PF's interface also fits its VFs."""
         pf = functions.get(function.pf or "")
         return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
 
     @property
     def digits(self) -> int:
-        """As many as a whole address has: the name means one card."""
+        """As many as a whole address has: an interface is on one card."""
         return sum(width for _name, width, _largest in _PARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """What a device gets that matches.
+    """What a matching device is reported with.
 
-    ``exclude`` says that it gets nothing: it is left to the host.
+    ``exclude`` says that it is not reported: it stays with the host.
     """
 
     resource_class: str | None
@@ -122,9 +125,9 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec(Tags):
-    """One object of the list: what it matches, and what a device that matches gets.
+    """One object of the list: what it matches, and what a matching device is reported with.
 
-    ``own`` are the values of keys that only one driver knows.
+    ``own`` are the values of keys that only one driver has.
     """
 
     vendor_id: str | None
@@ -138,8 +141,8 @@ class Spec(Tags):
         ids = (self.vendor_id, self.product_id)
         return sum(len(text) for text in ids if text is not None) + self.address.digits
 
-    def matches(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the function is meant."""
+    def matches(self, function: Function, functions: Snapshot) -> bool:
+        """Whether the function matches."""
         return (
             self.vendor_id in (None, function.vendor)
             and self.product_id in (None, function.device)
@@ -152,13 +155,21 @@ def parse(
     option: str = "[pci] device_spec",
     own: Mapping[str, Set[str]] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
+    """The specs of an option. ``own`` are further keys, each with its permitted values.
+
+    :raises ValueError: a value is wrong; the message says where and how
+    """
+    return parse_objects(texts, option, lambda item: spec(item, option, own))
+
+
+def parse_objects(
+    texts: Iterable[str], option: str, parse_object: Callable[[Any], T]
+) -> tuple[T, ...]:
     """Read every value of an option; each is a JSON object or a list of them.
 
-    ``own`` are further keys with the values that each may have.
-
-    :raises ValueError: a value is wrong; the sentence says where and how
+    :raises ValueError: a value is wrong; the message says where and how
     """
-    specs = []
+    parsed = []
     for text in texts:
         try:
             value = json.loads(text)
@@ -166,17 +177,17 @@ def parse(
             raise ValueError(f"{option} {text!r} is not JSON: {exc}") from exc
         for item in value if isinstance(value, list) else [value]:
             try:
-                specs.append(_spec(item, option, own))
+                parsed.append(parse_object(item))
             except ValueError as exc:
                 raise ValueError(f"{option} {json.dumps(item)}: {exc}") from exc
-    return tuple(specs)
+    return tuple(parsed)
 
 
 def first_match(
-    specs: Iterable[Spec], function: pci.Function, functions: pci.Snapshot
+    specs: Iterable[Spec], function: Function, functions: Snapshot
 ) -> Spec | None:
-    """The spec that counts for a function."""
-    return next((spec for spec in specs if spec.matches(function, functions)), None)
+    """The first spec that matches a function, or None."""
+    return next((each for each in specs if each.matches(function, functions)), None)
 
 
 def tags(item: Mapping[str, Any]) -> Tags:
@@ -192,7 +203,11 @@ def tags(item: Mapping[str, Any]) -> Tags:
     )
 
 
-def _spec(item: Any, option: str, own: Mapping[str, Set[str]]) -> Spec:
+def spec(item: Any, option: str, own: Mapping[str, Set[str]] = MappingProxyType({})) -> Spec:
+    """The spec of one object.
+
+    :raises ValueError: it is wrong
+    """
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
     if ignored := sorted(item.keys() - _KNOWN_KEYS - own.keys()):
@@ -249,7 +264,7 @@ def _globs(text: str) -> _Globs:
     parts = head.split(":")
     if len(parts) > 3:
         raise ValueError(f"address {text!r} has too many colons")
-    # What is left out, at the left end or between the colons, is anything.
+    # A part that is left out, at the left end or between colons, fits anything.
     parts = ["*"] * (3 - len(parts)) + parts
     return _Globs(
         tuple(

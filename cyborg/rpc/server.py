@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving side: endpoints as they are on the wire, and a server that waits for its broker."""
+"""The receiving side: the endpoints on the wire, and a server that waits for its broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import oslo_messaging as messaging
 from oslo_context import context as oslo_context
 
 from cyborg import errors
-from cyborg.rpc import faults, payloads
+from cyborg.rpc import faults, payloads, version
 
 LOG = logging.getLogger(__name__)
-
-#: 2.1 added ``program`` to the agent.
-VERSION = "2.1"
 
 _RECONNECT_PAUSE = 1.0
 _STOP_GRACE = 10.0
@@ -37,7 +34,7 @@ class AgentEndpoint(Protocol):
     """What an agent does with messages."""
 
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
-        """Carry out a step.
+        """Run a step.
 
         :raises HostStepFailed: the driver refused
         :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
@@ -56,7 +53,7 @@ class AgentEndpoint(Protocol):
 class ConductorMethods:
     """The conductor's endpoint on the wire."""
 
-    target = messaging.Target(version=VERSION)
+    target = messaging.Target(version=version.VERSION)
 
     def __init__(self, endpoint: ConductorEndpoint) -> None:
         self._endpoint = endpoint
@@ -73,7 +70,7 @@ class ConductorMethods:
 class AgentMethods:
     """The agent's endpoint on the wire."""
 
-    target = messaging.Target(version=VERSION)
+    target = messaging.Target(version=version.VERSION)
 
     def __init__(self, endpoint: AgentEndpoint) -> None:
         self._endpoint = endpoint
@@ -96,8 +93,8 @@ class AgentMethods:
 def _answer(
     context: dict[str, Any], method: Callable[[], dict[str, Any] | None]
 ) -> dict[str, Any]:
-    """What went wrong travels as a sentence: an exception would need its class on both sides."""
-    # In every log line from here on.
+    """The answer of a method. An error travels as text: the other side may lack its class."""
+    # For every log line from here on.
     oslo_context.RequestContext(global_request_id=context.get("request_id"))
     try:
         return method() or {}
@@ -112,12 +109,12 @@ def _answer(
     except errors.CyborgError as exc:
         return {"failed": str(exc)}
     except Exception as exc:
-        LOG.exception("A message met a fault")
+        LOG.exception("A message failed")
         return {"failed": f"{type(exc).__name__}; the log of the service that failed has more"}
 
 
 class Server:
-    """Receives messages. Where there is no broker yet it waits for one, in a thread."""
+    """Receives messages in a thread, which first waits until there is a broker."""
 
     def __init__(self, transport: Any, target: messaging.Target, methods: object) -> None:
         self._transport = transport
@@ -136,9 +133,9 @@ class Server:
         return self._started.wait(timeout)
 
     def stop(self, grace: float = _STOP_GRACE) -> None:
-        """Receive no more and let what was received finish, for ``grace`` seconds at most.
+        """Receive no more; wait at most ``grace`` seconds for calls that were received.
 
-        Where there has been no broker so far, a library call is left alone that waits for it.
+        If there has been no broker so far, the library call that waits for it is left alone.
         """
         self._stopping.set()
         if self._started.is_set():

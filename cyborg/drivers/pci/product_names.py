@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of PCI products from the system's ``pci.ids``, for people to read.
 
-Nothing is chosen by a name: another edition of the file has others.
+Nothing is decided by a name, since another edition of the file may have other names.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ PATHS = (pathlib.Path("/usr/share/misc/pci.ids"), pathlib.Path("/usr/share/hwdat
 _MARKETING = re.compile(r"\[([^\[\]]+)\]\s*$")
 
 
-def product(vendor: str, device: str) -> str | None:
-    """The product's name as it is sold, or None where the system does not know it."""
+def find(vendor: str, device: str) -> str | None:
+    """The name under which a product is sold, or None if the system does not know it."""
     for path in PATHS:
         try:
             changed = path.stat().st_mtime_ns
@@ -39,7 +39,7 @@ def _product(path: pathlib.Path, changed: int, vendor: str, device: str) -> str 
 
 @functools.lru_cache(maxsize=64)
 def _products(path: pathlib.Path, changed: int, vendor: str) -> Mapping[str, str]:
-    """The products of one vendor. ``changed`` makes a new edition be read."""
+    """One vendor's products. ``changed`` is the file's time stamp, so a new file is read again."""
     del changed
     text = path.read_text(encoding="utf-8", errors="replace")
     _before, _line, after = f"\n{text}".partition(f"\n{vendor}  ")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cyborg import rpc
-from cyborg.agent import endpoint, passes, runs
+from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import base
 from cyborg.tests.unit.test_payloads import step
 
@@ -60,7 +60,8 @@ def driver():
 @pytest.fixture
 def agent(conf, driver):
     drivers = {"fake_driver": driver, "plain": Plain()}
-    return endpoint.Endpoint(conf, drivers, step().agent_started, passes.Counter(lambda: None))
+    counter = pass_counter.PassCounter(lambda: None)
+    return host_steps.Endpoint(conf, drivers, step().agent_started, counter)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def in_thread(function: Callable[..., None], **arguments: object) -> threading.T
     return thread
 
 
-def wait_until_idle(agent: endpoint.Endpoint) -> None:
+def wait_until_idle(agent: host_steps.Endpoint) -> None:
     deadline = time.monotonic() + PATIENCE
     while agent._latest:
         assert time.monotonic() < deadline
@@ -235,7 +236,7 @@ def test_a_message_that_was_held_up_does_not_undo_a_newer_step(ask, driver):
 
 
 def test_of_many_handles_an_agent_remembers_enough(ask, driver, monkeypatch):
-    monkeypatch.setattr(runs, "MOST_PLACES", 10)
+    monkeypatch.setattr(host_steps, "REMEMBERED_MAX", 10)
     for asked_ms in range(10, 30):
         ask(asked_ms=asked_ms, attach_handle_uuid=f"{asked_ms}", attach_info={"bus": f"{asked_ms}"})
         driver.calls.get_nowait()

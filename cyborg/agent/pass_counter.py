@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The count of an agent's discovery passes, which tells old reports from new ones."""
+"""The counter of an agent's discovery passes, which orders its reports."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 
 
-class Counter:
-    """Counts passes by their beginnings.
+class PassCounter:
+    """Counts passes when they begin.
 
-    What has changed when :attr:`value` is read may be missing in the report of a pass of that
-    number and is in those of all later ones. ``look_now`` lets the next one begin soon.
+    A change that was made before :attr:`value` is read may be missing in the report of the pass
+    with that number, and is in the reports of all later ones. ``look_now`` starts the next pass.
     """
 
     def __init__(self, look_now: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every database can store and Placement can name of what a driver reports.
+"""Checks of the values that drivers report: what databases can store and Placement can name.
 
-Each function but one raises a ValueError or a TypeError for anything else.
+Each function except :func:`is_same_function` raises a ValueError or TypeError for a wrong value.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from cyborg import program_modes
 
-#: Facts that every driver states in the same words, as attributes of a deployable: the key and the
-#: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
-#: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the
-#: lanes in use now: ``16.0 GT/s x16``.
+#: The common facts, attributes with the same meaning in every driver: the key and the type of its
+#: value. ``memory_mib`` and, for storage, ``capacity_mib`` are mebibytes; ``pci_address`` is
+#: ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the lanes in use now:
+#: ``16.0 GT/s x16``.
 FACTS: Mapping[str, type[str] | type[int]] = {
     "capacity_mib": int,
     "driver_version": str,
@@ -28,7 +28,7 @@ FACTS: Mapping[str, type[str] | type[int]] = {
 }
 
 NAME_MAX = 255
-#: The most of anything that every database can count.
+#: The largest number that every database can store.
 COUNT_MAX = 2**31 - 1
 
 #: Ids of functions and their vendors become parts of a trait.
@@ -37,7 +37,7 @@ _FUNCTION_VENDOR = re.compile(r"[A-Z0-9_]{0,50}", re.ASCII)
 
 
 def fact(key: str, value: object) -> None:
-    """An attribute of a deployable, whose type is fixed where it is one of the facts."""
+    """An attribute of a deployable; the type of a common fact is fixed."""
     if FACTS.get(key) is not int:
         storable(f"attribute {key}", value)
     elif type(value) is not int or not 0 <= value <= COUNT_MAX:
@@ -45,7 +45,7 @@ def fact(key: str, value: object) -> None:
 
 
 def program(mode: str | None, function: str | None, vendor: str) -> None:
-    """How a deployable is programmed, and what it runs."""
+    """The program mode, function and vendor of a deployable."""
     if mode is not None and mode not in program_modes.ALL:
         raise ValueError(f"program_mode {mode!r} is none of {sorted(program_modes.ALL)}")
     if function is not None and mode is None:
@@ -62,25 +62,25 @@ def function_id(function: str) -> None:
         raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
 
 
-def is_function(expected: str | None, shown: str | None) -> bool:
-    """Whether both ids are of one function, as far as they are known: hyphens mean nothing."""
+def is_same_function(expected: str | None, shown: str | None) -> bool:
+    """Whether two ids are of one function. Hyphens and case are ignored; None fits every id."""
     if expected is None or shown is None:
         return True
     return expected.replace("-", "").lower() == shown.replace("-", "").lower()
 
 
 def text(field_name: str, value: object, limit: int) -> None:
-    """A text that is neither empty nor too long."""
+    """A text that is not empty and has at most ``limit`` characters."""
     if not (isinstance(value, str) and 0 < len(value) <= limit):
         raise ValueError(f"{field_name} must be a text of 1 to {limit} characters, not {value!r}")
     storable(field_name, value)
 
 
 def storable(field_name: str, value: object) -> None:
-    """Refuse what some database refuses; there it would keep the whole host from being stored."""
+    """A text that every database takes. One that is refused would fail the report of the host."""
     if not isinstance(value, str):
         raise TypeError(f"{field_name} must be a text, not {value!r}")
-    # Half a character stands for a byte of sysfs that is no UTF-8.
-    halves = not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
-    if halves or "\0" in value:
+    # A surrogate stands for a byte of sysfs that is no UTF-8.
+    has_surrogates = not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
+    if has_surrogates or "\0" in value:
         raise ValueError(f"{field_name} holds what is no text: {value!r}")

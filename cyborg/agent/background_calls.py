@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of code that may fail or hang, in daemon threads which may outlive their caller."""
+"""Calls of code that may fail or hang, in daemon threads that may outlive their caller."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 _SENTENCE_MAX = 1000
 
-#: Seconds that a call may keep those waiting which are to be made after it.
+#: Seconds that one call may delay the calls that wait for the same thread.
 _SLOW = 0.25
 
 
-class Attempt(Generic[T]):
+class BackgroundCall(Generic[T]):
     """One call of ``function``. When :meth:`done`, ``value`` is its answer unless ``error``."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
@@ -30,16 +30,16 @@ class Attempt(Generic[T]):
         self._function = function
         self._ended = threading.Event()
 
-    def start(self) -> Attempt[T]:
-        """Make the call at once, in a thread of its own."""
-        _thread(self._name, self.make)
+    def start(self) -> BackgroundCall[T]:
+        """Start the call in a thread of its own."""
+        _thread(self._name, self.run)
         return self
 
     def done(self, timeout: float) -> bool:
         """Whether the call has returned, waiting at most ``timeout`` seconds for it."""
         return self._ended.is_set() or (timeout > 0 and self._ended.wait(timeout))
 
-    def make(self) -> None:
+    def run(self) -> None:
         """Make the call in this thread."""
         try:
             self.value = self._function()
@@ -51,31 +51,31 @@ class Attempt(Generic[T]):
             self._ended.set()
 
 
-def each(
-    purpose: str, calls: Mapping[str, Callable[[], T]], timeout: float
-) -> dict[str, Attempt[T]]:
-    """Make all the calls, and return when each has returned or has had ``timeout`` seconds.
+def call_all(
+    purpose: str, functions: Mapping[str, Callable[[], T]], timeout: float
+) -> dict[str, BackgroundCall[T]]:
+    """Call all functions; return when each has returned or has had ``timeout`` seconds.
 
-    One thread makes them in turn, as most take no time. If it takes long over one, or ends with
-    it, another thread goes on with the rest: none waits long for another.
+    One thread makes the calls in turn, as most take no time. If one call is slow, or ends the
+    thread, another thread makes the remaining ones: no call waits long for another.
     """
-    attempts = {name: Attempt(f"{purpose}-{name}", call) for name, call in calls.items()}
-    waiting = collections.deque(attempts.values())
+    calls = {name: BackgroundCall(f"{purpose}-{name}", each) for name, each in functions.items()}
+    waiting = collections.deque(calls.values())
     while waiting:
-        _thread(purpose, _make_each, waiting).join(_SLOW)
+        _thread(purpose, _run_waiting, waiting).join(_SLOW)
     deadline = time.monotonic() + timeout
-    for attempt in attempts.values():
-        attempt.done(deadline - time.monotonic())
-    return attempts
+    for call in calls.values():
+        call.done(deadline - time.monotonic())
+    return calls
 
 
-def _make_each(waiting: collections.deque[Attempt[T]]) -> None:
+def _run_waiting(waiting: collections.deque[BackgroundCall[T]]) -> None:
     while waiting:
         try:
-            attempt = waiting.popleft()
+            call = waiting.popleft()
         except IndexError:
             return  # another thread has taken the last one
-        attempt.make()
+        call.run()
 
 
 def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -16,12 +16,12 @@ from oslo_context import context as oslo_context
 from cyborg import errors, glance
 
 _CHUNK = 1024 * 1024
-#: The first HTTP status that says that the fault is the server's.
-_BROKEN = 500
-#: Its words, which are all that castellan tells of an answer of Vault.
-_WORDS = frozenset(status.phrase for status in http.HTTPStatus if status >= _BROKEN)
-#: What else may be raised because nobody answers, or something else does, such as a proxy. Most
-#: that requests raises is an OSError, and so is the fault of an address that never can be right.
+#: The first HTTP status of server errors.
+_SERVER_ERROR = 500
+#: Their phrases: castellan shows nothing else of an answer of Vault.
+_PHRASES = frozenset(status.phrase for status in http.HTTPStatus if status >= _SERVER_ERROR)
+#: Further errors if nothing answers, or something else, such as a proxy. OSError is not among them:
+#: requests raises one for an address that can never be right, too.
 _NO_ANSWER = (
     ConnectionError,
     TimeoutError,
@@ -33,7 +33,7 @@ _NO_ANSWER = (
 
 
 class BadSignature(errors.CyborgError):
-    """The data is not what was signed, or that cannot be verified."""
+    """The data is not what was signed, or the signature cannot be verified."""
 
 
 class NoKeyManager(errors.CyborgError):
@@ -41,15 +41,15 @@ class NoKeyManager(errors.CyborgError):
 
 
 def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[str]) -> None:
-    """Verify that the file is what was signed with the key of the certificate that is named.
+    """Verify that the file was signed with the key of the certificate named in ``signature``.
 
-    That certificate must be signed by one of those with the ids ``trusted``, if there are any.
+    If ``trusted`` has ids of certificates, one of them must have signed that certificate.
 
-    :raises BadSignature: it is not, or nobody can tell
-    :raises NoKeyManager: nobody can tell now
+    :raises BadSignature: it was not, or it cannot be verified
+    :raises NoKeyManager: it cannot be verified now
     :raises OSError: the file cannot be read
     """
-    # Loaded only where something is signed: they and what they need are large.
+    # Imported only for a signed image: these libraries are large.
     from cryptography import exceptions as crypto_exc  # noqa: PLC0415
 
     missing = [key for key in glance.SIGNATURE if not signature.get(key)]
@@ -69,12 +69,12 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
     except crypto_exc.InvalidSignature as exc:
         raise BadSignature("the data is not what was signed") from exc
     except Exception as exc:
-        # Such as a key that is too small for such a hash.
+        # For example, the key is too small for the hash.
         raise BadSignature(f"{type(exc).__name__}: {exc}") from exc
 
 
 def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
-    """What the data is given to, and tells then whether that was signed."""
+    """A verifier of cursive's, which gets the data and then verifies the signature."""
     from cursive import certificate_utils, signature_utils  # noqa: PLC0415 - as above
 
     certificate = signature["img_signature_certificate_uuid"]
@@ -83,7 +83,7 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
         try:
             signature_utils.get_certificate(caller, each)
         except Exception as exc:
-            # To cursive one that it cannot get now is none that is trusted.
+            # cursive ignores a certificate that it cannot get, even if only for now.
             if _is_unanswered(exc):
                 raise
     if trusted:
@@ -98,22 +98,22 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
 
 
 def _is_unanswered(exc: BaseException | None) -> bool:
-    """Whether that was raised because a request had no answer, or one of a broken server."""
+    """Whether the cause is a request without an answer, or with a server error."""
     while exc is not None:
-        # barbicanclient has an error of its own for each status.
+        # barbicanclient has an exception for each status.
         status = getattr(exc, "http_status", None) or getattr(exc, "status_code", None)
-        is_broken = isinstance(status, int) and status >= _BROKEN
-        if is_broken or isinstance(exc, _NO_ANSWER) or str(exc) in _WORDS:
+        is_server_error = isinstance(status, int) and status >= _SERVER_ERROR
+        if is_server_error or isinstance(exc, _NO_ANSWER) or str(exc) in _PHRASES:
             return True
         exc = exc.__cause__ or exc.__context__
     return False
 
 
 def _caller() -> object:
-    """How we log in to the key manager: as ``[key_manager]`` says, if it does."""
+    """The credentials for the key manager of ``[key_manager]``, if there are any."""
     from castellan.common import utils  # noqa: PLC0415 - as above
 
-    # cursive asks the key manager of the global configuration. In an agent there is no other.
+    # cursive uses the key manager of the global configuration. In an agent there is no other.
     conf = cfg.CONF
     conf.register_opts(utils.credential_opts, group=utils.OPT_GROUP)
     if conf.key_manager.auth_type:

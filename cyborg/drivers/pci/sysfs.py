@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH115, PTH119, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
-"""Files and links that the kernel shows, read as fast as Python can."""
+"""Fast reading of files, links and directories of sysfs and procfs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import os
 
 _BUFFER = 65536
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
-#: The most that sysfs shows in one file. Less is all of it.
+#: The size limit of a file in sysfs: a shorter read is all of it.
 _PAGE = 4096
 
 
 def text(path: str) -> str:
-    """All that a file says.
+    """The whole text of a file.
 
-    :raises OSError: there is none, or it cannot be read
+    :raises OSError: it does not exist or cannot be read
     """
     descriptor = os.open(path, _FLAGS)
     try:
-        said = part = os.read(descriptor, _BUFFER)
-        # A table of /proc comes in parts of any size.
+        read = part = os.read(descriptor, _BUFFER)
+        # A file of /proc may come in parts of any size.
         while part and (len(part) >= _PAGE or not path.startswith("/sys/")):
             part = os.read(descriptor, _BUFFER)
-            said += part
+            read += part
     finally:
         os.close(descriptor)
-    return said.decode("utf-8", "replace")
+    return read.decode("utf-8", "replace")
 
 
 def beginning(path: str, size: int) -> bytes:
-    """The first bytes of a file that is no text; fewer where it has fewer, or cannot be read."""
+    """The first bytes of a binary file: fewer if it is shorter, none if it cannot be read."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
@@ -43,7 +43,7 @@ def beginning(path: str, size: int) -> bytes:
 
 
 def optional(path: str) -> str | None:
-    """What a file says, without blanks around it, or None where it says nothing now."""
+    """The text of a file without surrounding blanks, or None if it cannot be read."""
     try:
         return text(path).strip()
     except OSError:
@@ -51,7 +51,7 @@ def optional(path: str) -> str | None:
 
 
 def link(path: str) -> str | None:
-    """The last name of what a link leads to."""
+    """The last part of a link's target, or None if there is no link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -59,7 +59,7 @@ def link(path: str) -> str | None:
 
 
 def names(path: str) -> list[str]:
-    """What is in a directory, sorted; nothing where there is none."""
+    """The sorted names in a directory; none if it does not exist."""
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):

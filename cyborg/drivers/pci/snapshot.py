@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH110, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
-"""What PCI functions a host has: one walk by pyudev, read into values that never change.
+"""The PCI functions of a host: one walk of the bus, read into values that never change.
 
-The walk reads the few facts by which drivers choose. What else sysfs shows of a function is read
-when a driver first asks for it, and is the same for every driver of the pass from then on.
+The walk reads the few facts that drivers match on. Any other file of a function is read when a
+driver first asks for it, and has the same text for every driver until the pass ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Protocol, TypeVar
 
 import pyudev
 
-from cyborg.drivers import host_use, pci_ids, sysfs
+from cyborg.drivers.pci import host_use, product_names, sysfs
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Classes of what disks or networks can be below: their controllers, SD hosts, and buses such as
-#: USB, Fibre Channel and InfiniBand.
-_CARRIERS = ("01", "02", "0805", "0c")
+#: Classes of functions that can have disks or networks of the host: storage and network
+#: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
+_HOST_CLASSES = ("01", "02", "0805", "0c")
 _BRIDGES = "06"
 
 T = TypeVar("T")
@@ -33,8 +33,9 @@ T = TypeVar("T")
 class Function:
     """One PCI function. Hexadecimal numbers are in lower case, padded, without ``0x``.
 
-    ``pf`` is the address of a virtual function's physical one, ``vfs`` those of its virtual ones
-    that are enabled now. ``netdevs`` are names of network interfaces.
+    ``pf`` is the address of a virtual function's physical function; ``vfs`` are the addresses of a
+    physical function's virtual functions that are enabled now. ``netdevs`` are names of network
+    interfaces.
     """
 
     address: str
@@ -52,40 +53,45 @@ class Function:
     boot_vga: bool = False
     netdevs: tuple[str, ...] = ()
 
+    @property
+    def has_guest_driver(self) -> bool:
+        """Whether it is bound to a driver that gives functions to guests, such as vfio-pci."""
+        return self.driver is not None and "vfio" in self.driver
+
 
 class Vanished(LookupError):
     """The function was there at the walk and is gone now."""
 
 
 class Details(Protocol):
-    """Where the facts beyond the walk come from.
+    """Where files are read after the walk.
 
-    A path is relative to the function, or begins with ``/`` where they are kept elsewhere.
+    A path is relative to the function, or begins with ``/`` if the file is elsewhere.
     """
 
     def read(self, address: str, path: str) -> str:
         """The text of a file.
 
-        :raises OSError: there is none, or it cannot be read
+        :raises OSError: it does not exist or cannot be read
         """
 
     def names(self, address: str, path: str) -> Iterable[str]:
-        """What is in a directory.
+        """The names in a directory.
 
-        :raises OSError: there is none, or it cannot be read
+        :raises OSError: it does not exist or cannot be read
         """
 
     def exists(self, address: str) -> bool:
         """Whether the function is still there."""
 
     def product(self, vendor: str, device: str) -> str | None:
-        """What people call a product, where that is known."""
+        """The name of a product, or None if it is not known."""
 
 
 class Snapshot(Mapping[str, Function]):
     """Every function of a host by its address, in the order of addresses.
 
-    What was read once stays the same. :class:`Vanished` is raised for a function that is gone.
+    A file is read once. :class:`Vanished` is raised for a function that is gone.
     """
 
     def __init__(
@@ -101,7 +107,7 @@ class Snapshot(Mapping[str, Function]):
         self._volumes = volumes
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._told: dict[tuple[object, str], Any] = {}
+        self._cached: dict[tuple[object, str], Any] = {}
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
         self._by_vendor: Mapping[str, Sequence[Function]] | None = None
@@ -125,12 +131,12 @@ class Snapshot(Mapping[str, Function]):
         return self._by_vendor.get(vendor, ())
 
     def text(self, address: str, path: str) -> str | None:
-        """What a file below the function says, or None where the kernel does not show it."""
+        """The text of a file below the function, or None if the kernel does not show it."""
         read = self._text(address, path)
         return read if isinstance(read, str) else None
 
     def required(self, address: str, path: str) -> str:
-        """What a file says without which nothing can be told.
+        """The text of a file that the driver cannot do without.
 
         :raises OSError: it cannot be read
         """
@@ -140,14 +146,14 @@ class Snapshot(Mapping[str, Function]):
         return read
 
     def number(self, address: str, path: str) -> int | None:
-        """The number, in any notation, that a file says."""
+        """The number in a file, decimal or with a prefix such as ``0x``, or None if it has none."""
         try:
             return int(self.text(address, path) or "", 0)
         except ValueError:
             return None
 
     def names(self, address: str, path: str) -> tuple[str, ...]:
-        """What a directory below the function holds, sorted; nothing where there is none."""
+        """The sorted names in a directory below the function; none if it does not exist."""
         key = (address, path)
         known = self._names.get(key)
         if known is None:
@@ -161,28 +167,28 @@ class Snapshot(Mapping[str, Function]):
         return known
 
     def product(self, function: Function) -> str | None:
-        """The name under which the card is sold, where the system's ``pci.ids`` has it."""
+        """The name under which the card is sold, or None if the system does not know it."""
         key = (function.vendor, function.device)
         if key not in self._products:
             self._products[key] = self._details.product(*key)
         return self._products[key]
 
-    def told(self, tell: Callable[[Function, Snapshot], T], function: Function) -> T:
-        """What ``tell`` tells of a function, asked once a pass."""
-        key = (tell, function.address)
-        if key not in self._told:
-            self._told[key] = tell(function, self)
-        answer: T = self._told[key]
+    def cached(self, read: Callable[[Function, Snapshot], T], function: Function) -> T:
+        """The answer of ``read`` for a function, which is called once a pass."""
+        key = (read, function.address)
+        if key not in self._cached:
+            self._cached[key] = read(function, self)
+        answer: T = self._cached[key]
         return answer
 
     def use(self, function: Function) -> str | None:
-        """What the host itself uses the function for, or None."""
+        """How the host itself uses the function, or None."""
         if self._used is None:
             self._used = host_use.read()
         return self._used.get(function.address)
 
     def volume(self, function: Function) -> str | None:
-        """A disk below the function on which the host has a volume or a RAID, mounted or not."""
+        """A disk of the function that is part of a volume or RAID of the host, mounted or not."""
         if self._volumes is None:
             self._volumes = host_use.volumes()
         return self._volumes.get(function.address)
@@ -211,37 +217,35 @@ class Snapshot(Mapping[str, Function]):
         self._must_not_have_vanished(address)
 
 
-def once(
-    tell: Callable[[Function, Snapshot], T],
-) -> Callable[[Function, Snapshot], T]:
-    """Let what is told of a function be found out once a pass; nobody may change it."""
+def once(read: Callable[[Function, Snapshot], T]) -> Callable[[Function, Snapshot], T]:
+    """Call ``read`` once a pass for each function. Its answer must not be changed."""
 
-    @functools.wraps(tell)
-    def told(function: Function, functions: Snapshot) -> T:
-        return functions.told(tell, function)
+    @functools.wraps(read)
+    def cached(function: Function, functions: Snapshot) -> T:
+        return functions.cached(read, function)
 
-    return told
+    return cached
 
 
 def split(address: str) -> dict[str, str]:
-    """The parts of an address as Nova wants them in an attach handle."""
+    """The parts of an address, with Nova's keys of an attach handle."""
     domain, bus, rest = address.split(":")
     device, function = rest.split(".")
     return {"domain": domain, "bus": bus, "device": device, "function": function}
 
 
-def join(place: Mapping[str, str]) -> str:
-    """The address whose parts these are."""
-    return f"{place['domain']}:{place['bus']}:{place['device']}.{place['function']}"
+def join(parts: Mapping[str, str]) -> str:
+    """The address with these parts."""
+    return f"{parts['domain']}:{parts['bus']}:{parts['device']}.{parts['function']}"
 
 
 def can_carry(function: Function) -> bool:
-    """Whether disks or networks of the host can be below the function."""
-    return function.class_code.startswith(_CARRIERS)
+    """Whether disks or networks of the host can be on the function."""
+    return function.class_code.startswith(_HOST_CLASSES)
 
 
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
-    """Why a function must stay with the host whatever the operator lists, or None."""
+    """Why a function must stay with the host, even if the operator lists it, or None."""
     if function.class_code.startswith(_BRIDGES):
         return "it is a bridge"
     if function.boot_vga:
@@ -256,18 +260,18 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
 def scan() -> Snapshot:
     """Read every PCI function of this host.
 
-    :raises OSError: something could not be read, so what is absent need not be gone
+    :raises OSError: something could not be read, so a function that is absent need not be gone
     """
     bus = pathlib.Path(_DEVICES).parent.parent
     if not bus.is_dir():
         raise OSError(f"{bus} is absent: sysfs is not mounted")
     expected = _listed()
     found = {device.sys_name for device in _context().list_devices(subsystem="pci")}
-    overlooked = [name for name in expected - found if os.path.exists(f"{_DEVICES}/{name}")]
-    if overlooked:
-        raise OSError(f"udev does not show {', '.join(sorted(overlooked))}")
+    not_listed = [name for name in expected - found if os.path.exists(f"{_DEVICES}/{name}")]
+    if not_listed:
+        raise OSError(f"udev does not show {', '.join(sorted(not_listed))}")
     functions = {name: read for name in sorted(found) if (read := _read(name))}
-    _link_late_ones(functions)
+    _set_late_pfs(functions)
     vfs: dict[str, list[str]] = {}
     for function in functions.values():
         if function["pf"]:
@@ -291,12 +295,12 @@ class _Tree:
         return os.path.exists(f"{_DEVICES}/{address}")
 
     def product(self, vendor: str, device: str) -> str | None:
-        return pci_ids.product(vendor, device)
+        return product_names.find(vendor, device)
 
 
 @functools.cache
 def _context() -> pyudev.Context:
-    """One a process: making it runs ldconfig, and a pass starts no child process."""
+    """One a process: creating it runs ldconfig, and a pass must start no child process."""
     return pyudev.Context()
 
 
@@ -310,7 +314,7 @@ def _listed() -> set[str]:
 def _read(address: str) -> dict[str, object] | None:
     """The facts of a function, or None if it vanished meanwhile.
 
-    The files are read without pyudev, which takes several times as long for the same bytes.
+    The files are read without pyudev, which takes several times as long.
     """
     path = f"{_DEVICES}/{address}"
     try:
@@ -347,11 +351,11 @@ def _read(address: str) -> dict[str, object] | None:
     }
 
 
-def _link_late_ones(functions: dict[str, dict[str, object]]) -> None:
-    """Tell the physical function of each virtual one whose link the kernel has still to make.
+def _set_late_pfs(functions: dict[str, dict[str, object]]) -> None:
+    """Set ``pf`` of virtual functions that have no link to their physical function yet.
 
-    For a moment a new virtual function looks like a whole card. Its place, which its physical
-    function tells beforehand, gives it away.
+    The kernel makes the link a moment after the function, which looks like a whole card until then.
+    Its address is one that the physical function announces for its virtual functions.
     """
     pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
     vf_device = functools.cache(lambda pf: sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device"))
@@ -360,12 +364,12 @@ def _link_late_ones(functions: dict[str, dict[str, object]]) -> None:
         if facts["pf"] or facts["sriov_totalvfs"] or is_bridge:
             continue
         for pf in pfs:
-            is_kin = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
-            if is_kin and _is_place_of_vf(facts, pf):
+            fits = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
+            if fits and _is_vf_address(facts, pf):
                 facts["pf"] = pf["address"]
 
 
-def _is_place_of_vf(facts: dict[str, object], pf: dict[str, object]) -> bool:
+def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
     domain, number = _routing_id(str(facts["address"]))
     pf_domain, pf_number = _routing_id(str(pf["address"]))
     if domain != pf_domain or number <= pf_number:
@@ -378,13 +382,13 @@ def _is_place_of_vf(facts: dict[str, object], pf: dict[str, object]) -> bool:
 
 
 def _routing_id(address: str) -> tuple[str, int]:
-    place = split(address)
-    device = int(place["device"], 16) << 3 | int(place["function"], 16)
-    return place["domain"], int(place["bus"], 16) << 8 | device
+    parts = split(address)
+    device = int(parts["device"], 16) << 3 | int(parts["function"], 16)
+    return parts["domain"], int(parts["bus"], 16) << 8 | device
 
 
 def _plain(text: str) -> str:
-    """The text without what no database stores: NUL, and what stands for bytes that are no text."""
+    """The text without characters that no database stores: NUL and undecodable bytes."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
     if "\0" in text:

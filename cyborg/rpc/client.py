@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sending side: one transport and what this process says over it."""
+"""The sending side: one transport with its clients."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ import oslo_messaging as messaging
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg.rpc import faults, payloads
+from cyborg.rpc import faults, payloads, version
 
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
-#: What this release speaks, and the least that a receiver must.
-VERSION = "2.1"
-_LEAST = "2.0"
-_PROGRAMS = "2.1"
 
 #: A topic that no queue is bound to.
 _NOBODY = "cyborg-nobody"
 
-#: Seconds without a sign of life from whoever carries out a call, after which it counts as dead.
+#: Seconds without a sign of life after which a service that carries out a call counts as dead.
 SILENCE = 6
-#: Seconds a report may take to be stored, as long as the conductor gives signs of life.
+#: Seconds a report may take to be stored, as long as the conductor sends signs of life.
 _REPORT_TIMEOUT = 120
 #: Seconds a call waits for this process's first connection to the broker.
 CONNECT_WAIT = 5.0
@@ -38,21 +34,21 @@ _RECONNECT_PAUSE = 1.0
 _CLOSE_GRACE = 2.0
 
 
-class Link:
-    """A transport with its clients. Opens no connection before something is sent.
+class Client:
+    """A transport with its clients. It opens no connection before something is sent.
 
-    ``conductor`` and ``agent`` are the versions that messages to them keep to, where not our own.
+    ``conductor`` and ``agent`` are the versions of messages to them; None for our own version.
     """
 
     def __init__(
         self, url: messaging.TransportURL, *, conductor: str | None, agent: str | None
     ) -> None:
-        # oslo.messaging reads options of its own from the global configuration, whatever it is
-        # given. In a service that is the one configuration there is.
+        # oslo.messaging reads its options from the global configuration, whatever it is given. In
+        # a service there is no other.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
         self.url = str(url)
-        self._conductor = self._client(CONDUCTOR_TOPIC, conductor or VERSION)
-        self._agent = self._client(AGENT_TOPIC, agent or VERSION)
+        self._conductor = self._client(CONDUCTOR_TOPIC, conductor or version.VERSION)
+        self._agent = self._client(AGENT_TOPIC, agent or version.VERSION)
         self._lock = threading.Lock()
         self._kick_wanted = False
         self._kicker: threading.Thread | None = None
@@ -67,7 +63,7 @@ class Link:
         """Cast a kick from a thread: even with ``retry=0`` a cast waits for a silent broker."""
         with self._lock:
             self._kick_wanted = True
-            # A thread does not survive a fork of the process; its object knows.
+            # A thread does not survive a fork of the process; its object does.
             if self._kicker is None or not self._kicker.is_alive():
                 self._kicker = threading.Thread(
                     target=self._cast_kicks, name="rpc-kick", daemon=True
@@ -75,7 +71,10 @@ class Link:
                 self._kicker.start()
 
     def check(self) -> None:
-        """Send a message that nobody gets, over the connections that other messages use."""
+        """Send a message to no receiver over the connections that other messages use.
+
+        :raises BrokerUnreachable: the broker does not take it
+        """
         if self._in_memory:
             return
         try:
@@ -93,27 +92,15 @@ class Link:
         return self._call(client, "a conductor", "report", report=report.to_wire())
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
-        """Have an agent carry out a step."""
-        client = self._agent.prepare(
-            server=host, timeout=wait + SILENCE, call_monitor_timeout=SILENCE, retry=1
-        )
-        whom = f"the agent of host {host}"
-        return self._call(client, whom, "host_step", step=step.to_wire(), wait=wait)
+        """Have an agent run a step."""
+        return self._call_agent(host, "host_step", version.LEAST, step, wait)
 
     def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
         """Have an agent load a bitstream."""
-        client = self._agent.prepare(
-            server=host,
-            version=_PROGRAMS,
-            timeout=wait + SILENCE,
-            call_monitor_timeout=SILENCE,
-            retry=1,
-        )
-        whom = f"the agent of host {host}"
-        return self._call(client, whom, "program", step=step.to_wire(), wait=wait)
+        return self._call_agent(host, "program", version.PROGRAM, step, wait)
 
     def close(self) -> None:
-        """Close every connection, as far as none waits for a broker that is down."""
+        """Close every connection. One that waits for a broker that is down is left open."""
         self._closed.set()
         closing = threading.Thread(target=self.transport.cleanup, name="rpc-close", daemon=True)
         closing.start()
@@ -123,7 +110,7 @@ class Link:
         # at_least_once: a message that no queue takes is an error at once, not a time-out.
         return messaging.get_rpc_client(
             self.transport,
-            messaging.Target(exchange=EXCHANGE, topic=topic, version=_LEAST),
+            messaging.Target(exchange=EXCHANGE, topic=topic, version=version.LEAST),
             version_cap=version_cap,
             transport_options=messaging.TransportOptions(at_least_once=True),
         )
@@ -137,20 +124,40 @@ class Link:
                 self._kick_wanted = False
             try:
                 self._conductor.prepare(retry=0).cast({}, "kick")
-            except Exception as exc:  # noqa: BLE001 - whatever it is, the loop finds the work
+            except Exception as exc:  # noqa: BLE001 - after any error the loop finds the work
                 LOG.warning("No conductor was told of new work; it will look by itself: %s", exc)
 
-    def _call(self, client: Any, whom: str, method: str, **arguments: Any) -> Mapping[str, Any]:
+    def _call_agent(
+        self,
+        host: str,
+        method: str,
+        least: str,
+        step: payloads.HostStep | payloads.ProgramStep,
+        wait: float,
+    ) -> Mapping[str, Any]:
+        client = self._agent.prepare(
+            server=host,
+            version=least,
+            timeout=wait + SILENCE,
+            call_monitor_timeout=SILENCE,
+            retry=1,
+        )
+        receiver = f"the agent of host {host}"
+        return self._call(client, receiver, method, step=step.to_wire(), wait=wait)
+
+    def _call(self, client: Any, receiver: str, method: str, **arguments: Any) -> Mapping[str, Any]:
         self._await_connection()
-        with _failures_of(whom):
+        with _failures_of(receiver):
             answer: Mapping[str, Any] = client.call(_context(), method, **arguments)
             return answer
 
     def _await_connection(self) -> None:
         """Wait a little for the connection over which answers come.
 
-        oslo.messaging makes it at the first call and waits for that without limit. A call that
-        waited so would be sent whenever the broker comes back, long after its caller gave up.
+        oslo.messaging makes it at the first call, and waits for it without limit. Such a call would
+        be sent when the broker comes back, long after its caller gave up.
+
+        :raises BrokerUnreachable: there is no connection in time
         """
         with self._lock:
             connecting = self._connecting is not None and self._connecting.is_alive()
@@ -163,7 +170,7 @@ class Link:
             raise faults.BrokerUnreachable("the message broker cannot be reached")
 
     def _connect(self) -> None:
-        """Make the connection by a call to nobody."""
+        """Make the connection with a call to no receiver."""
         nobody = self._conductor.prepare(topic=_NOBODY, timeout=1, retry=0)
         while not self._closed.is_set():
             try:
@@ -171,32 +178,32 @@ class Link:
             except (messaging.MessageUndeliverable, messaging.MessagingTimeout):
                 self._connected.set()
                 return
-            except Exception as exc:  # noqa: BLE001 - any fault of any library underneath
+            except Exception as exc:  # noqa: BLE001 - any error of any library below
                 LOG.warning("Cannot reach the message broker: %s", exc)
                 self._closed.wait(_RECONNECT_PAUSE)
 
 
 def _context() -> dict[str, Any]:
-    """What a message says of why it is sent."""
+    """The request id of the present context, which a message carries."""
     current = oslo_context.get_current()
     return {"request_id": current.global_id} if current else {}
 
 
 @contextlib.contextmanager
-def _failures_of(whom: str) -> Iterator[None]:
+def _failures_of(receiver: str) -> Iterator[None]:
     try:
         yield
     except messaging.MessageUndeliverable as exc:
-        raise faults.HostUnreachable(f"{whom} is not connected to the message broker") from exc
+        raise faults.HostUnreachable(f"{receiver} is not connected to the message broker") from exc
     except messaging.MessagingTimeout as exc:
-        raise faults.HostUnreachable(f"{whom} does not answer") from exc
+        raise faults.HostUnreachable(f"{receiver} does not answer") from exc
     except (messaging.RPCVersionCapError, messaging.UnsupportedVersion) as exc:
-        raise faults.TooOld(f"{whom} is of a release that cannot do this: {exc}") from exc
+        raise faults.TooOld(f"{receiver} is of a release that cannot do this: {exc}") from exc
     except messaging.RemoteError as exc:
         if exc.exc_type == messaging.UnsupportedVersion.__name__:
             raise faults.TooOld(
-                f"{whom} is of a release that cannot do this: {exc.value}"
+                f"{receiver} is of a release that cannot do this: {exc.value}"
             ) from exc
-        raise faults.BadMessage(f"{whom} failed: {exc.exc_type}: {exc.value}") from exc
+        raise faults.BadMessage(f"{receiver} failed: {exc.exc_type}: {exc.value}") from exc
     except Exception as exc:
         raise faults.BrokerUnreachable(f"the message broker cannot be reached: {exc}") from exc

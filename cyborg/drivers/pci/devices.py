@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How PCI functions are reported: as devices, with control paths and attach handles.
+"""PCI functions as they are reported: devices with control paths and attach handles.
 
-To make and check the last two takes longer than to find the same function again, so they are kept.
+Creating and checking these takes longer than finding a function again, so they are cached.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import json
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import base
+from cyborg.drivers.pci.snapshot import Function, Snapshot, split
 
 
 def device_of(
-    function: pci.Function,
-    functions: pci.Snapshot,
+    function: Function,
+    functions: Snapshot,
     kind: str,
     deployables: tuple[base.Deployable, ...],
     *,
     place: str | None = None,
 ) -> base.Device:
-    """A device whose control path is the function, or another ``place``."""
+    """A device whose control path is the function, or the address ``place`` if given."""
     board = {
         "product_id": function.device,
         "class": function.class_code,
@@ -37,16 +38,16 @@ def device_of(
     )
 
 
-def handle_of(function: pci.Function) -> base.AttachHandle:
-    """The handle by which the function itself is given to a guest."""
+def handle_of(function: Function) -> base.AttachHandle:
+    """The attach handle of the function itself."""
     return _handle_at(function.address)
 
 
 @functools.lru_cache(maxsize=4096)
 def _handle_at(address: str) -> base.AttachHandle:
-    return base.AttachHandle(attach_type="PCI", attach_info=pci.split(address))
+    return base.AttachHandle(attach_type="PCI", attach_info=split(address))
 
 
 @functools.lru_cache(maxsize=4096)
 def _path_to(address: str) -> base.ControlPath:
-    return base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address))
+    return base.ControlPath(cpid_type="PCI", cpid_info=split(address))

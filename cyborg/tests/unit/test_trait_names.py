@@ -10,7 +10,7 @@ import os_traits
 import pytest
 from hypothesis import strategies as st
 
-from cyborg.drivers import facts
+from cyborg.drivers import trait_names
 from cyborg.tests import hosts
 
 
@@ -39,7 +39,7 @@ from cyborg.tests import hosts
 def test_what_a_scheduler_can_use_is_a_trait(
     attributes: dict[str, str | int], traits: tuple[str, ...]
 ) -> None:
-    assert facts.traits_of(attributes) == traits
+    assert trait_names.of_facts(attributes) == traits
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_what_a_scheduler_can_use_is_a_trait(
     ],
 )
 def test_a_name_is_its_own_trait_where_placement_takes_it(name: str, trait: str) -> None:
-    assert facts.trait(name) == trait
+    assert trait_names.legal(name) == trait
 
 
 def test_long_names_that_differ_at_their_ends_are_different_traits() -> None:
-    one, other = facts.trait("x" * 300 + "1"), facts.trait("x" * 300 + "2")
+    one, other = trait_names.legal("x" * 300 + "1"), trait_names.legal("x" * 300 + "2")
     assert one != other
     assert len(one) == len(other) == 255
 
@@ -65,7 +65,7 @@ def test_long_names_that_differ_at_their_ends_are_different_traits() -> None:
 @pytest.mark.parametrize("name", ["", "-", "CUSTOM_", "加速器"])
 def test_a_name_without_letters_of_traits_has_no_trait(name: str) -> None:
     with pytest.raises(ValueError, match="could be made"):
-        facts.trait(name)
+        trait_names.legal(name)
 
 
 _WORDS = st.text(max_size=400)
@@ -83,7 +83,7 @@ _NUMBERS = st.integers(0, 2**31 - 1)
     )
 )
 def test_traits_are_legal_whatever_the_hardware_says(attributes: dict[str, str | int]) -> None:
-    traits = facts.traits_of(attributes)
+    traits = trait_names.of_facts(attributes)
     legal = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
     assert all(legal.fullmatch(trait) or trait in os_traits.get_traits() for trait in traits)
     assert hosts.deployable("host-1_a", traits=traits).traits == traits

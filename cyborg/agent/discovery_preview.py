@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers of a host see and would report, as text: nothing is sent and nothing written."""
+"""What the agent of this host would report, as a table or JSON. Nothing is sent or written."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _HANDLES_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """One pass: what each driver found, and why others found nothing."""
+class Preview:
+    """One pass: what each driver found, and their errors."""
 
     host: str
     node: str
     findings: discovery.Findings
-    #: What the agent would change of the host first, and what not.
+    #: Sentences about changes that the agent would make on the host first.
     changes: Sequence[str]
 
     @property
     def failed(self) -> bool:
-        """Whether anything is wrong with any driver."""
+        """Whether any driver has an error."""
         return bool(self.findings.errors)
 
 
-def make(conf: cfg.ConfigOpts) -> Survey:
-    """Make a pass of the drivers of ``[agent] enabled_drivers``."""
+def make(conf: cfg.ConfigOpts) -> Preview:
+    """Make a pass with the drivers of ``[agent] enabled_drivers``."""
     loaded = registry.load(conf)
     passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
     found = passes.run()
-    return Survey(
+    return Preview(
         host=conf.host,
         node=conf.agent.resource_provider_name or conf.host,
         findings=discovery.Findings(
@@ -51,41 +51,41 @@ def make(conf: cfg.ConfigOpts) -> Survey:
     )
 
 
-def as_json(survey: Survey) -> str:
-    """The survey as a JSON document."""
+def as_json(preview: Preview) -> str:
+    """The preview as a JSON document."""
     document = {
-        "host": survey.host,
-        "node": survey.node,
-        "errors": survey.findings.errors,
-        "changes": survey.changes,
+        "host": preview.host,
+        "node": preview.node,
+        "errors": preview.findings.errors,
+        "changes": preview.changes,
         "devices": [
-            {"driver": driver, **_plain(device)} for driver, device in _devices(survey)
+            {"driver": driver, **_plain(device)} for driver, device in _devices(preview)
         ],
     }
     return json.dumps(document, indent=2)
 
 
-def as_table(survey: Survey) -> str:
-    """The survey for people: a row a provider, and below it what is wrong."""
-    lines = [f"Host {survey.host}, node {survey.node}", ""]
+def as_table(preview: Preview) -> str:
+    """The preview as a table with a row a provider, and below it the problems."""
+    lines = [f"Host {preview.host}, node {preview.node}", ""]
     rows = [
         _row(driver, device, deployable)
-        for driver, device in _devices(survey)
+        for driver, device in _devices(preview)
         for deployable in device.deployables
     ]
     lines += _aligned(rows) if rows else ["No driver found a device."]
     wrong = [
         f"Device {_path(device)} is unhealthy: {device.unhealthy}"
-        for _, device in _devices(survey)
+        for _, device in _devices(preview)
         if device.unhealthy is not None
     ]
-    wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in survey.changes]
-    wrong += [f"Driver {name}: {sentence}" for name, sentence in survey.findings.errors.items()]
+    wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in preview.changes]
+    wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.findings.errors.items()]
     return "\n".join([*lines, "", *wrong] if wrong else lines)
 
 
-def _devices(survey: Survey) -> Iterator[tuple[str, base.Device]]:
-    for driver, devices in survey.findings.devices.items():
+def _devices(preview: Preview) -> Iterator[tuple[str, base.Device]]:
+    for driver, devices in preview.findings.devices.items():
         for device in devices:
             yield driver, device
 
@@ -115,7 +115,7 @@ def _row(driver: str, device: base.Device, deployable: base.Deployable) -> list[
 
 
 def _program(deployable: base.Deployable) -> list[str]:
-    """How far a program reaches, and what the hardware shows as loaded."""
+    """The program mode, and the function that the hardware shows as loaded."""
     if deployable.program_mode is None:
         return []
     shown = {None: "function unknown", "": "no function"}
@@ -135,7 +135,7 @@ def _handles(handles: Sequence[base.AttachHandle]) -> list[str]:
 
 
 def _place(info: Mapping[str, str]) -> str:
-    """A PCI address with what else there is, in words."""
+    """A PCI address and all further values, or just all values, as text."""
     if not info.keys() >= _ADDRESS:
         return " ".join(info.values())
     rest = [value for key, value in info.items() if key not in _ADDRESS]
@@ -143,10 +143,7 @@ def _place(info: Mapping[str, str]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
-    """Lines of a table with these cells, each of which has lines of its own.
-
-    What no provider has is no column.
-    """
+    """The lines of a table. A cell is a list of lines. Empty columns are left out."""
     shown = [number for number in range(len(_COLUMNS)) if any(row[number] for row in rows)]
     table = [[row[number] for number in shown] for row in [[[name] for name in _COLUMNS], *rows]]
     columns = zip(*table, strict=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sysfs tells of a PCI device's health.
+"""The health of PCI devices, as sysfs shows it.
 
-Every change of a sentence costs a report, so none holds a number that keeps changing.
+Every changed sentence costs a report, so no sentence has a number that keeps changing.
 """
 
 from __future__ import annotations
@@ -11,23 +11,27 @@ from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, pci, pci_facts
+from cyborg.drivers import base
+from cyborg.drivers.pci import facts
+from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
 
-#: What a driver adds for its own devices.
-Ailment = Callable[[pci.Function, pci.Snapshot], str | None]
+#: A driver's own check of its devices: a sentence, or None.
+WhyUnhealthy = Callable[[Function, Snapshot], str | None]
 
 
 class Health:
-    """Judges devices by the options of ``[pci_health]``; remembers what each consisted of."""
+    """Checks devices by the options of ``[pci_health]``; remembers the functions of each card."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.pci_health
         self._parts: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 
-    def of(self, device: base.Device, functions: pci.Snapshot, ailment: Ailment) -> str | None:
-        """What is wrong with a device, or None."""
-        address = pci.join(device.control_path.cpid_info)
+    def why_unhealthy(
+        self, device: base.Device, functions: Snapshot, own_check: WhyUnhealthy
+    ) -> str | None:
+        """What is wrong with a device, or None. ``own_check`` is the driver's."""
+        address = join(device.control_path.cpid_info)
         given = _given(device)
         sentences = [
             f"PCI function {part} is missing from the bus"
@@ -38,17 +42,17 @@ class Health:
             if function is not None and function.pf is not None:
                 function = functions.get(function.pf, function)
             if function is not None:
-                sentences += self._ailments(function, given, functions)
-                own = ailment(functions[address], functions)
+                sentences += self._problems(function, given, functions)
+                own = own_check(functions[address], functions)
                 sentences += [own] if own is not None else []
-        except pci.Vanished:
+        except Vanished:
             sentences.append(f"PCI function {address} is missing from the bus")
         return "; ".join(dict.fromkeys(sentences)) or None
 
     def _lost_parts(
-        self, device: base.Device, address: str, given: set[str], functions: pci.Snapshot
+        self, device: base.Device, address: str, given: set[str], functions: Snapshot
     ) -> list[str]:
-        """Functions of a card that went while others stayed. Virtual ones may go and come."""
+        """Functions of a card that vanished while others stayed. Virtual ones may come and go."""
         slot = address.rpartition(".")[0]
         whole = {
             part
@@ -56,31 +60,31 @@ class Health:
             if part.rpartition(".")[0] == slot and part in functions and functions[part].pf is None
         }
         with self._lock:
-            # Another card in its place has functions of its own.
+            # A different card in the same slot has functions of its own.
             card = f"{address} {device.vendor} {device.model}"
             known = self._parts.setdefault(card, {address}) | whole
             self._parts[card] = known
         return sorted(known - functions.keys())
 
-    def _ailments(
-        self, function: pci.Function, given: set[str], functions: pci.Snapshot
+    def _problems(
+        self, function: Function, given: set[str], functions: Snapshot
     ) -> Iterator[str]:
         address = function.address
         if self._options.driver_unbound and address not in given and function.driver is None:
             yield f"PCI function {address} has no driver"
-        link = pci_facts.link(function, functions)
+        link = facts.link(function, functions)
         if link is not None:
-            yield from self._of_link(address, link)
+            yield from self._link_problems(address, link)
         for kind, threshold in (
             ("fatal", self._options.aer_fatal_errors),
             ("nonfatal", self._options.aer_nonfatal_errors),
         ):
-            if threshold and pci_facts.errors(function, functions, kind) >= threshold:
+            if threshold and facts.errors(function, functions, kind) >= threshold:
                 times = f"{threshold} or more" if threshold > 1 else "a"
                 noun = "errors" if threshold > 1 else "error"
                 yield f"PCI function {address} has had {times} {kind} PCIe {noun}"
 
-    def _of_link(self, address: str, link: pci_facts.Link) -> Iterator[str]:
+    def _link_problems(self, address: str, link: facts.Link) -> Iterator[str]:
         if not link.is_up:
             yield f"PCI function {address} does not answer: its link is down"
             return
@@ -95,7 +99,7 @@ class Health:
 
 def _given(device: base.Device) -> set[str]:
     return {
-        pci.join(handle.attach_info)
+        join(handle.attach_info)
         for deployable in device.deployables
         for handle in deployable.attach_handles
         if handle.attach_type == "PCI"

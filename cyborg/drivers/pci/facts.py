@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of one function beyond the walk, read when a driver asks: link, errors, mdev types."""
+"""Facts of one function that are read when a driver asks: link, errors, mdev types."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import functools
 import re
 from dataclasses import dataclass
 
-from cyborg.drivers import pci, sysfs
+from cyborg.drivers.pci import sysfs
+from cyborg.drivers.pci.snapshot import Function, Snapshot, once
 
 _MDEV = "mdev_supported_types"
 _WIDTH_MAX = 32
-#: Where a function's header tells its type, and the bit which says that there are others.
-_HEADER_TYPE, _SEVERAL = 0x0E, 0x80
-#: The line of an AER counter that sums up all the others.
+#: The offset of the header type in PCI configuration space, and its bit for multi-function cards.
+_HEADER_TYPE, _MULTI_FUNCTION = 0x0E, 0x80
+#: The line of an AER counter with the sum of all the others.
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.MULTILINE)
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
-#: What a virtual function has that was given no type.
+#: The type of a virtual function that has none yet.
 NO_VGPU_TYPE = "0"
 
 
@@ -31,7 +32,7 @@ class Link:
     max_width: int
 
     def __str__(self) -> str:
-        # A card that rests runs slower, which is nothing to report again and again.
+        # An idle card slows its link down, so the present speed would be reported again and again.
         return f"{self.max_speed} x{self.width}"
 
     @property
@@ -46,15 +47,15 @@ class Link:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than it could be, as many cards are while they rest."""
+        """Whether it is slower than it could be, as the links of many idle cards are."""
         return _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MdevType:
-    """A kind of mediated device that a function can be split into.
+    """A type of mediated device that a function offers.
 
-    ``available`` more could be created now; ``created`` are the uuids of those that exist.
+    ``available`` more can be created now; ``created`` are the uuids of those that exist.
     """
 
     id: str
@@ -65,13 +66,13 @@ class MdevType:
 
     @property
     def total(self) -> int:
-        """How many there can be while the function is split as it is now."""
+        """How many there can be, with those of other types left as they are."""
         return self.available + len(self.created)
 
 
-@pci.once
-def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
-    """The link of a physical function, or None where the kernel shows none."""
+@once
+def link(function: Function, functions: Snapshot) -> Link | None:
+    """The link of a physical function, or None if the kernel shows none."""
     address = function.address
     speed = functions.text(address, "current_link_speed")
     width = functions.number(address, "current_link_width")
@@ -79,7 +80,7 @@ def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
     max_width = functions.number(address, "max_link_width")
     if speed is None or width is None or max_speed is None or max_width is None:
         return None
-    # A wide card in a narrow slot is as wide as it can be.
+    # A wide card in a narrow slot has all the lanes it can have.
     slot_speed = functions.text(address, "../max_link_speed")
     slot_width = functions.number(address, "../max_link_width")
     if slot_speed is not None and slot_width is not None:
@@ -88,23 +89,23 @@ def link(function: pci.Function, functions: pci.Snapshot) -> Link | None:
     found = Link(
         speed=_plain(speed), width=width, max_speed=_plain(max_speed), max_width=max_width
     )
-    # A card without power answers no more than one that fell off the bus, but will when needed.
+    # A card without power reads like one that fell off the bus, but it answers when it is needed.
     asleep = not found.is_up and functions.text(address, "power_state") == "D3cold"
     return None if asleep else found
 
 
-def errors(function: pci.Function, functions: pci.Snapshot, kind: str) -> int:
+def errors(function: Function, functions: Snapshot, kind: str) -> int:
     """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted."""
     text = functions.text(function.address, f"aer_dev_{kind}") or ""
     found = _TOTAL.search(text)
     return int(found.group(1)) if found else 0
 
 
-@pci.once
-def mdev_types(function: pci.Function, functions: pci.Snapshot) -> tuple[MdevType, ...]:
-    """The kinds of mediated devices that a function offers.
+@once
+def mdev_types(function: Function, functions: Snapshot) -> tuple[MdevType, ...]:
+    """The types of mediated devices that a function offers.
 
-    :raises OSError: how many there are cannot be told
+    :raises OSError: how many there are cannot be read
     """
     found = []
     for kind in functions.names(function.address, _MDEV):
@@ -127,17 +128,17 @@ def mdev_types(function: pci.Function, functions: pci.Snapshot) -> tuple[MdevTyp
 
 
 def division(
-    function: pci.Function, functions: pci.Snapshot, *, of_card: bool = False
+    function: Function, functions: Snapshot, *, of_card: bool = False
 ) -> str | None:
-    """What somebody has made of a function, which guests may have, or None.
+    """Why a function counts as divided: its parts may be with guests. None if it is whole.
 
-    A virtual function with a vGPU type may be given out as it is, but not ``of_card``: with its
-    card.
+    A virtual function with a vGPU type may be given out as it is, but it does count as divided if
+    its whole card is to be given out (``of_card``).
 
-    :raises OSError: it cannot be told
+    :raises OSError: it cannot be read
     """
-    if function.driver is None or "vfio" in function.driver:
-        return None  # the driver makes them
+    if function.driver is None or function.has_guest_driver:
+        return None  # the parts are made by the vendor's driver
     address = function.address
     for kind in functions.names(address, _MDEV):
         if any(name[:1] != "." for name in functions.names(address, f"{_MDEV}/{kind}/devices")):
@@ -146,12 +147,12 @@ def division(
     return None if number in {None, NO_VGPU_TYPE} else f"it has vGPU type {number}"
 
 
-def vgpu_type(function: pci.Function, functions: pci.Snapshot) -> str | None:
-    """The number of the vGPU type that a virtual function of an NVIDIA card has been given.
+def vgpu_type(function: Function, functions: Snapshot) -> str | None:
+    """The number of the vGPU type that a virtual function of an NVIDIA card has.
 
-    None where it takes none.
+    None for any other function.
 
-    :raises OSError: it cannot be told
+    :raises OSError: it cannot be read
     """
     if function.vendor != _NVIDIA or function.pf is None:
         return None
@@ -161,27 +162,28 @@ def vgpu_type(function: pci.Function, functions: pci.Snapshot) -> str | None:
     return functions.required(function.address, _VGPU_TYPE)
 
 
-def has_others(function: pci.Function) -> bool:
-    """Whether a card's first function says that the card has others, on the bus or not."""
+def has_others(function: Function) -> bool:
+    """Whether a card's first function says that the card has more, even if the bus shows none."""
     path = f"/sys/bus/pci/devices/{function.address}/config"
     header = sysfs.beginning(path, _HEADER_TYPE + 1)
-    return len(header) > _HEADER_TYPE and bool(header[_HEADER_TYPE] & _SEVERAL)
+    return len(header) > _HEADER_TYPE and bool(header[_HEADER_TYPE] & _MULTI_FUNCTION)
 
 
-def reset_methods(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
-    """The ways in which the kernel can reset the function, the first it would try first."""
+def reset_methods(function: Function, functions: Snapshot) -> tuple[str, ...]:
+    """The ways in which the kernel can reset the function, in the order it tries them."""
     return tuple((functions.text(function.address, "reset_method") or "").split())
 
 
-def driver_version(function: pci.Function, functions: pci.Snapshot) -> str | None:
-    """The version of the host's driver, where its module tells one."""
+def driver_version(function: Function, functions: Snapshot) -> str | None:
+    """The version of the host's driver, or None if its module has none."""
     return functions.text(function.address, "driver/module/version")
 
 
-def attributes(function: pci.Function, functions: pci.Snapshot) -> dict[str, str | int]:
-    """What a deployable that gives the function out has as attributes, as far as it is known.
+def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
+    """The attributes of a deployable with this function, without those that are not known.
 
-    A guest brings its own driver for a whole card; the host's matters behind virtual functions.
+    A guest has its own driver for a whole card. For a virtual function the host's driver of the
+    card matters.
     """
     physical = functions.get(function.pf or function.address, function)
     present = link(physical, functions)
@@ -206,5 +208,5 @@ def _gigatransfers(speed: str) -> float:
 
 
 def _plain(speed: str) -> str:
-    """``16.0 GT/s PCIe`` of newer kernels in the words of older ones."""
+    """A link speed as older kernels write it: newer ones add ``PCIe``, as in ``16.0 GT/s PCIe``."""
     return speed.removesuffix(" PCIe")

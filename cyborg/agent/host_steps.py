@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host steps: what drivers do to attach handles and deployables when a conductor asks for it.
+
+Each step runs in a thread of its own, one at a time for each handle and each device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import pathlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg import errors, metrics, rpc
+from cyborg.agent import bitstream_cache, pass_counter
+from cyborg.drivers import base, value_checks
+
+LOG = logging.getLogger(__name__)
+
+#: The most handles and deployables whose newest request is remembered.
+REMEMBERED_MAX = 10_000
+
+
+class Endpoint:
+    """Runs the steps that conductors ask for.
+
+    A conductor that got no answer asks again: the step that still runs is joined, not repeated. A
+    different step of the same handle waits for the one before it. A message that arrives after
+    newer ones is refused, as it could undo what they have done. A message to an agent that has
+    since restarted is refused too, as newer messages are not known any more; conductors ask again
+    for steps that are still needed when they have the first report of the new agent.
+
+    While a deployable is programmed, no step of its handles runs and no other deployable of its
+    device is programmed.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        drivers: Mapping[str, base.Driver],
+        started: int,
+        counter: pass_counter.PassCounter,
+    ) -> None:
+        self._drivers = drivers
+        self._started = started
+        self._counter = counter
+        self._bitstreams = bitstream_cache.Cache(conf)
+        self._locks = _Locks()
+        self._lock = threading.Lock()
+        self._latest: dict[str, _Run] = {}
+        self._newest = _NewestRequests()
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        """Run a step, or join it, and wait at most ``wait`` seconds for its end.
+
+        :raises HostStepFailed: the driver refused, or there is no such driver, ability or step
+        :raises HostStepRunning: the step goes on
+        """
+        del context
+        try:
+            asked = rpc.HostStep.from_wire(step)
+            handle = asked.handle()
+        except (KeyError, TypeError, ValueError) as exc:
+            raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
+        self._refuse_old(asked)
+        method, key = self._ability(asked), _handle_key(handle)
+
+        def work() -> None:
+            with self._locks.held([key]):
+                method(handle)
+
+        run = self._join_or_start(
+            _Run(
+                asked,
+                work,
+                key=asked.attach_handle_uuid,
+                action=asked.action,
+                failed=rpc.HostStepFailed,
+            ),
+            [key],
+        )
+        run.wait(wait, f"Driver {asked.driver} has not finished to {asked.action} the handle")
+
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        """Load a bitstream into a deployable, or join that; wait at most ``wait`` seconds.
+
+        :raises ProgramFailed: it is not loaded
+        :raises HostStepRunning: it goes on
+        """
+        del context
+        try:
+            return self._program(step, wait)
+        except rpc.ProgramFailed as exc:
+            if exc.report_counter is None:
+                # An earlier request may have written it, and its conductor may not know.
+                exc.report_counter = self._current_pass()
+            raise
+
+    def _program(self, step: dict[str, Any], wait: float) -> rpc.ProgramAnswer:
+        try:
+            asked = rpc.ProgramStep.from_wire(step)
+            target = asked.target()
+        except (KeyError, TypeError, ValueError) as exc:
+            raise rpc.ProgramFailed(f"This is no such step: {exc!r}", written=False) from exc
+        self._refuse_old(asked)
+        driver = self._drivers.get(asked.driver)
+        if driver is None:
+            sentence = f"Driver {asked.driver} is not loaded on this host"
+            raise rpc.ProgramFailed(sentence, written=False)
+        if not isinstance(driver, base.Programmable):
+            sentence = f"Driver {asked.driver} cannot program a deployable"
+            raise rpc.ProgramFailed(sentence, written=False)
+        handles = [_handle_key(handle) for handle in target.attach_handles]
+        run = self._join_or_start(
+            _Run(
+                asked,
+                lambda: self._fetch_and_write(driver, asked, target, handles),
+                key=asked.deployable_uuid,
+                action="program",
+                failed=_failed_after_write,
+            ),
+            handles,
+        )
+        run.wait(wait, f"Driver {asked.driver} has not finished to program the deployable")
+        answer: rpc.ProgramAnswer = run.answer
+        return answer
+
+    def _fetch_and_write(
+        self,
+        driver: base.Programmable,
+        step: rpc.ProgramStep,
+        target: base.ProgramTarget,
+        handles: Iterable[str],
+    ) -> rpc.ProgramAnswer:
+        try:
+            with (
+                self._bitstreams.fetched(step) as bitstream,
+                self._locks.held([*handles, _device_key(target.control_path)]),
+            ):
+                return self._write(driver, step, target, bitstream)
+        except (bitstream_cache.Refused, base.NothingWritten) as exc:
+            raise rpc.ProgramFailed(str(exc), written=False) from exc
+        except (bitstream_cache.NotNow, base.BeingWritten) as exc:
+            # The conductor takes the step as running, and asks again.
+            raise rpc.HostStepRunning(str(exc)) from exc
+
+    def _write(
+        self,
+        driver: base.Programmable,
+        step: rpc.ProgramStep,
+        target: base.ProgramTarget,
+        bitstream: pathlib.Path,
+    ) -> rpc.ProgramAnswer:
+        try:
+            done = driver.program(target, bitstream)
+        except (base.NothingWritten, base.BeingWritten):
+            raise
+        except Exception as exc:
+            LOG.exception("Cannot program deployable %s", target.deployable)
+            raise _failed_after_write(f"{type(exc).__name__}: {exc}") from exc
+        if not value_checks.is_same_function(step.function_id, done.function):
+            raise _failed_after_write(
+                f"Function {done.function} is loaded, not {step.function_id}"
+            )
+        return rpc.ProgramAnswer(
+            function=done.function,
+            verified_by=done.verified_by,
+            report_counter=self._current_pass(),
+        )
+
+    def _current_pass(self) -> int:
+        """The last pass that may not show what has just changed; the next one begins soon."""
+        counter = self._counter.value
+        self._counter.look_now()
+        return counter
+
+    def _refuse_old(self, step: rpc.HostStep | rpc.ProgramStep) -> None:
+        if step.agent_started < self._started:
+            raise rpc.HostStepRunning("The agent has started again since; it reports first")
+
+    def _ability(self, step: rpc.HostStep) -> Callable[[base.HeldHandle], None]:
+        driver = self._drivers.get(step.driver)
+        if driver is None:
+            raise rpc.HostStepFailed(f"Driver {step.driver} is not loaded on this host")
+        if step.action == "prepare" and isinstance(driver, base.Preparable):
+            return driver.prepare
+        if step.action == "clean" and isinstance(driver, base.Cleanable):
+            return driver.clean
+        raise rpc.HostStepFailed(f"Driver {step.driver} cannot {step.action} a handle")
+
+    def _join_or_start(self, run: _Run, handles: Iterable[str]) -> _Run:
+        """Start the run or return the one it joins. Older requests for its keys are refused now."""
+        asked_ms = run.step.asked_ms
+        with self._lock:
+            keys = [run.key, *handles]
+            if self._newest.is_newer(keys, asked_ms):
+                raise rpc.HostStepRunning("Another step of the handle was asked for meanwhile")
+            self._newest.note(keys, asked_ms)
+            latest = self._latest.get(run.key)
+            if latest is not None and latest.joins(run):
+                return latest
+            self._latest[run.key] = run
+        run.start(after=latest, forget=self._forget)
+        return run
+
+    def _forget(self, run: _Run) -> None:
+        with self._lock:
+            if self._latest.get(run.key) is run:
+                del self._latest[run.key]
+
+
+class _Locks:
+    """Locks by key, each held by one run at a time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held: set[str] = set()
+
+    @contextlib.contextmanager
+    def held(self, keys: Iterable[str]) -> Iterator[None]:
+        """Wait until all of the keys are free, and hold them."""
+        wanted = set(keys)
+        with self._changed:
+            self._changed.wait_for(lambda: not wanted & self._held)
+            self._held |= wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= wanted
+                self._changed.notify_all()
+
+
+class _NewestRequests:
+    """When the newest step of each key was asked for.
+
+    Of keys that were forgotten, only the newest of their times is known.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._forgotten_ms = 0
+
+    def is_newer(self, keys: Iterable[str], asked_ms: int) -> bool:
+        """Whether a newer step of any of the keys was asked for, or may have been."""
+        return any(asked_ms < self._asked.get(key, self._forgotten_ms) for key in keys)
+
+    def note(self, keys: Iterable[str], asked_ms: int) -> None:
+        """Store the time of a request that is the newest for all of the keys."""
+        self._asked |= dict.fromkeys(keys, asked_ms)
+        if len(self._asked) > REMEMBERED_MAX:
+            by_age = sorted(self._asked.items(), key=lambda item: item[1])
+            old, kept = by_age[: -REMEMBERED_MAX // 2], by_age[-REMEMBERED_MAX // 2 :]
+            self._asked, self._forgotten_ms = dict(kept), old[-1][1]
+
+
+class _Run:
+    """One run of a step in a daemon thread; the driver may take as long as it needs.
+
+    ``answer`` is what ``work`` returned. ``failed`` makes an error from the message of any other.
+    """
+
+    def __init__(
+        self,
+        step: rpc.HostStep | rpc.ProgramStep,
+        work: Callable[[], Any],
+        *,
+        key: str,
+        action: str,
+        failed: Callable[[str], errors.CyborgError],
+    ) -> None:
+        self.step = step
+        self.key = key
+        self.answer: Any = None
+        self._action = action
+        self.done = threading.Event()
+        self._failure: errors.CyborgError | None = failed("The driver ended without an answer")
+        self._failed = failed
+        self._work = work
+        self._context = oslo_context.get_current()
+
+    def joins(self, other: _Run) -> bool:
+        """Whether the other run, which was asked for later, does the same as this one."""
+        return not self.done.is_set() and self.step == dataclasses.replace(
+            other.step, asked_ms=self.step.asked_ms, agent_started=self.step.agent_started
+        )
+
+    def start(self, *, after: _Run | None, forget: Callable[[_Run], None]) -> None:
+        """Start as soon as the run ``after`` has ended; call ``forget`` at the end."""
+        threading.Thread(
+            target=self._run, args=(after, forget), name=f"host-step-{self._action}", daemon=True
+        ).start()
+
+    def wait(self, seconds: float, running: str) -> None:
+        """Return when the run has succeeded.
+
+        :raises HostStepRunning: it has not ended in time, with the message ``running``; or it has
+            ended, and must be asked for again
+        :raises HostStepFailed: it has failed
+        """
+        if not self.done.wait(seconds):
+            raise rpc.HostStepRunning(running)
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, after: _Run | None, forget: Callable[[_Run], None]) -> None:
+        if self._context is not None:
+            self._context.update_store()
+        if after is not None:
+            after.done.wait()
+            del after
+        LOG.info("%s %s", self._action.capitalize(), self.key)
+        labels = {"driver": self.step.driver, "action": self._action, "outcome": "failed"}
+        try:
+            with metrics.observed(metrics.DRIVER_STEP_SECONDS, **labels) as seen:
+                self.answer = self._work()
+                seen["outcome"] = "done"
+            self._failure = None
+        except (rpc.HostStepFailed, rpc.HostStepRunning) as exc:
+            LOG.warning("Cannot %s %s: %s", self._action, self.key, exc)
+            self._failure = exc
+        except Exception as exc:
+            LOG.exception("Cannot %s %s", self._action, self.key)
+            self._failure = self._failed(f"{type(exc).__name__}: {exc}")
+        finally:
+            forget(self)
+            self.done.set()
+
+
+def _handle_key(handle: base.AttachHandle) -> str:
+    return base.canonical_json([handle.attach_type, dict(handle.attach_info)])
+
+
+def _device_key(path: base.ControlPath) -> str:
+    return base.canonical_json([path.cpid_type, None, dict(path.cpid_info)])
+
+
+def _failed_after_write(sentence: str) -> rpc.ProgramFailed:
+    return rpc.ProgramFailed(sentence, written=True)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which driver may report which device: PCI functions before a pass, all else after it.
+
+Before a pass each PCI function goes to the driver that claims it most exactly. After a pass nothing
+that may exist once on a host is accepted from two drivers: control paths, names of deployables, and
+PCI functions with their virtual functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from cyborg.agent import background_calls
+from cyborg.agent.background_calls import BackgroundCall
+from cyborg.drivers import base, pci
+
+LOG = logging.getLogger(__name__)
+
+#: How exactly a driver matches each PCI function that it claims.
+Claims = Mapping[str, int]
+#: What a driver found in a pass: its devices.
+Devices = tuple[base.Device, ...]
+#: Devices, each with its keys: what may exist only once on a host.
+_Keyed = Sequence[tuple[base.Device, Set[str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What drivers claim, the calls that have not ended in time, and why others failed."""
+
+    claims: Mapping[str, Claims]
+    hanging: Mapping[str, BackgroundCall[Claims]]
+    errors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """The driver of each claimed PCI function, and a sentence for each driver that lost a tie.
+
+    A driver that loses to a more exact claim gets no sentence: that is what the operator wants.
+    """
+
+    of: Mapping[str, str]
+    ties: Mapping[str, str]
+
+    def foreign_to(self, driver: str) -> frozenset[str]:
+        """The functions that other drivers report."""
+        return frozenset(address for address, owner in self.of.items() if owner != driver)
+
+
+def ask(
+    drivers: Mapping[str, base.Claiming], functions: pci.Snapshot, timeout: float
+) -> Answers:
+    """Ask each driver for its claims, and wait at most ``timeout`` seconds for them."""
+    calls = {
+        name: functools.partial(_claims_of, driver, functions) for name, driver in drivers.items()
+    }
+    claims: dict[str, Claims] = {}
+    hanging: dict[str, BackgroundCall[Claims]] = {}
+    errors: dict[str, str] = {}
+    for name, call in background_calls.call_all("claims", calls, timeout).items():
+        if not call.done(0):
+            LOG.error("Driver %s does not say in time which PCI functions it claims", name)
+            hanging[name] = call
+        elif call.value is None:
+            errors[name] = call.error or ""
+        else:
+            claims[name] = call.value
+    return Answers(claims=claims, hanging=hanging, errors=errors)
+
+
+def assign(claims: Mapping[str, Claims]) -> Owners:
+    """Give each function to the driver that claims it most exactly, among equals to the first."""
+    best: dict[str, tuple[int, str]] = {}
+    tied: dict[tuple[str, str], list[str]] = {}
+    for name, claimed in claims.items():
+        for address, exactness in claimed.items():
+            present = best.get(address)
+            if present is None or exactness > present[0]:
+                best[address] = (exactness, name)
+                for pair in [pair for pair in tied if address in tied[pair]]:
+                    tied[pair].remove(address)
+            elif exactness == present[0]:
+                tied.setdefault((name, present[1]), []).append(address)
+    ties = {
+        loser: _sentence(winner, addresses)
+        for (loser, winner), addresses in tied.items()
+        if addresses
+    }
+    return Owners(of={address: name for address, (_, name) in best.items()}, ties=ties)
+
+
+class Ownership:
+    """Accepts what drivers found in a pass. Remembers the devices that it accepted last."""
+
+    def __init__(self, drivers: Iterable[str]) -> None:
+        self._known: dict[str, Devices] = dict.fromkeys(drivers, ())
+
+    def accept(
+        self,
+        found: Mapping[str, Devices],
+        errors: dict[str, str],
+        functions: Mapping[str, pci.Function],
+    ) -> dict[str, Devices]:
+        """The devices that may be reported. A driver that loses some gets a sentence in ``errors``.
+
+        Drivers that are not in ``found`` keep what was accepted before.
+        """
+        keyed = {name: tuple(with_keys(each, functions)) for name, each in found.items()}
+        absent = (each for name, each in self._known.items() if name not in found)
+        kept = [tuple(with_keys(each, functions)) for each in absent]
+        accepted = dict(found)
+        if _repeated(itertools.chain(*keyed.values(), *kept)) is not None:
+            accepted = self._arbitrate(keyed, errors, functions)
+        self._known |= accepted
+        return accepted
+
+    def _arbitrate(
+        self,
+        found: Mapping[str, _Keyed],
+        errors: dict[str, str],
+        functions: Mapping[str, pci.Function],
+    ) -> dict[str, Devices]:
+        """Leave out devices that belong to another driver, wholly or in part.
+
+        What a driver has reported before belongs to it as long as it reports it or cannot answer.
+        What is new belongs to the first driver in the order of ``enabled_drivers``. A device that
+        was reported before stays as it was if only its new parts belong to another driver.
+        """
+        before = {name: tuple(with_keys(each, functions)) for name, each in self._known.items()}
+        owners: dict[str, str] = {}
+        for name, reported in before.items():
+            known = _all_keys(reported)
+            # An answer with anything twice may be rejected, and then everything is kept.
+            if name in found and _repeated(found[name]) is None:
+                known &= _all_keys(found[name])
+            owners |= dict.fromkeys(known, name)
+        accepted = {}
+        for name, devices in found.items():
+            own, taken = _own_devices(name, devices, before[name], owners)
+            if taken is not None:
+                errors[name] = f"The driver reports {taken}, which is driver {owners[taken]}'s"
+            twice = _repeated(own)
+            if twice is not None:
+                errors[name] = f"The driver reports {twice} twice"
+            else:
+                owners |= dict.fromkeys(_all_keys(own), name)
+                accepted[name] = tuple(device for device, _keys in own)
+            if taken is not None or twice is not None:
+                LOG.error("Driver %s: %s", name, errors[name])
+        return accepted
+
+
+def with_keys(
+    devices: Iterable[base.Device], functions: Mapping[str, pci.Function]
+) -> Iterator[tuple[base.Device, set[str]]]:
+    """Each device with its keys: what may exist only once on a host.
+
+    The keys are its control path, the names of its deployables, and its PCI functions. A physical
+    function includes its virtual ones.
+    """
+    for device in devices:
+        keys = {str(device.control_path)}
+        for deployable in device.deployables:
+            keys.add(f"deployable {deployable.name}")
+            for handle in deployable.attach_handles:
+                keys.update(_functions_of(handle, functions))
+        yield device, keys
+
+
+def given_twice(device: base.Device) -> str | None:
+    """A PCI function for which a device has two handles, or None."""
+    given: set[str] = set()
+    for deployable in device.deployables:
+        for handle in deployable.attach_handles:
+            address = _address(handle) if handle.attach_type == "PCI" else None
+            if address is None:
+                continue
+            if address in given:
+                return address
+            given.add(address)
+    return None
+
+
+def _claims_of(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
+    """What a driver claims.
+
+    :raises TypeError: it is not comparable with the claims of others
+    """
+    claimed: dict[Any, Any] = dict(driver.claims(functions))
+    for address, exactness in claimed.items():
+        if not isinstance(address, str) or not isinstance(exactness, int):
+            raise TypeError(f"claims() returned {address!r}: {exactness!r}, not address and number")
+    return claimed
+
+
+def _sentence(winner: str, addresses: list[str]) -> str:
+    more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+    return (
+        f"PCI function {min(addresses)}{more} is left to driver {winner}, which means it as "
+        "exactly and comes first in enabled_drivers"
+    )
+
+
+def _functions_of(
+    handle: base.AttachHandle, functions: Mapping[str, pci.Function]
+) -> Iterator[str]:
+    address = _address(handle) if handle.attach_type != "TEST_PCI" else None
+    if address is None:
+        return
+    yield f"PCI function {address}"
+    if handle.attach_type == "PCI" and address in functions:
+        yield from (f"PCI function {vf}" for vf in functions[address].vfs)
+
+
+def _address(handle: base.AttachHandle) -> str | None:
+    """The PCI function of a handle, for a mediated device its parent, or None if it has none."""
+    try:
+        return pci.join(handle.attach_info).lower()
+    except KeyError:
+        return None
+
+
+def _own_devices(
+    name: str, found: _Keyed, before: _Keyed, owners: Mapping[str, str]
+) -> tuple[_Keyed, str | None]:
+    """The devices that a driver may report, and the first key that belongs to another."""
+    own, first = [], None
+    known = {str(device.control_path): (device, keys) for device, keys in before}
+    for device, keys in found:
+        taken = _foreign_key(name, keys, owners)
+        if taken is None:
+            own.append((device, keys))
+            continue
+        first = first or taken
+        old = known.get(str(device.control_path))
+        if old is not None and _foreign_key(name, old[1], owners) is None:
+            own.append(old)
+    return own, first
+
+
+def _foreign_key(name: str, keys: Set[str], owners: Mapping[str, str]) -> str | None:
+    return next((key for key in sorted(keys) if owners.get(key, name) != name), None)
+
+
+def _all_keys(devices: _Keyed) -> set[str]:
+    return set().union(*(keys for _device, keys in devices))
+
+
+def _repeated(devices: Iterable[tuple[base.Device, Set[str]]]) -> str | None:
+    """A key that more than one device has, or None."""
+    counted = Counter(itertools.chain.from_iterable(keys for _device, keys in devices))
+    return min((key for key, times in counted.items() if times > 1), default=None)

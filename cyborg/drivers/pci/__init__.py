@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What drivers of PCI devices are made with: a class that declares, and the walk of the bus.
+
+:class:`PciDriver` with :class:`Match` finds and reports a vendor's devices. :class:`Snapshot` holds
+the :class:`Function` values of one walk, which :func:`scan` makes.
+"""
+
+from cyborg.drivers.pci.driver import Match, PciDriver
+from cyborg.drivers.pci.snapshot import (
+    Details,
+    Function,
+    Snapshot,
+    Vanished,
+    can_carry,
+    join,
+    once,
+    reason_to_keep,
+    scan,
+    split,
+)
+
+__all__ = [
+    "Details",
+    "Function",
+    "Match",
+    "PciDriver",
+    "Snapshot",
+    "Vanished",
+    "can_carry",
+    "join",
+    "once",
+    "reason_to_keep",
+    "scan",
+    "split",
+]

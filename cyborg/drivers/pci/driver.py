@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base class of drivers of PCI devices: a subclass declares what its devices are.
+
+The class selects the functions, leaves those that the host uses and those that another driver
+matches more exactly, reads the facts, and names the deployables. A subclass adds hooks for what
+only its vendor has.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import itertools
+import logging
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, trait_names
+from cyborg.drivers.pci import device_spec, devices, facts, health
+from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, reason_to_keep
+
+LOG = logging.getLogger(__name__)
+
+_FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
+_ids: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Globs over the ids and the class of a function: lower-case hexadecimal digits."""
+
+    vendor: str = "*"
+    device: str = "*"
+    subsystem_vendor: str = "*"
+    subsystem_device: str = "*"
+    class_code: str = "*"
+
+    def fits(self, function: Function) -> bool:
+        """Whether the function matches."""
+        for name, glob, is_literal in _terms(self):
+            value = getattr(function, name)
+            if value != glob and (is_literal or not fnmatch.fnmatchcase(value, glob)):
+                return False
+        return True
+
+    @property
+    def digits(self) -> int:
+        """How many digits it fixes. The match that fixes more is the more exact one."""
+        return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
+
+
+@functools.cache
+def _terms(match: Match) -> tuple[tuple[str, str, bool], ...]:
+    """The fields that a match compares: name, glob, and whether the glob has no wildcard."""
+    globs = ((name, getattr(match, name)) for name in _FIELDS)
+    return tuple((name, glob, glob.isalnum()) for name, glob in globs if glob != "*")
+
+
+class PciDriver:
+    """A driver of PCI devices.
+
+    ``expose`` says which functions of a card are given out:
+
+    * ``function``: the physical function, whole;
+    * ``vfs``: its virtual functions if it has any, else the physical one; ``split`` says whether
+      each virtual function is a deployable of its own;
+    * ``slot``: all functions of a slot as one accelerator, with a handle for each;
+    * ``each``: every function by itself, except physical ones that have virtual functions.
+
+    ``listed`` says that only devices in the operator's ``device_spec`` are taken.
+    """
+
+    match: ClassVar[Sequence[Match]]
+    type: ClassVar[str]
+    resource_class: ClassVar[str]
+    expose: ClassVar[Literal["function", "vfs", "slot", "each"]] = "function"
+    split: ClassVar[bool] = True
+    listed: ClassVar[bool] = False
+    #: The option group whose ``device_spec`` limits what the driver takes.
+    group: ClassVar[str]
+    #: Further keys of this driver's ``device_spec``, each with its permitted values.
+    own_keys: ClassVar[Mapping[str, Set[str]]] = MappingProxyType({})
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.conf = conf
+        texts = conf[self.group].device_spec
+        self._specs = device_spec.parse(texts, f"[{self.group}] device_spec", self.own_keys)
+        self._health = health.Health(conf)
+        vendors = {match.vendor for match in self.match}
+        #: The vendors whose functions can match; None for all.
+        self._vendors = vendors if all(map(str.isalnum, vendors)) else None
+        self._logged: set[tuple[str, str]] = set()
+        self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
+        self._digits: dict[tuple[str, ...], int | None] = {}
+        self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
+
+    # Hooks.
+
+    def traits(self, function: Function, functions: Snapshot) -> Iterable[str]:
+        """Traits of the function's deployable."""
+        del function, functions
+        return ()
+
+    def attributes(
+        self, function: Function, functions: Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """Facts that only this kind of device has; None for those that the kernel does not show."""
+        del function, functions
+        return {}
+
+    def refine(
+        self, device: base.Device, function: Function, functions: Snapshot
+    ) -> base.Device:
+        """The finished device, for changes that no other hook can make."""
+        del function, functions
+        return device
+
+    def resource(self, function: Function) -> str:
+        """The resource class of the function."""
+        del function
+        return self.resource_class
+
+    def handle(self, function: Function, functions: Snapshot) -> base.AttachHandle:
+        """The attach handle of the function."""
+        del functions
+        return devices.handle_of(function)
+
+    def groups(
+        self, function: Function, offered: Sequence[Function], functions: Snapshot
+    ) -> Sequence[Sequence[Function]]:
+        """The functions of each deployable; the first of them names it."""
+        del function, functions
+        return [[each] for each in offered] if self.split else [offered]
+
+    def divided(
+        self, function: Function, functions: Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """The devices to report instead if a card is divided in its vendor's own way, or None."""
+        del function, functions, host
+        return None
+
+    def why_unhealthy(self, function: Function, functions: Snapshot) -> str | None:
+        """Why a device is unhealthy, from files that only its vendor's cards have, or None."""
+        del function, functions
+        return None
+
+    # Abilities.
+
+    def claims(self, functions: Snapshot) -> Mapping[str, int]:
+        """The functions it would report, each with how exactly it matches."""
+        if self.listed and not self._specs:
+            return {}
+        # Another thread may ask about another walk at the same time: one that hung returns late.
+        claimed = self._claimed
+        if claimed is None or claimed[0] is not functions:
+            claimed = self._claimed = functions, self._claims(functions)
+        return claimed[1]
+
+    def _claims(self, functions: Snapshot) -> dict[str, int]:
+        claimed = {}
+        candidates: Iterable[Function] = functions.values()
+        if self._vendors is not None:
+            candidates = itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
+        for function in candidates:
+            exactness = self._exactness(function, functions)
+            if exactness:
+                claimed[function.address] = exactness
+        # A card with all its virtual functions has one driver, unless another matches those better.
+        for address in list(claimed) if self.expose != "each" else ():
+            for vf in functions[address].vfs:
+                spec = device_spec.first_match(self._specs, functions[vf], functions)
+                if spec is None or not spec.exclude:
+                    claimed[vf] = max(claimed.get(vf, 0), claimed[address])
+        return claimed
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every device of this kind that can be given out."""
+        if self.listed and not self._specs:
+            return
+        functions = host.pci
+        mine = self.claims(functions).keys() - host.foreign
+        done: set[str] = set()
+        for address in sorted(mine):
+            function = functions[address]
+            if address in done or (function.pf is not None and self.expose != "each"):
+                continue
+            try:
+                yield from self._found(function, functions, mine, host, done)
+            except Vanished as exc:
+                LOG.info("%s: it is left out of this pass", exc)
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        """Why a device that was found is unhealthy, in the same words as long as that stays so."""
+        return self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
+
+    def own(self, function: Function, functions: Snapshot) -> Mapping[str, str]:
+        """The operator's values of ``own_keys`` for a function."""
+        spec = device_spec.first_match(self._specs, function, functions)
+        return spec.own if spec is not None else {}
+
+    # What is given out.
+
+    def _found(
+        self,
+        function: Function,
+        functions: Snapshot,
+        mine: Set[str],
+        host: base.Host,
+        done: set[str],
+    ) -> Iterator[base.Device]:
+        """The devices of one card. ``done`` collects functions that are in a device already."""
+        divided = self.divided(function, functions, host)
+        if divided is not None:
+            yield from divided
+            return
+        given = self._given(function, functions, mine)
+        done.update(each.address for each in given)
+        offered = self._offered(given, functions, mine, host.foreign)
+        device = self._device(host.name, function, offered, functions) if offered else None
+        if device is not None:
+            yield self.refine(device, function, functions)
+
+    def _exactness(self, function: Function, functions: Snapshot) -> int:
+        ids = _ids(function)
+        if ids not in self._digits:
+            fitting = [match.digits for match in self.match if match.fits(function)]
+            self._digits[ids] = max(fitting, default=None)
+        digits = self._digits[ids]
+        if digits is None:
+            return 0
+        spec = device_spec.first_match(self._specs, function, functions)
+        if spec is not None:
+            return 0 if spec.exclude else max(1, digits + spec.digits)
+        only_excludes = all(each.exclude for each in self._specs)
+        return digits if only_excludes and not self.listed else 0
+
+    def _given(
+        self, function: Function, functions: Snapshot, mine: Set[str]
+    ) -> list[Function]:
+        if self.expose == "vfs" and function.vfs:
+            return [functions[vf] for vf in function.vfs if vf in mine]
+        if self.expose == "slot":
+            slot = function.address.rpartition(".")[0]
+            return [
+                each
+                for each in functions.values()
+                if each.address in mine
+                and each.pf is None
+                and each.address.rpartition(".")[0] == slot
+            ]
+        return [function]
+
+    def _offered(
+        self,
+        given: Sequence[Function],
+        functions: Snapshot,
+        mine: Set[str],
+        foreign: Set[str],
+    ) -> list[Function]:
+        """Those that can be given out, without those that must stay with the host."""
+        offered = []
+        for each in given:
+            reason = (
+                reason_to_keep(each, functions)
+                or self._excluded_part(each, functions)
+                or reason_to_keep_whole(each, functions, foreign)
+            )
+            if self.expose == "each" and any(vf in mine for vf in each.vfs):
+                reason = reason or "its virtual functions are offered instead"
+            if reason is None:
+                offered.append(each)
+            else:
+                self.log_not_offered(each, reason)
+        # The functions of a slot are given out together or not at all.
+        return [] if self.expose == "slot" and len(offered) < len(given) else offered
+
+    def _excluded_part(self, function: Function, functions: Snapshot) -> str | None:
+        """Why the operator's list forbids to give a card out whole, or None."""
+        for vf in function.vfs if self._specs else ():
+            spec = device_spec.first_match(self._specs, functions[vf], functions)
+            if spec is not None and spec.exclude:
+                return f"its virtual function {vf} stays with the host"
+        return None
+
+    def _device(
+        self,
+        host: str,
+        function: Function,
+        offered: Sequence[Function],
+        functions: Snapshot,
+    ) -> base.Device | None:
+        place = function.address
+        groups = self.groups(function, offered, functions)
+        if self.expose == "slot":
+            # The name must stay the same if one of the functions is lost.
+            place, groups = f"{place.rpartition('.')[0]}.0", [offered]
+        deployables = []
+        for members in groups:
+            name = place if self.expose == "slot" else members[0].address
+            try:
+                deployables.append(self._deployable(f"{host}_{name}", members, functions))
+            except Vanished as exc:
+                LOG.info("%s: it is left out of this pass", exc)
+        if not deployables:
+            return None
+        spec = device_spec.first_match(self._specs, function, functions)
+        kind = (spec.type if spec else None) or self.type
+        return devices.device_of(function, functions, kind, tuple(deployables), place=place)
+
+    def _deployable(
+        self, name: str, members: Sequence[Function], functions: Snapshot
+    ) -> base.Deployable:
+        """The functions as a deployable with a handle each."""
+        function = members[0]
+        attributes = self._attributes(function, functions)
+        spec = device_spec.first_match(self._specs, function, functions)
+        traits = (*self.traits(function, functions), *(spec.traits if spec else ()))
+        return base.Deployable(
+            name=name,
+            resource_class=(spec.resource_class if spec else None) or self.resource(function),
+            num_accelerators=1 if self.expose == "slot" else len(members),
+            attach_handles=tuple(self.handle(each, functions) for each in members),
+            traits=trait_names.legal_with_facts(traits, attributes),
+            attributes=attributes,
+        )
+
+    def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
+        """The facts. What only the host's driver shows is kept while a guest has the card."""
+        own = {
+            key: value
+            for key, value in self.attributes(function, functions).items()
+            if value is not None and value != ""
+        }
+        present = {**facts.attributes(function, functions), **own}
+        key = (function.address, *_ids(function))
+        known = self._known_facts.get(key, {}) if function.has_guest_driver else {}
+        self._known_facts[key] = {**known, **present}
+        return self._known_facts[key]
+
+    def log_not_offered(self, function: Function, reason: str) -> None:
+        """Log once, and not at every pass, why a function is not offered."""
+        if (function.address, reason) not in self._logged:
+            self._logged.add((function.address, reason))
+            LOG.info("PCI device %s is not offered: %s", function.address, reason)
+
+
+def reason_to_keep_whole(
+    function: Function, functions: Snapshot, foreign: Set[str]
+) -> str | None:
+    """Why a function cannot be given out whole because of its parts, or None.
+
+    The guest that gets it would take them from their users.
+    """
+    divided = facts.division(function, functions)
+    if divided is not None:
+        return f"it is divided: {divided}"
+    for vf in function.vfs:
+        if vf in foreign:
+            return f"its virtual function {vf} is another driver's"
+        if functions[vf].has_guest_driver:
+            return f"its virtual function {vf} is kept for a guest"
+        reason = reason_to_keep(functions[vf], functions)
+        reason = reason or facts.division(functions[vf], functions, of_card=True)
+        if reason is not None:
+            return f"its virtual function {vf} is in use: {reason}"
+    return None

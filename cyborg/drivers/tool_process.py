@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of vendors' tools, each with a lock on its card and a time limit.
+
+They are started by the privileged helper. The lock is an open file that the tool inherits, so it is
+held until the last process of the tool has ended, even if the agent or the helper ends before. Some
+tools are scripts around the program that does the work: they are killed as a process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import signal
+import stat
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+
+#: The kernel's ``struct flock`` of a write lock on all of a file.
+_WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+#: Seconds to wait for the end of what was killed; the kernel may be in the middle of a write.
+_KILLED_WAIT = 30.0
+#: Seconds to wait for what a tool has left behind, which may be about to end.
+_LEFT_WAIT = 1.0
+_POLL = 0.02
+#: The most characters of a tool's output in the message of its failure.
+_OUTPUT_MAX = 500
+
+
+def run(command: list[str], timeout: float, lock: str) -> None:
+    """Run a tool, which holds the file ``lock`` until all its processes have ended.
+
+    The caller has checked every argument.
+
+    :raises OSError: ENOENT without the tool, EAGAIN if the lock is held, ETIMEDOUT if the tool was
+        killed after ``timeout`` seconds, EIO if it failed
+    """
+    try:
+        with _locked(pathlib.Path(lock)) as descriptor:
+            status, output = _wait(command, timeout, descriptor)
+    except FileNotFoundError as exc:
+        raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
+    except subprocess.TimeoutExpired as exc:
+        _await_unlocked(lock, _KILLED_WAIT)
+        sentence = f"{command[0]} did not end within {timeout:g} s: {_tail(exc.output)}"
+        raise OSError(errno.ETIMEDOUT, sentence) from exc
+    _await_unlocked(lock, _LEFT_WAIT)
+    if status:
+        raise OSError(errno.EIO, f"{command[0]} ended with {status}: {_tail(output)}")
+
+
+def is_locked(path: pathlib.Path) -> bool:
+    """Whether any process holds the lock. The file need not exist.
+
+    It counts as free to a user who may not open the file, such as one who tries drivers.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+    finally:
+        os.close(descriptor)
+    (kind,) = struct.unpack_from("h", found)
+    return bool(kind != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[int]:
+    """Hold the lock; a child that inherits the descriptor holds it as well.
+
+    :raises BlockingIOError: another process holds it
+    """
+    descriptor = os.open(path, os.O_RDWR | _FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, f"{path} is no file")
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait(command: list[str], timeout: float, descriptor: int) -> tuple[int, bytes]:
+    """The exit status of the tool, and its output."""
+    with subprocess.Popen(  # noqa: S603 - a fixed list; the rest of it was checked
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        pass_fds=[descriptor],
+        start_new_session=True,
+    ) as tool:
+        try:
+            output, _ = tool.communicate(timeout=timeout)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tool.pid, signal.SIGKILL)
+            raise
+        return tool.returncode, output
+
+
+def _await_unlocked(lock: str, seconds: float) -> None:
+    """Return when no process of the tool is left, or after that time."""
+    deadline = time.monotonic() + seconds
+    while is_locked(pathlib.Path(lock)) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+
+
+def _tail(output: bytes | None) -> str:
+    text = " ".join((output or b"").decode(errors="replace").split())
+    return text[-_OUTPUT_MAX:]
