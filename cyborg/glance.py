@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-from keystoneauth1 import adapter as ka_adapter
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
@@ -167,7 +166,7 @@ def _none(key: str, value: str) -> NoImage:
 
 def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
     """The two newest images of each place that counts, each image once."""
-    own = clients.adapter(conf, "glance").get_project_id()
+    own = clients.proxy(conf, "glance").get_project_id()
     # Glance takes a name that begins like this for a list of names.
     wanted = f'in:"{value}"' if key == "name" and value.startswith("in:") else value
     found: dict[str, dict[str, Any]] = {}
@@ -197,21 +196,19 @@ def _image(item: Mapping[str, Any]) -> Image:
 
 
 def _get(conf: cfg.ConfigOpts, path: str, **arguments: Any) -> requests.Response:
-    adapter = clients.adapter(conf, "glance")
+    proxy = clients.proxy(conf, "glance")
     retries = conf.glance.num_retries
-    answer: requests.Response = adapter.get(
-        _base(adapter) + path,
+    # Some catalogs name the endpoint with the version, others without it.
+    endpoint = proxy.get_endpoint() or ""
+    base = "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
+    answer: requests.Response = proxy.get(
+        base + path,
+        raise_exc=True,
         connect_retries=retries,
         status_code_retries=retries,
         **arguments,
     )
     return answer
-
-
-def _base(adapter: ka_adapter.Adapter) -> str:
-    """What the version is called below the endpoint, which some catalogues name themselves."""
-    endpoint = adapter.get_endpoint() or ""
-    return "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
 
 
 def _quoted(uuid: str) -> str:

@@ -47,11 +47,10 @@ def send_events(
     :returns: the HTTP status, and Nova's answer to each event (with its ``code``) where it has one
     :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
     """
-    response = clients.adapter(conf, "nova").post(
+    response = clients.proxy(conf, "nova").post(
         "/os-server-external-events",
         json={"events": list(events)},
         microversion=_MICROVERSION,
-        raise_exc=False,
     )
     answers = response.json().get("events", []) if response.status_code in {200, 207} else []
     return response.status_code, answers
@@ -83,8 +82,8 @@ def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
 
 def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:
     """The status and the document of an answer, which is empty where it is not what Nova sends."""
-    response = clients.adapter(conf, "nova").get(
-        path, params=query, microversion=_SERVERS_MICROVERSION, raise_exc=False
+    response = clients.proxy(conf, "nova").get(
+        path, params=query, microversion=_SERVERS_MICROVERSION
     )
     try:
         document = response.json()

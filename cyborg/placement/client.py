@@ -112,9 +112,9 @@ class Client:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._adapter = clients.adapter(conf, "placement")
+        self._proxy = clients.proxy(conf, "placement")
         with _lock:
-            self._known = _known.setdefault(self._adapter, _Known())
+            self._known = _known.setdefault(self._proxy, _Known())
 
     def find_tree(self, root_name: str) -> list[Listed]:
         """All providers of the tree whose root has that name, or none; the root is the first."""
@@ -248,13 +248,8 @@ class Client:
     def _call(
         self, method: str, path: str, body: Any = None, *, query: dict[str, str] | None = None
     ) -> Any:
-        response = self._adapter.request(
-            path,
-            method,
-            json=body,
-            params=query,
-            microversion=_MICROVERSION,
-            raise_exc=False,
+        response = self._proxy.request(
+            path, method, json=body, params=query, microversion=_MICROVERSION
         )
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)
