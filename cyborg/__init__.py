@@ -3,7 +3,7 @@
 
 import sys
 
-from oslo_service import backend
+from oslo_service import backend  # noqa: TID251 - for its switch alone
 
 # Oslo libraries import eventlet if it is installed, to see whether it has patched this process. It
 # never has, and it takes 10 to 20 MiB. They have no option for that, but they all cope with an
