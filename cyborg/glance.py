@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we ask of Glance: to find the image of a bitstream, and for its data.
+"""Glance's HTTP API: find the image of a bitstream, and download its data.
 
-What a bitstream is and what it is for stands in properties of its image. Glance filters by them;
-nothing is looked for among images here.
+Properties of the image say which function a bitstream is and which devices it is for. Glance
+filters by these properties.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-from keystoneauth1 import adapter as ka_adapter
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients, errors
 
-#: Properties of a bitstream's image: the function that it is, and what it is for.
+#: Properties of a bitstream's image: which function it is, and which devices it is for.
 FUNCTION_ID = "accel:function_id"
 FUNCTION_NAME = "accel:function_name"
 VENDOR = "accel:vendor"
@@ -27,7 +26,7 @@ BOARD = "accel:board"
 REGION_ID = "accel:region_id"
 VERSION = "accel:version"
 
-#: The four properties of a signed image, as Nova and cinder know them.
+#: The four properties of a signed image. Nova and Cinder use the same.
 SIGNATURE = (
     "img_signature",
     "img_signature_certificate_uuid",
@@ -40,7 +39,7 @@ _CHUNK = 1024 * 1024
 
 
 class NoImage(errors.CyborgError):
-    """Glance has no image that is meant, or more than one."""
+    """Glance has no such image, or more than one."""
 
 
 class Incomplete(errors.CyborgError):
@@ -49,7 +48,7 @@ class Incomplete(errors.CyborgError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image as Glance shows it. ``properties`` are those that mean something here."""
+    """An image as Glance shows it. ``properties`` has only those that Cyborg uses."""
 
     uuid: str
     name: str | None
@@ -72,14 +71,14 @@ class Image:
 
     @property
     def digest(self) -> tuple[str, str] | None:
-        """Algorithm and value by which the data is verified: MD5 where there is no better."""
+        """Algorithm and value to verify the data with: MD5 if there is nothing better."""
         if self.hash_algo and self.hash_value:
             return self.hash_algo, self.hash_value
         return ("md5", self.checksum) if self.checksum else None
 
     @property
     def signature(self) -> Mapping[str, str]:
-        """The properties of a signature; empty where the image is not signed."""
+        """The properties of the signature; empty if the image is not signed."""
         return {key: self.properties[key] for key in SIGNATURE if key in self.properties}
 
 
@@ -91,14 +90,14 @@ def find_image(
     function_id: str | None = None,
     function_name: str | None = None,
 ) -> Image:
-    """The active image that exactly one of the four means.
+    """The active image with that uuid, name, function id or function name. Give exactly one.
 
-    By its uuid any image is found. By what its owner has written on it, only one counts that is
-    public or belongs to the project of Cyborg's own user: anybody may upload an image that says
-    that it is a function. Of several of one function id the newest is taken.
+    A uuid finds any image. The others find only an image that is public or belongs to the project
+    of Cyborg's own user, because anybody may upload an image that claims to be a function. If
+    several images have the function id, the newest is taken.
 
-    :raises NoImage: there is none, or several of the name, or it is not active
-    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked
+    :raises NoImage: there is none, or several have the name, or it is not active
+    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be reached
     """
     if uuid is not None:
         return _by_uuid(conf, uuid)
@@ -108,15 +107,15 @@ def find_image(
         return _only(conf, "name", name)
     if function_name is not None:
         return _only(conf, FUNCTION_NAME, function_name)
-    raise ValueError("nothing says which image is meant")
+    raise ValueError("no uuid, name, function id or function name is given")
 
 
 def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
-    """The data of an image, piece by piece.
+    """The data of an image, in pieces of 1 MiB.
 
     :raises NoImage: there is no such image, or it has no data
     :raises Incomplete: the data ends too early
-    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be asked
+    :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be reached
     """
     headers = {"Accept": "application/octet-stream"}
     try:
@@ -129,7 +128,7 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
         try:
             yield from response.iter_content(_CHUNK)
         except requests.RequestException as exc:
-            raise Incomplete(f"Image {image_uuid} did not arrive whole: {exc}") from exc
+            raise Incomplete(f"Image {image_uuid} did not arrive completely: {exc}") from exc
 
 
 def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
@@ -166,9 +165,9 @@ def _none(key: str, value: str) -> NoImage:
 
 
 def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
-    """The two newest images of each place that counts, each image once."""
-    own = clients.adapter(conf, "glance").get_project_id()
-    # Glance takes a name that begins like this for a list of names.
+    """The two newest public images and the two newest of our own project, each image once."""
+    own = clients.proxy(conf, "glance").get_project_id()
+    # Glance reads a name that begins with "in:" as a list of names.
     wanted = f'in:"{value}"' if key == "name" and value.startswith("in:") else value
     found: dict[str, dict[str, Any]] = {}
     for place in ({"visibility": "public"}, {"owner": own} if own else {}):
@@ -177,7 +176,7 @@ def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
             try:
                 listed = _get(conf, "/images", params=query | place).json()["images"]
             except ka_exc.BadRequest as exc:
-                # It would say so for good.
+                # Trying again would not help.
                 raise NoImage(f"Glance cannot look for {key} {value!r}: {exc}") from exc
             found |= {item["id"]: item for item in listed}
     return list(found.values())
@@ -197,21 +196,19 @@ def _image(item: Mapping[str, Any]) -> Image:
 
 
 def _get(conf: cfg.ConfigOpts, path: str, **arguments: Any) -> requests.Response:
-    adapter = clients.adapter(conf, "glance")
+    proxy = clients.proxy(conf, "glance")
     retries = conf.glance.num_retries
-    answer: requests.Response = adapter.get(
-        _base(adapter) + path,
+    # Some catalogs name the endpoint with the version, others without it.
+    endpoint = proxy.get_endpoint() or ""
+    base = "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
+    answer: requests.Response = proxy.get(
+        base + path,
+        raise_exc=True,
         connect_retries=retries,
         status_code_retries=retries,
         **arguments,
     )
     return answer
-
-
-def _base(adapter: ka_adapter.Adapter) -> str:
-    """What the version is called below the endpoint, which some catalogues name themselves."""
-    endpoint = adapter.get_endpoint() or ""
-    return "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
 
 
 def _quoted(uuid: str) -> str:

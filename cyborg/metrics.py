@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics for Prometheus: what is counted, and the endpoint on which a process shows it.
+"""Metrics for Prometheus: what is counted, and the HTTP endpoint that shows it.
 
-Everything is counted whether or not anybody looks; it costs microseconds beside a database or
-another service. No label ever holds a uuid or the name of a host, so their number is bounded.
+Everything is counted, with or without an endpoint; that takes microseconds. No label has a uuid or
+the name of a host as its value, so the number of time series is bounded.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from prometheus_client import multiprocess, registry
 
 LOG = logging.getLogger(__name__)
 
-#: Counts of this process. What libraries count in prometheus_client's own registry stays theirs.
+#: The metrics of this process, apart from what libraries count in prometheus_client's registry.
 REGISTRY = prometheus_client.CollectorRegistry()
 
-#: Where several processes of one WSGI server count together; prometheus_client reads it too.
+#: Names the folder in which the processes of a WSGI server count together; prometheus_client
+#: reads it too.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-# The time at which each count began says nothing that the process's own start does not.
+# The time at which each count began adds nothing to the start time of the process.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
-#: Seconds: from a request to what waits for a host.
+#: Buckets in seconds: for requests, and for what waits for a host.
 _SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
-#: Seconds after which an endpoint whose port is taken tries again.
+#: Seconds after which an endpoint tries again if its port is in use.
 _PORT_RETRY = 5.0
 _STOP_GRACE = 2.0
 
@@ -124,9 +125,9 @@ AGENT_LAST = _gauge(
 def observed(
     histogram: prometheus_client.Histogram, **labels: str
 ) -> Iterator[dict[str, str]]:
-    """Observe how long the block takes, also where it raises.
+    """Observe how long the block takes, even if it raises.
 
-    The block may change the labels that it is given; it begins with those of the bad end.
+    The block gets the labels and may change them; pass those for a failure.
     """
     started = time.perf_counter()
     try:
@@ -136,7 +137,7 @@ def observed(
 
 
 def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[str]) -> None:
-    """Show what each driver has found in a discovery pass, and which have failed."""
+    """Set the gauges of a discovery pass: what each driver has found, and which have failed."""
     for driver, found in devices.items():
         DRIVER_DEVICES.labels(driver).set(len(found))
     for driver in {*devices, *failing}:
@@ -145,18 +146,18 @@ def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[st
 
 
 def bind_ended(*, bound: bool, started_ms: int | None, now_ms: int) -> None:
-    """Measure a bind that was asked for at ``started_ms`` and has ended at ``now_ms``."""
+    """Observe a bind that was requested at ``started_ms`` and ended at ``now_ms``."""
     outcome = "bound" if bound else "failed"
     BIND_SECONDS.labels(outcome).observe((now_ms - (started_ms or now_ms)) / 1000)
 
 
 def status_class(status: int) -> str:
-    """``2xx`` and the like: as much of an HTTP status as a label says."""
+    """``2xx`` and the like: the label for an HTTP status."""
     return f"{status // 100}xx"
 
 
 def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[Endpoint]:
-    """The endpoint that ``[metrics]`` asks for, if it does; ``collectors`` count at each look."""
+    """The endpoint of ``[metrics]``, if one is set; ``collectors`` are read at each request."""
     if conf.metrics.port is None:
         return []
     shown = _shown()
@@ -166,7 +167,7 @@ def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[End
 
 
 def _shown() -> prometheus_client.CollectorRegistry:
-    """A registry of what this process counts, or all processes of its WSGI server together."""
+    """A registry with the counts of this process, or of all processes of its WSGI server."""
     shown = prometheus_client.CollectorRegistry()
     if MULTIPROCESS in os.environ:
         multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
@@ -180,8 +181,8 @@ def _shown() -> prometheus_client.CollectorRegistry:
 class Endpoint:
     """Answers ``GET /metrics`` in a thread.
 
-    Metrics keep no process from its work: while the port is taken, it tries again. Among the
-    processes of one WSGI server the first gets it, and another one when that has gone.
+    Metrics never stop a process: while the port is in use, the endpoint tries again. Of the
+    processes of one WSGI server the first gets the port, and another one when that has ended.
     """
 
     def __init__(self, host: str, port: int, shown: prometheus_client.CollectorRegistry) -> None:
@@ -192,7 +193,7 @@ class Endpoint:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer as soon as the port is free. Returns at once."""
+        """Begin to answer as soon as the port is free. Return at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -201,18 +202,18 @@ class Endpoint:
         self._thread.join(_STOP_GRACE)
 
     def _run(self) -> None:
-        told = False
+        warned = False
         while not self._stopping.is_set():
             try:
                 server, _ = prometheus_client.start_http_server(
                     self._port, self._host, registry=self._shown
                 )
             except OSError as exc:
-                if not told:
+                if not warned:
                     LOG.warning(
                         "Cannot show metrics on %s port %d yet: %s", self._host, self._port, exc
                     )
-                told = True
+                warned = True
                 self._stopping.wait(_PORT_RETRY)
             else:
                 LOG.info("Showing metrics on %s port %d", self._host, self._port)

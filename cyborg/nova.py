@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we ask of Nova: to take the events of a bind, and whether an instance is still there."""
+"""Nova's HTTP API: send the events of a bind, and ask whether an instance still exists."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LOG = logging.getLogger(__name__)
 
 EVENT = "accelerator-request-bound"
 
-#: The first compute API microversion that knows the event.
+#: The first compute API microversion that has the event.
 _MICROVERSION = "2.82"
 
 
-#: For questions about servers. From 2.69 on, Nova may answer 404 for one in a cell that is down;
-#: before that such an answer is an error.
+#: For GET /servers. From 2.69 on, Nova may answer 404 for an instance in a cell that is down; up
+#: to 2.68 it answers with an error.
 _SERVERS_MICROVERSION = "2.1"
 
 
@@ -30,7 +30,7 @@ class MayNotLook(errors.ServiceUnavailable):
 
 
 def bound_event(instance_uuid: str, arq_uuid: str, *, bound: bool) -> dict[str, str]:
-    """One event of the body of ``POST /os-server-external-events``."""
+    """One event for the body of ``POST /os-server-external-events``."""
     return {
         "name": EVENT,
         "server_uuid": instance_uuid,
@@ -42,16 +42,15 @@ def bound_event(instance_uuid: str, arq_uuid: str, *, bound: bool) -> dict[str, 
 def send_events(
     conf: cfg.ConfigOpts, events: Sequence[dict[str, str]]
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Offer ``events`` to Nova in one request.
+    """Send ``events`` to Nova in one request.
 
-    :returns: the HTTP status, and Nova's answer to each event (with its ``code``) where it has one
+    :returns: the HTTP status, and Nova's answer to each event (with its ``code``), if it gives one
     :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
     """
-    response = clients.adapter(conf, "nova").post(
+    response = clients.proxy(conf, "nova").post(
         "/os-server-external-events",
         json={"events": list(events)},
         microversion=_MICROVERSION,
-        raise_exc=False,
     )
     answers = response.json().get("events", []) if response.status_code in {200, 207} else []
     return response.status_code, answers
@@ -60,11 +59,11 @@ def send_events(
 def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     """Whether it is certain that Nova has no such instance, in any project and any cell.
 
-    That the instance is not found is not enough, for to a user who is no administrator the servers
-    of other projects do not exist: the list of all projects must not have it either. That list
-    alone would not be enough either, for it leaves out the cells that are down.
+    A 404 is not enough: a user who is not an administrator gets it for the servers of other
+    projects too. So the list of all projects must not have the instance either. That list alone
+    is not enough, because it leaves out the cells that are down.
 
-    :raises MayNotLook: Nova does not let us see that list
+    :raises MayNotLook: Nova refuses that list to us
     :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
     """
     status, found = _get(conf, f"/servers/{instance_uuid}")
@@ -82,9 +81,9 @@ def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
 
 
 def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:
-    """The status and the document of an answer, which is empty where it is not what Nova sends."""
-    response = clients.adapter(conf, "nova").get(
-        path, params=query, microversion=_SERVERS_MICROVERSION, raise_exc=False
+    """The status and the JSON object of an answer, which is empty if the body is none."""
+    response = clients.proxy(conf, "nova").get(
+        path, params=query, microversion=_SERVERS_MICROVERSION
     )
     try:
         document = response.json()

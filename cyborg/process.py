@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosting a service in a process: options, signals, repeating threads, a bounded stop."""
+"""Run a service in a process: options, signals, repeating threads, a stop in bounded time."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ LOG = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD_SIGNAL = signal.SIGHUP
-#: Seconds after which a thread that waits for signals looks whether there is one.
+#: Seconds after which the thread that waits for signals checks for one.
 _LONGEST_SLEEP = 1.0
 
 
 def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
-    """Read a service's options from its command line and the files it names, and open its log."""
+    """Read a service's options from its command line and files, and open its log."""
     read_options(conf, arguments)
     open_log(conf)
 
 
 def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
-    """Read options from a command line and the files it names."""
+    """Read options from a command line and the files that it names."""
     _register(conf)
     conf(list(arguments), project="cyborg", version=version.VERSION)
 
 
 def open_log(conf: cfg.ConfigOpts) -> None:
-    """Log where the options say, and first of all what they say in vain."""
+    """Open the log that the options name, and warn about options without a meaning."""
     log.setup(conf, "cyborg")
-    tell_what_means_nothing(conf)
+    warn_about_meaningless(conf)
 
 
 def _register(conf: cfg.ConfigOpts) -> None:
@@ -50,8 +50,8 @@ def _register(conf: cfg.ConfigOpts) -> None:
     log.register_options(conf)
 
 
-def tell_what_means_nothing(conf: cfg.ConfigOpts) -> None:
-    """Log each option that is set and has no meaning any more."""
+def warn_about_meaningless(conf: cfg.ConfigOpts) -> None:
+    """Log each option that is set but has no meaning any more."""
     for sentence in cyborg_conf.meaningless(conf):
         LOG.warning("%s", sentence)
 
@@ -60,10 +60,10 @@ class Service(Protocol):
     """A part of a process. Both methods return soon; ``stop`` follows every ``start``."""
 
     def start(self) -> None:
-        """Begin to work, in threads of its own."""
+        """Begin to work in own threads."""
 
     def stop(self) -> None:
-        """Begin nothing new, and finish or give back what is under way."""
+        """Begin nothing new, and finish or hand back the current work."""
 
 
 def run(
@@ -71,11 +71,10 @@ def run(
 ) -> None:
     """Run services until SIGTERM or SIGINT, then stop them, the last one first.
 
-    SIGHUP has the options of ``conf`` read again that can change while a process runs. A second
-    signal to stop, or ``grace`` seconds, ends the process as it stands: everything that matters
-    is in the database.
+    On SIGHUP, the options of ``conf`` that can change at run time are read again. A second signal
+    to stop, or ``grace`` seconds, ends the process at once: all that matters is in the database.
     """
-    # Putting into this queue is the one way to wake a thread that is safe in a signal handler.
+    # A SimpleQueue is the only means to wake a thread that is safe in a signal handler.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (*STOP_SIGNALS, RELOAD_SIGNAL):
         signal.signal(number, lambda received, _frame: signals.put(received))
@@ -99,7 +98,7 @@ def run(
 def _next(signals: queue.SimpleQueue[int]) -> int:
     """Wait for a signal.
 
-    One that comes just before this thread falls asleep, or in another thread, does not wake it.
+    A signal just before this thread sleeps, or in another thread, does not wake it: so poll.
     """
     while True:
         with contextlib.suppress(queue.Empty):
@@ -107,22 +106,22 @@ def _next(signals: queue.SimpleQueue[int]) -> int:
 
 
 def _read_again(conf: cfg.ConfigOpts) -> None:
-    """Take over what changed in the configuration files, or nothing where they are wrong."""
+    """Apply what has changed in the configuration files, or nothing if they have an error."""
     try:
         _check_files(conf)
         conf.mutate_config_files()
     except cfg.Error as exc:
-        LOG.error("The configuration stays as it is, for it cannot be read again: %s", exc)  # noqa: TRY400
+        LOG.error("The configuration stays as it is because it cannot be read again: %s", exc)  # noqa: TRY400
     except Exception:
-        LOG.exception("The configuration was read again, but not all of it is followed")
+        LOG.exception("The configuration was read again, but not all of it was applied")
     else:
         LOG.info("The configuration was read again")
 
 
 def _check_files(conf: cfg.ConfigOpts) -> None:
-    """Read every option from the files: oslo.config would take over a value of a wrong kind.
+    """Read every option from the files: oslo.config itself would apply an invalid value.
 
-    :raises cfg.Error: something in them is wrong
+    :raises cfg.Error: a file or a value is invalid
     """
     trial = cfg.ConfigOpts()
     _register(trial)
@@ -133,10 +132,10 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
 
 
 def _leave_after(grace: float) -> None:
-    """See to it that the process ends: libraries join their threads at exit without a limit."""
+    """End the process after ``grace`` seconds: libraries join their threads without a limit."""
 
     def leave() -> None:
-        LOG.warning("Not everything has stopped in %s seconds; leaving all the same", grace)
+        LOG.warning("Not everything has stopped after %s seconds; exiting anyway", grace)
         logging.shutdown()
         sys.stdout.flush()
         os._exit(1)
@@ -149,8 +148,8 @@ def _leave_after(grace: float) -> None:
 class Loop:
     """A thread that calls ``step`` again and again.
 
-    ``step`` returns the seconds to wait before the next call; :meth:`wake` ends the wait. What it
-    raises is logged, and it is called again after ``pause`` seconds.
+    ``step`` returns the seconds to wait before the next call; :meth:`wake` ends the wait. If it
+    raises, the exception is logged and the next call follows after ``pause`` seconds.
     """
 
     def __init__(self, name: str, step: Callable[[], float], *, pause: float = 1.0) -> None:
@@ -169,14 +168,14 @@ class Loop:
         self._woken.set()
 
     def stop(self, grace: float = 5.0) -> None:
-        """Make no further call, and wait for the one under way for ``grace`` seconds at most."""
+        """Make no further call, and wait up to ``grace`` seconds for the current one."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(grace)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            # Cleared before the call: who wakes us during it means one more.
+            # Cleared before the call: a wake-up during the call asks for another one.
             self._woken.clear()
             try:
                 delay = self._step()

@@ -41,7 +41,7 @@ def run(conf: cfg.ConfigOpts) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Sentences("%(message)s"))
     logging.basicConfig(level=logging.DEBUG if conf.debug else logging.INFO, handlers=[handler])
-    process.tell_what_means_nothing(conf)
+    process.warn_about_meaningless(conf)
     if conf.command.driver:
         conf.set_override("enabled_drivers", conf.command.driver, group="agent")
     found = discovery_preview.make(conf)

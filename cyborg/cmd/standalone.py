@@ -97,7 +97,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
         # Standard output is for the one line with the URL.
         conf.set_default("use_stderr", True)
     log.setup(conf, "cyborg")
-    process.tell_what_means_nothing(conf)
+    process.warn_about_meaningless(conf)
     state_dir = pathlib.Path(conf.state_dir or conf.state_path).resolve()
     conf.set_override("state_path", str(state_dir))
     conf.set_override("connection", f"sqlite:///{state_dir / DATABASE}", group="database")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others are told of ARQs, devices and hosts, over oslo.messaging: billing, monitoring.
+"""Notifications about ARQs, devices and hosts over oslo.messaging, for billing and monitoring.
 
-Whoever changes something writes what is to be announced in the same transaction, by
-:func:`announce`; a conductor sends it afterwards (:mod:`cyborg.notifications.sender`). So nothing
-is announced that did not happen, and what happened is announced at least once, in order.
+A change and its notification are written in the same transaction, by :func:`announce`; a conductor
+sends the notification afterwards (:mod:`cyborg.notifications.sender`). So nothing is announced
+that did not happen, and what happened is announced at least once, in order.
 
-The rows are not rows of work, which melt into one by their key: a notification tells what was, and
-nobody can compute that later. And nobody waits for another's lock to write one.
+The rows are not rows of the work table, where rows with one key become one: each notification
+describes a past state that cannot be computed later. And writing one never waits for a lock.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ GROUP = "oslo_messaging_notifications"
 KIND = "notify"
 KEY = "all"
 
-#: oslo.messaging's drivers that tell nobody.
+#: oslo.messaging's drivers that send nothing.
 _SILENT = frozenset({"", "noop"})
 _LOCAL = _SILENT | {"log", "test"}
 
 
 class _Process:
-    """Whether this process announces anything, and whom it wakes when it has."""
+    """Whether this process announces anything, and what to call afterwards."""
 
     def __init__(self) -> None:
         self.announces = threading.Event()
@@ -44,14 +44,14 @@ class _Process:
 
 
 def _nobody() -> None:
-    """There is no conductor in this process; one looks by itself."""
+    """Do nothing: there is no conductor in this process, and those elsewhere poll."""
 
 
 _process = _Process()
 
 
 def wanted(conf: cfg.ConfigOpts) -> bool:
-    """Whether ``[oslo_messaging_notifications] driver`` names anybody who tells others."""
+    """Whether ``[oslo_messaging_notifications] driver`` names a driver that sends something."""
     for group, options in messaging_opts.list_opts():
         if group == GROUP:
             conf.register_opts(options, group=group)
@@ -59,12 +59,12 @@ def wanted(conf: cfg.ConfigOpts) -> bool:
 
 
 def needs_broker(conf: cfg.ConfigOpts) -> bool:
-    """Whether what is wanted goes over a message broker, and not only to the log."""
+    """Whether notifications go over a message broker, and not only to the log."""
     return wanted(conf) and not _LOCAL.issuperset(conf[GROUP].driver)
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Let this process announce what it changes, if the configuration wants that."""
+    """Let this process announce what it changes, if the configuration says so."""
     if wanted(conf):
         _process.announces.set()
     else:
@@ -78,15 +78,15 @@ def close() -> None:
 
 
 def wake_after_commit(wake: Callable[[], None]) -> None:
-    """Have ``wake`` called whenever a transaction of this process has left something to send."""
+    """Call ``wake`` after each transaction of this process that leaves something to send."""
     _process.wake = wake
 
 
 def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
-    """Record in the caller's transaction what others are to be told when it is committed.
+    """Record ``notices`` in the caller's transaction, to be sent after its commit.
 
-    The caller holds the lock on what it tells of, which keeps the notices of one object in order.
-    Where nobody is to be told ``notices`` is not even read.
+    The caller has locked the object of each notice, which keeps the notices of one object in
+    order. If this process announces nothing, ``notices`` is not read.
     """
     if not _process.announces.is_set():
         return

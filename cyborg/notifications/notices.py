@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events there are, and the versioned payloads that tell of them.
+"""The events, and their versioned payloads.
 
-A payload may gain fields, which raises the number behind the point of its version. Whatever else
-changes raises the number before it.
+A new field of a payload raises the minor number of its version. Any other change raises the major
+number.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ERROR = "ERROR"
 
 
 class Payload:
-    """What a notification says. Its fields are those of a frozen dataclass."""
+    """The content of a notification. Subclasses are frozen dataclasses."""
 
     VERSION: ClassVar[str]
     __slots__ = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """The payload as it is sent, but for what all notifications have in common."""
+        """The payload as it is sent, without the fields that all notifications have."""
         return {
             "cyborg_object.name": type(self).__name__,
             "cyborg_object.namespace": "cyborg",
@@ -37,13 +37,13 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorRequestPayload(Payload):
-    """An ARQ. Where a binding ends, its fields still name what was bound."""
+    """An ARQ. After an unbind, its fields still name what was bound."""
 
     VERSION = "1.0"
 
     uuid: str
     project_id: str | None
-    #: After the event and before it; null before it where it creates the ARQ.
+    #: After the event and before it; ``old_state`` is null if the event creates the ARQ.
     state: str
     old_state: str | None
     #: Why the bind failed, else null.
@@ -54,7 +54,7 @@ class AcceleratorRequestPayload(Payload):
     hostname: str | None
     device_rp_uuid: str | None
     instance_uuid: str | None
-    #: Of the attach handle that the ARQ holds, or held until now; null where there is none.
+    #: Of the attach handle that the ARQ holds, or held until now; null if there is none.
     attach_handle_uuid: str | None
     attach_handle_type: str | None
     device_uuid: str | None
@@ -75,9 +75,9 @@ class DevicePayload(Payload):
     vendor: str
     model: str
     status: str
-    #: What ails it, as its driver says; null where nothing does.
+    #: Why it is unhealthy, as its driver says; null if it is healthy.
     unhealthy: str | None
-    #: Whether it is gone from its host and kept for an ARQ that holds a handle of it.
+    #: Whether it is gone from its host and kept because an ARQ holds one of its handles.
     missing: bool
     created_at: str
 
@@ -98,7 +98,7 @@ class HostPayload(Payload):
 
 
 class Event(NamedTuple):
-    """Something that is announced."""
+    """A kind of notification."""
 
     name: str
     priority: str
@@ -177,7 +177,7 @@ def of_arq(
     reason: str | None = None,
     handle: Handle | None = None,
 ) -> Notice:
-    """Tell that ``arq``, whose row still says what was before, is in ``state`` now."""
+    """``arq`` is in ``state`` now; its row still has the old state."""
     return Notice(
         event,
         AcceleratorRequestPayload(
@@ -201,7 +201,7 @@ def of_arq(
 
 
 def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
-    """Tell of ``device``, as its row is now."""
+    """``device``, as its row is now."""
     return Notice(
         event,
         DevicePayload(
@@ -220,7 +220,7 @@ def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
 
 
 def of_host(event: Event, host: models.Host) -> Notice:
-    """Tell of ``host``, as its row is now."""
+    """``host``, as its row is now."""
     return Notice(
         event,
         HostPayload(

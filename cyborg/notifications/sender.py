@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending what is to be announced: the handler of ``notify/all``, in a conductor.
+"""Send the recorded notifications: the handler of the work ``notify/all``, in a conductor.
 
-A row goes when the broker has confirmed its message, so a conductor that dies in between leaves
-it to be sent again. While the broker is down the rows wait.
+A row is deleted when the broker has confirmed its message. If the conductor dies in between, the
+message is sent again. While the broker is down, the rows wait.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = "cyborg"
 SERVICE = "cyborg-conductor"
 
-#: How many are sent again at most after a conductor's death.
+#: At most so many are sent again if a conductor dies.
 _BATCH = 50
 
 _CLOSE_GRACE = 2.0
 
 
 class Undelivered(work.TryLater):
-    """The broker is not known to have taken the message."""
+    """The broker has not confirmed the message."""
 
 
 class Sender:
-    """Sends what is recorded, the oldest first, as one publisher."""
+    """Sends the recorded notifications, the oldest first."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
@@ -50,7 +50,7 @@ class Sender:
     def send_all(self, claim: work.Claim) -> None:
         """Send until nothing is left.
 
-        :raises Undelivered: the broker did not take one; it and those after it wait
+        :raises Undelivered: the broker did not confirm one; it and those after it wait
         """
         while batch := _oldest():
             sent: list[models.Notification] = []
@@ -63,7 +63,7 @@ class Sender:
                 _forget(sent)
 
     def close(self) -> None:
-        """Close the connection, as far as it does not wait for a broker that is down."""
+        """Close the connection, but do not wait long for a broker that is down."""
         if self._transport is not None:
             closing = threading.Thread(
                 target=self._transport.cleanup, name="notifications-close", daemon=True
@@ -75,28 +75,28 @@ class Sender:
         with self._lock:
             transport, notifier = self._open()
             transport.failure = None
-            tell = getattr(notifier, notification.priority.lower())
-            tell({}, notification.event_type, _payload(notification))
+            send = getattr(notifier, notification.priority.lower())
+            send({}, notification.event_type, _payload(notification))
             if transport.failure is not None:
                 raise Undelivered(
-                    f"The message broker took no notification: {transport.failure}"
+                    f"The message broker did not take a notification: {transport.failure}"
                 ) from transport.failure
         metrics.NOTIFICATIONS_SENT.labels(notification.event_type).inc()
         LOG.debug("Sent %s %s", notification.event_type, notification.uuid)
 
     def _open(self) -> tuple[_Transport, Any]:
         if self._transport is None:
-            # Where nothing is configured the exchange would be oslo.messaging's for everybody.
+            # Without this default, oslo.messaging would use its own common exchange.
             messaging.TransportURL.parse(self._conf)  # registers the option
             self._conf.set_default("control_exchange", EXCHANGE)
             self._transport = _Transport(messaging.get_notification_transport(self._conf))
-            # The row is tried again by itself, so the library need not insist.
+            # The work is tried again anyway, so the library need not retry for long.
             self._notifier = messaging.Notifier(self._transport, self._publisher, retry=1)
         return self._transport, self._notifier
 
 
 class _Transport(NotificationTransport):
-    """Keeps what made a send fail, which the library's drivers only write to the log."""
+    """Keeps the error of a failed send, which the library's drivers only log."""
 
     def __init__(self, plain: Any) -> None:
         super().__init__(plain._driver)  # noqa: SLF001 - as the library's own factory does
@@ -105,7 +105,7 @@ class _Transport(NotificationTransport):
     def _send_notification(self, *args: Any, **kwargs: Any) -> None:
         try:
             super()._send_notification(*args, **kwargs)
-        except Exception as exc:  # noqa: BLE001 - raised by whoever called the notifier
+        except Exception as exc:  # noqa: BLE001 - raised again in Sender._send
             self.failure = exc
 
 
@@ -132,7 +132,7 @@ def _oldest() -> list[models.Notification]:
 def _forget(sent: list[models.Notification]) -> None:
     row = models.Notification
     if sent:
-        # By uuid too: SQLite gives the number of a row that is gone to a new one.
+        # By uuid too: SQLite may give the id of a deleted row to a new one.
         own = (row.id.in_([one.id for one in sent]), row.uuid.in_([one.uuid for one in sent]))
         with db.writer() as session:
             db.delete(session, row, *own)

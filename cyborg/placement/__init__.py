@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement is told about the devices."""
+"""Devices as resource providers: keep Placement in line with the database."""

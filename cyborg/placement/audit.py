@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slow audit: now and then every provider of a host is read in full, whatever its generation.
+"""The slow audit: from time to time all providers of a host are read in full.
 
-It finds what others did to our providers and told nobody. The hosts take turns, so that Placement
-is asked for little at a time.
+Nobody reports it to us when others change our providers, so the audit looks for such changes. The
+hosts take turns, so that the load on Placement is small.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cyborg.db import models
 
 
 def take_turns(conf: cfg.ConfigOpts) -> None:
-    """Want the next hosts to be audited, each once in ``[conductor] placement_audit_interval``."""
+    """Have the next hosts audited, each once in ``[conductor] placement_audit_interval``."""
     interval = conf.conductor.placement_audit_interval
     if interval:
         due = models.Host.audited_ms < db.now_ms() - interval * 1000
@@ -26,7 +26,7 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
 
 @db.retry
 def _next(due: sa.ColumnElement[bool], share: float) -> list[int]:
-    """Of the hosts that are due those that have waited longest, up to that share of all hosts."""
+    """The hosts that have been due for longest, up to that share of all hosts."""
     host = models.Host
     query = sa.select(host.id).where(due).order_by(host.audited_ms, host.id)
     with db.reader() as session:
@@ -38,7 +38,7 @@ def _next(due: sa.ColumnElement[bool], share: float) -> list[int]:
 
 @db.retry
 def _want(ids: list[int], due: sa.ColumnElement[bool]) -> None:
-    """Want those to be synced that are due still, and forget how their providers were left."""
+    """Have the hosts synced that are still due, and drop what we know of their generations."""
     host, record = models.Host, models.ResourceProvider
     query = sa.select(host.id, host.name).where(host.id.in_(ids), due).order_by(host.id)
     with db.writer() as session:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement's verbs, with typed results and exact errors, and no opinion on when to use them."""
+"""Placement's HTTP API, with typed results and errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CUSTOM = "CUSTOM_"
 
 
 class PlacementError(errors.ServiceUnavailable):
-    """Placement does not serve us at present, whatever is asked."""
+    """Placement does not serve us at present, whatever the request is."""
 
 
 class Refused(PlacementError):
-    """Placement understood this one request and will not do it."""
+    """Placement understood this request and refuses it."""
 
 
 class NotFound(Refused):
@@ -42,11 +42,11 @@ class AlreadyExists(Refused):
 
 
 class InUse(Refused):
-    """There are allocations of the provider or of an inventory that would go."""
+    """The provider, or an inventory that would be removed, has allocations."""
 
 
 class GenerationConflict(Refused):
-    """Somebody changed the provider since it was read."""
+    """Somebody has changed the provider since it was read."""
 
 
 _BY_CODE: dict[str, type[Refused]] = {
@@ -56,7 +56,7 @@ _BY_CODE: dict[str, type[Refused]] = {
     "placement.resource_provider.inuse": InUse,
 }
 
-#: Answers to how we ask, not to what we ask for.
+#: Answers that are not about the content of the request.
 _NOT_ABOUT_US = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,
@@ -80,7 +80,7 @@ class Listed:
 
 @dataclass(slots=True)
 class _Known:
-    """What this process has learnt of one Placement and need not ask again."""
+    """What this process knows of one Placement and need not ask again."""
 
     names: set[str] = field(default_factory=set)
     roots: dict[str, str] = field(default_factory=dict)
@@ -91,19 +91,19 @@ _known: weakref.WeakKeyDictionary[ka_adapter.Adapter, _Known] = weakref.WeakKeyD
 
 
 class Client:
-    """Placement as ``[placement]`` describes it, for one piece of work.
+    """The Placement of ``[placement]``, for one piece of work.
 
-    Every method raises :class:`PlacementError` or one of its kinds, and keystoneauth's
-    ``ClientException`` where Placement or Keystone cannot be reached.
+    Every method raises :class:`PlacementError` or one of its subclasses, and keystoneauth's
+    ``ClientException`` if Placement or Keystone cannot be reached.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._adapter = clients.adapter(conf, "placement")
+        self._proxy = clients.proxy(conf, "placement")
         with _lock:
-            self._known = _known.setdefault(self._adapter, _Known())
+            self._known = _known.setdefault(self._proxy, _Known())
 
     def find_tree(self, root_name: str) -> list[Listed]:
-        """All providers of the tree whose root has that name, or none; the root is the first."""
+        """All providers of the tree whose root has that name, the root first; or none."""
         root_uuid = self._known.roots.get(root_name)
         if root_uuid is not None:
             found = self._list(in_tree=root_uuid)
@@ -118,7 +118,7 @@ class Client:
         return found if _root_first(found, root_name) else []
 
     def find_provider(self, uuid: str) -> Listed | None:
-        """The provider of that uuid, wherever it hangs."""
+        """The provider with that uuid, in whichever tree it is."""
         found = self._list(uuid=uuid)
         return found[0] if found else None
 
@@ -143,19 +143,22 @@ class Client:
         )
 
     def is_withdrawn(self, uuid: str, classes: Collection[str]) -> bool:
-        """Whether the provider is there and nothing of these resource classes is on offer."""
+        """Whether everything of these resource classes is reserved on the provider.
+
+        :raises NotFound: there is no such provider
+        """
         found = _inventories(self._call("GET", f"/resource_providers/{uuid}/inventories"))
         ours = (inv for name, inv in found.items() if name in classes)
         return all(inv.reserved >= inv.total for inv in ours)
 
     def consumers(self, uuid: str) -> set[str]:
-        """The uuids of all who have an allocation of the provider."""
+        """The uuids of all consumers that have an allocation of the provider."""
         return set(self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"])
 
     def find_candidates(
         self, groups: Sequence[RequestGroup], limit: int
     ) -> list[tuple[str, ...]]:
-        """Providers that have room for all groups together: for each group one, in their order."""
+        """Combinations of providers with room for all groups: one provider a group, in order."""
         query = {"limit": str(limit), "group_policy": "none"}
         for number, group in enumerate(groups):
             self._ensure("/resource_classes", group.resources)
@@ -172,13 +175,13 @@ class Client:
         ]
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
-        """Make a provider, a root where it has no parent, and return its generation."""
+        """Make a provider, a root if it has no parent, and return its generation."""
         body = {"name": name, "uuid": uuid, "parent_provider_uuid": parent_uuid}
         given = {key: value for key, value in body.items() if value is not None}
         return int(self._call("POST", "/resource_providers", given)["generation"])
 
     def place_provider(self, uuid: str, name: str, parent_uuid: str | None) -> int:
-        """Give a provider a name and a parent, and return its generation."""
+        """Set the name and the parent of a provider, and return its generation."""
         body = {"name": name, "parent_provider_uuid": parent_uuid}
         return int(self._call("PUT", f"/resource_providers/{uuid}", body)["generation"])
 
@@ -187,7 +190,7 @@ class Client:
         self._call("DELETE", f"/resource_providers/{uuid}")
 
     def set_inventories(self, uuid: str, inventories: tree.Inventories, generation: int) -> int:
-        """Replace all inventories of a provider, and return its generation after that."""
+        """Replace all inventories of a provider, and return its new generation."""
         self._ensure("/resource_classes", inventories)
         body = {
             "resource_provider_generation": generation,
@@ -197,7 +200,7 @@ class Client:
         return self._replace(path, body)
 
     def set_traits(self, uuid: str, traits: Iterable[str], generation: int) -> int:
-        """Replace all traits of a provider, and return its generation after that."""
+        """Replace all traits of a provider, and return its new generation."""
         self._ensure("/traits", traits)
         body = {"resource_provider_generation": generation, "traits": sorted(traits)}
         return self._replace(f"/resource_providers/{uuid}/traits", body)
@@ -208,12 +211,12 @@ class Client:
         except (GenerationConflict, InUse, NotFound):
             raise
         except Refused:
-            # An operator may have removed a name that we made: make it again next time.
+            # An operator may have removed a trait or class that we made: make it again next time.
             self._known.names.clear()
             raise
 
     def _ensure(self, collection: str, names: Iterable[str]) -> None:
-        """Make custom classes or traits, which Placement must know before a provider has them."""
+        """Make custom resource classes or traits, before a provider can have them."""
         for name in sorted(names):
             path = f"{collection}/{name}"
             if name.startswith(_CUSTOM) and path not in self._known.names:
@@ -235,13 +238,8 @@ class Client:
     def _call(
         self, method: str, path: str, body: Any = None, *, query: dict[str, str] | None = None
     ) -> Any:
-        response = self._adapter.request(
-            path,
-            method,
-            json=body,
-            params=query,
-            microversion=_MICROVERSION,
-            raise_exc=False,
+        response = self._proxy.request(
+            path, method, json=body, params=query, microversion=_MICROVERSION
         )
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)
@@ -249,7 +247,7 @@ class Client:
 
 
 def _root_first(found: list[Listed], root_name: str) -> bool:
-    """Sort a tree so that its root leads; False where the root has another name by now."""
+    """Sort a tree so that its root is first; False if the root no longer has that name."""
     found.sort(key=lambda listed: listed.parent_uuid is not None)
     return bool(found) and found[0].name == root_name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether Placement says what the database says of one host. Nothing is changed."""
+"""Compare a host's providers in Placement with the database. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cyborg import db, work
 from cyborg.db import models
 from cyborg.placement import client, desired, tree
 
-#: How often a host is looked at that changes meanwhile.
+#: How often a host is read again if it changes meanwhile.
 _LOOKS = 3
 #: How many names of hosts are read at once.
 _PAGE = 100
@@ -22,7 +22,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was found of one host: whether work on it is under way, and if not, what differs."""
+    """The result for one host: whether work on it is under way, and if not, what differs."""
 
     in_progress: bool = False
     #: A sentence for each difference.
@@ -49,9 +49,9 @@ def _names_after(last: str) -> list[str]:
 
 
 def compare_host(conf: cfg.ConfigOpts, host_name: str) -> Comparison:
-    """Read all that is ours below a host's root, and name what is not as the database wants it.
+    """Read all our providers below a host's root, and describe how they differ from the database.
 
-    A difference counts only where no work on the host is wanted and it is there twice: what is
+    A difference counts only if it is seen twice and no work on the host is pending: what is just
     being changed is not wrong.
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
@@ -92,7 +92,7 @@ def _differences(api: client.Client, state: desired.HostState) -> Iterator[str]:
 def _sentences(
     state: desired.HostState, actual: tree.Tree, steps: Iterable[tree.Step]
 ) -> Iterator[str]:
-    """What each step would put right."""
+    """A sentence for what each step would correct."""
     missing: set[str] = set()
     for step in steps:
         if step.uuid in missing:

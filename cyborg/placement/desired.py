@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database says of a host's providers: how they should be, and what we wrote so far.
+"""What the database says of a host's providers: how they should be, and what we have written.
 
-All of it is read, and all of it recorded, in a constant number of statements.
+Reading a host takes a constant number of statements, and so does recording it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A provider that we made, as the row says: what is ours on it, and how it was left."""
+    """The row of a provider that we made: what we set on it, and how we left it."""
 
     host_id: int
     name: str
-    #: Placement's generation when the rest was true; None where that is not known.
+    #: Placement's generation when the rest was true; None if it is not known.
     generation: int | None
     ours: tree.Ours
     inventories: tree.Inventories
     traits: frozenset[str]
 
     def has(self, provider: tree.Provider) -> bool:
-        """Whether what is ours on it was left as that provider has it."""
+        """Whether what we set on it equals what that provider has."""
         ours = {name: inv for name, inv in self.inventories.items() if name in self.ours.classes}
         return ours == dict(provider.inventories) and self.ours.traits == provider.traits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """One host. The root is not known here: it is the parent of ``providers`` that have none."""
+    """One host. The root is not in ``providers``: it is the parent of those that have none."""
 
     host_id: int
     name: str
@@ -51,11 +51,11 @@ class HostState:
     providers: tree.Tree
     #: By provider uuid.
     records: Mapping[str, Record]
-    #: Whether the host is to be forgotten when it has no records any more.
+    #: Whether to delete the host's row when it has no records any more.
     removed: bool = False
 
     def below(self, root_uuid: str | None) -> tree.Tree:
-        """The providers as they should be below that root."""
+        """The wanted providers, below that root."""
         return {
             uuid: replace(provider, parent_uuid=provider.parent_uuid or root_uuid)
             for uuid, provider in self.providers.items()
@@ -64,7 +64,7 @@ class HostState:
 
 @db.retry
 def read(host_name: str) -> HostState | None:
-    """What should be on the host of that name, or None where there is no such host."""
+    """The state of the host with that name, or None if there is no such host."""
     with db.reader() as session:
         host = session.scalar(sa.select(models.Host).where(models.Host.name == host_name))
         if host is None:
@@ -173,10 +173,10 @@ def _held(session: orm.Session, host_id: int) -> dict[int, tuple[int, int]]:
 
 
 def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
-    """The host's rows, and those that a host of another name left of the same providers.
+    """The host's rows, and those that another host left for providers that are this host's now.
 
-    Likewise one of its own rows is another host's affair where that has the deployable now: what
-    guests have of the provider moves there with it.
+    Likewise a row of this host is left out if another host has the deployable now: the allocations
+    of the provider move there with it.
     """
     row, deployable, device = models.ResourceProvider, models.Deployable, models.Device
     ours = (
@@ -216,9 +216,9 @@ def _record(row: models.ResourceProvider) -> Record:
 
 @db.retry
 def claim(state: HostState) -> None:
-    """Record what is about to be ours, before Placement has it.
+    """Record what we are about to write, before Placement has it.
 
-    Whatever we write is known as ours from then on, even if we are killed in the middle.
+    So it is known as ours even if this process is killed in the middle.
     """
     new: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
@@ -240,9 +240,9 @@ def claim(state: HostState) -> None:
 
 @db.retry
 def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
-    """Keep how Placement's providers are now, as far as that is known and news.
+    """Record how Placement's providers are now, if that is known and has changed.
 
-    ``state`` is what :func:`claim` was given.
+    ``state`` is the one that :func:`claim` got.
     """
     changed: list[dict[str, Any]] = []
     for uuid, provider in seen.items():
@@ -277,9 +277,9 @@ def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]
 
 @db.retry
 def forget(state: HostState) -> bool:
-    """Delete the row of a removed host; False where another host has yet to take over a provider.
+    """Delete the row of a removed host; False if another host has yet to take over a provider.
 
-    A host that has reported since then stays.
+    A host that has reported since then is kept.
     """
     host, record = models.Host, models.ResourceProvider
     with db.writer() as session:

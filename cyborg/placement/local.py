@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real Placement inside this process, on an SQLite file of its own.
 
-For ``cyborg-standalone`` and for tests. It needs the ``standalone`` extra, and therefore imports
-Placement only when asked to load it.
+For ``cyborg-standalone`` and for tests. Placement comes with the ``standalone`` extra, so it is
+imported only in :func:`load_app`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TOKEN = "admin"  # noqa: S105
 def load_app(state_dir: pathlib.Path) -> WSGIApplication:
     """Placement on the database in ``state_dir``, which is made or upgraded first.
 
-    Placement keeps its database in module globals, so a process has one: a second call moves all
-    of it, the application of the first call included, to the second directory.
+    Placement keeps its database in module globals, so a process has only one: a second call also
+    moves the application of the first call to the second directory.
 
     :raises ImportError: the package ``openstack-placement`` is not installed
     """
@@ -46,14 +46,14 @@ def load_app(state_dir: pathlib.Path) -> WSGIApplication:
     conf = _options(path)
     _bind(conf)
     policy.reset()
-    trait._TRAITS_SYNCED = False  # noqa: SLF001 - it is of the last database
+    trait._TRAITS_SYNCED = False  # noqa: SLF001 - true for the last database only
     resource_class._RESOURCE_CLASSES_SYNCED = False  # noqa: SLF001
     migration.upgrade("head")
     return _OneWriter(deploy.loadapp(conf))
 
 
 def _options(path: pathlib.Path) -> cfg.ConfigOpts:
-    """Placement's own options, from no file of this machine."""
+    """Placement's own options. No file of this machine is read."""
     from placement import conf as placement_conf  # noqa: PLC0415
 
     conf = cfg.ConfigOpts()
@@ -70,7 +70,7 @@ def _bind(conf: cfg.ConfigOpts) -> None:
     from placement import db_api  # noqa: PLC0415
 
     options = dict(conf.placement_database.items())
-    # Placement's own switch; the rest of the group is what the database layer takes.
+    # Placement's own option; all others of the group are options of oslo.db.
     del options["sync_on_startup"]
     manager = enginefacade.transaction_context()
     manager.configure(**options)
@@ -79,7 +79,7 @@ def _bind(conf: cfg.ConfigOpts) -> None:
 
 
 class _OneWriter:
-    """Lets one request at a time write: SQLite has one writer, and refuses others for long."""
+    """Lets one request write at a time: SQLite has one writer, and makes others fail."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class _OneWriter:
 
 
 def point_at(conf: cfg.ConfigOpts, url: str) -> None:
-    """Make ``[placement]`` of Cyborg's ``conf`` mean the loaded application, served at ``url``."""
+    """Set ``[placement]`` of Cyborg's ``conf`` to the loaded application, served at ``url``."""
     options: list[Any] = ka_loading.get_auth_plugin_conf_options("admin_token")
     conf.register_opts(options, group="placement")
     conf.set_override("auth_type", "admin_token", group="placement")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making Placement say what the database says, one host at a time.
+"""Change Placement to what the database says, one host at a time.
 
-Read what should be and what is, plan, apply, and record how each provider was left. The record
-saves reading a provider again whose generation is still the same; if it is lost, for we were
-killed, the provider is read in full next time.
+Read the wanted and the actual tree, plan, apply, and record how each provider was left. Thanks to
+the record, a provider with the same generation need not be read again. If the record is missing,
+because this process was killed, the provider is read in full next time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cyborg.placement import client, desired, tree
 
 LOG = logging.getLogger(__name__)
 
-#: How often a host is read again because others changed its providers meanwhile.
+#: How often a host is read again if others change its providers meanwhile.
 MAX_ROUNDS = 5
 
 Checkpoint = Callable[[], None]
 
 
 def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> None:
-    """Make the providers below a host's root as the database wants them.
+    """Change the providers below a host's root to what the database says.
 
-    ``checkpoint`` is called before each change and raises when another process has the host.
+    ``checkpoint`` is called before each change and raises if another process has taken the host.
 
-    :raises work.TryLater: something has to wait: a root that Nova has yet to make, a provider
-        that still has allocations, a request that Placement refuses
+    :raises work.TryLater: something has to wait: Nova has yet to make the root, a provider still
+        has allocations, or Placement refuses a request
     """
     api = client.Client(conf)
     for _ in range(MAX_ROUNDS):
@@ -43,7 +43,7 @@ def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> N
             return
         outcome = _reconcile(conf, api, state, checkpoint)
         if outcome.conflicts:
-            LOG.info("Providers of host %s changed meanwhile; reading them again", host_name)
+            LOG.info("The providers of host %s changed meanwhile; reading them again", host_name)
         elif outcome.failures:
             raise work.TryLater(" ".join(outcome.failures))
         elif not state.removed:
@@ -58,7 +58,7 @@ def _forget(state: desired.HostState) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Outcome:
-    """What came of the steps: the providers as they are now, and the steps that failed."""
+    """The result of the steps: the providers as they are now, and the steps that failed."""
 
     seen: dict[str, tree.Provider]
     deleted: set[str] = field(default_factory=set)
@@ -104,7 +104,7 @@ def _make_root(
 def _read(
     api: client.Client, state: desired.HostState, listed: Iterable[client.Listed]
 ) -> dict[str, tree.Provider]:
-    """Our providers of the tree as they are, read only where the generation is news or unknown."""
+    """Our providers as they are, read only if the generation has changed or is not known."""
     actual: dict[str, tree.Provider] = {}
     for found in listed:
         record = state.records.get(found.uuid)
@@ -125,7 +125,7 @@ def _read(
 
 
 class _Run:
-    """One application of a plan. A provider that fails does not stop the others."""
+    """Applies one plan. A provider that fails does not stop the others."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class _Run:
 
     def apply(self, steps: Iterable[tree.Step]) -> _Outcome:
         failed: set[str] = set()
-        told: set[str] = set()
+        checked: set[str] = set()
         for step in steps:
             if step.uuid in failed:
                 continue
             self._checkpoint()
-            if step.uuid not in told and not isinstance(step, tree.Place):
-                told.add(step.uuid)
-                self._tell_drift(step.uuid)
+            if step.uuid not in checked and not isinstance(step, tree.Place):
+                checked.add(step.uuid)
+                self._warn_of_drift(step.uuid)
             try:
                 self._take(step)
             except (client.GenerationConflict, client.NotFound):
@@ -160,8 +160,8 @@ class _Run:
                 failed.add(step.uuid)
         return self._outcome
 
-    def _tell_drift(self, uuid: str) -> None:
-        """Log that somebody else has changed a provider, where it should be as we left it."""
+    def _warn_of_drift(self, uuid: str) -> None:
+        """Log it if somebody else has changed a provider that should be as we left it."""
         wanted, record = self._state.providers.get(uuid), self._state.records.get(uuid)
         if wanted is not None and record is not None and record.has(wanted):
             LOG.warning("Provider %s is not as it was left; putting it right", wanted.name)
@@ -179,7 +179,7 @@ class _Run:
                 # Placement does not count this as a change, so the generation stays.
                 found = self._seen[step.uuid]
                 self._seen[step.uuid] = replace(found, name=step.name, parent_uuid=step.parent_uuid)
-                LOG.info("Provider %s has its name and parent back: %s", step.uuid, step.name)
+                LOG.info("Gave provider %s its name and parent back: %s", step.uuid, step.name)
             case tree.SetTraits():
                 found = self._seen[step.uuid]
                 generation = self._api.set_traits(step.uuid, step.traits, found.generation)
@@ -202,13 +202,13 @@ class _Run:
         LOG.info("Created provider %s (%s)", step.name, step.uuid)
 
     def _adopt(self, step: tree.Create) -> None:
-        """Move the provider here that was made already, perhaps below another root."""
+        """Move a provider here that was made already, perhaps below another root."""
         found = self._api.find_provider(step.uuid)
         if found is None:
             raise client.AlreadyExists("another provider, which Cyborg did not make, has its name")
         self._api.place_provider(step.uuid, step.name, step.parent_uuid)
-        LOG.info("Provider %s exists already; it is below its root now", step.name)
-        raise client.GenerationConflict("the provider has to be read")
+        LOG.info("Provider %s existed already; moved it below its root", step.name)
+        raise client.GenerationConflict("the provider must be read first")
 
     def _set_inventories(self, step: tree.SetInventories) -> None:
         found = self._seen[step.uuid]
@@ -222,9 +222,9 @@ class _Run:
         try:
             self._api.delete_provider(uuid)
         except client.NotFound:
-            LOG.info("Provider %s was gone already", uuid)
+            LOG.info("Provider %s was deleted already", uuid)
         except client.Refused as exc:
-            # It has allocations, or children that others made.
+            # It has allocations, or children that others have made.
             self._withdraw(uuid)
             self._fail(uuid, f"withdrawn until it can be deleted ({exc})")
             return
@@ -238,7 +238,7 @@ class _Run:
         if found is None:
             listed = self._api.find_provider(uuid)
             if listed is None:
-                raise client.GenerationConflict("the provider went meanwhile")
+                raise client.GenerationConflict("the provider was deleted meanwhile")
             found = self._seen[uuid] = self._api.read_provider(listed)
         self._write(found, tree.withdrawn(found.inventories, self._state.records[uuid].ours))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's resource providers as values, and the pure plan that turns one tree into another.
+"""A host's resource providers as values, and a pure function that plans how to change them.
 
-A trait or inventory is ours where the database says that we set it; all others belong to Nova or
-the operator and come out of every plan as they went in.
+A trait or inventory is ours if the database says that we set it. All others belong to Nova or the
+operator, and no plan changes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Inventory:
     allocation_ratio: float = 1.0
 
     def withdrawn(self) -> Inventory:
-        """The same, with nothing of it on offer."""
+        """The same, with everything reserved."""
         return dataclasses.replace(self, reserved=self.total)
 
 
@@ -40,11 +40,11 @@ class Provider:
     parent_uuid: str | None
     inventories: Inventories = dataclasses.field(default_factory=dict)
     traits: frozenset[str] = frozenset()
-    #: Placement's count of changes. It means nothing in a provider as it should be.
+    #: Placement's count of changes. It has no meaning in a wanted provider.
     generation: int = 0
 
 
-#: Providers by uuid. The root and the nested providers of others are not in it.
+#: Providers by uuid, without the root and without nested providers of others.
 Tree = Mapping[str, Provider]
 
 
@@ -57,7 +57,7 @@ class Ours:
 
     @classmethod
     def of(cls, provider: Provider) -> Ours:
-        """All that is on a provider as it should be."""
+        """Everything on a wanted provider."""
         return cls(frozenset(provider.inventories), provider.traits)
 
     def __or__(self, other: Ours) -> Ours:
@@ -69,7 +69,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Make a provider without anything on it."""
+    """Make a provider without inventories and traits."""
 
     uuid: str
     name: str
@@ -78,7 +78,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Give a provider its name and parent back."""
+    """Set the name and the parent of a provider."""
 
     uuid: str
     name: str
@@ -103,7 +103,7 @@ class SetInventories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Remove a provider, or withdraw what it offers while it has allocations."""
+    """Remove a provider, or reserve its inventories while it has allocations."""
 
     uuid: str
 
@@ -112,10 +112,10 @@ Step = Create | Place | SetTraits | SetInventories | Delete
 
 
 def plan(desired: Tree, actual: Tree, ours: Mapping[str, Ours]) -> list[Step]:
-    """The steps from ``actual`` to ``desired``, in the order in which Placement permits them.
+    """The steps from ``actual`` to ``desired``, in an order that Placement permits.
 
     ``ours`` has every provider that we made, with what we set on it. One that is not desired is
-    deleted even where ``actual`` does not show it: it may hang under another root.
+    deleted even if ``actual`` does not have it: it may be below another root.
     """
     steps: list[Step] = []
     for provider in _top_down(desired):
@@ -128,7 +128,7 @@ def plan(desired: Tree, actual: Tree, ours: Mapping[str, Ours]) -> list[Step]:
 
 
 def _top_down(tree: Tree) -> Iterator[Provider]:
-    """Every provider after its parent, else by uuid."""
+    """The providers by uuid, but each after its parent."""
 
     def depth(provider: Provider) -> int:
         parent = tree.get(provider.parent_uuid or "")
@@ -144,8 +144,8 @@ def _make(wanted: Provider, found: Provider | None, ours: Ours) -> Iterator[Step
     elif (found.name, found.parent_uuid) != (wanted.name, wanted.parent_uuid):
         yield Place(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
     steps: list[Step] = [*_traits(wanted, found, ours), *_inventories(wanted, found, ours)]
-    # A provider must not be offered without its traits, since others forbid them; but to take
-    # it off the offer must not wait for traits that Placement may refuse.
+    # Set the traits before the inventories, because requests may forbid a trait. But if all is to
+    # be reserved, do that first: Placement may refuse the traits.
     if all(inventory == inventory.withdrawn() for inventory in wanted.inventories.values()):
         steps.reverse()
     yield from steps
@@ -165,14 +165,14 @@ def _inventories(wanted: Provider, found: Provider, ours: Ours) -> Iterator[SetI
 
 
 def retaining(inventories: Inventories, found: Inventories) -> Inventories:
-    """``inventories``, and withdrawn what of ``found`` they would remove.
+    """``inventories``, and fully reserved those of ``found`` that they would remove.
 
-    This is what can be set on a provider while guests hold allocations of the removed classes.
+    This can be set on a provider while guests have allocations of the removed classes.
     """
     removed = {name: inv.withdrawn() for name, inv in found.items() if name not in inventories}
     return removed | dict(inventories)
 
 
 def withdrawn(found: Inventories, ours: Ours) -> Inventories:
-    """``found`` with nothing of ours on offer, for a provider that cannot be deleted yet."""
+    """``found`` with ours fully reserved, for a provider that cannot be deleted yet."""
     return {name: inv.withdrawn() if name in ours.classes else inv for name, inv in found.items()}

@@ -157,7 +157,7 @@ class PlacementServer:
 
     def answer_at_once(self, conf: cfg.ConfigOpts) -> None:
         """Let what ``conf`` configures call Placement as a function, for tests that do so often."""
-        session = clients.adapter(conf, "placement").session.session
+        session = clients.proxy(conf, "placement").session.session
         session.mount(self.url, _Direct(self._serve))
 
     def restart(self, state_dir: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ from cyborg.tests.placement_server import PlacementServer
 
 
 def test_sixteen_writers_at_once(placement: PlacementServer, conf: cfg.ConfigOpts) -> None:
-    api = clients.adapter(conf, "placement")
+    api = clients.proxy(conf, "placement")
 
     def write(number: int) -> list[int]:
         uuid = f"00000000-0000-0000-0000-{number:012}"

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of openstacksdk to Nova, Placement and Glance, made from ``cyborg.conf``.
+
+It is kept, and with it the tokens and the TCP connections, so that a call costs one request. Every
+call carries the id of the API request that this thread acts for, so that the other service logs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+from keystoneauth1 import exceptions as ka_exc
+from keystoneauth1 import loading as ka_loading
+from keystoneauth1 import session as ka_session
+from openstack import connection as sdk_connection
+from openstack import proxy
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg import metrics
+
+
+class Proxy(proxy.Proxy):
+    """A service's HTTP verbs, measured. An error status raises only with ``raise_exc``."""
+
+    def request(self, url: str, method: str, *args: Any, **kwargs: Any) -> requests.Response:
+        """Send one request, with the path and the HTTP method that it begins with."""
+        current = oslo_context.get_current()
+        if current is not None:
+            kwargs.setdefault("global_request_id", current.global_id)
+        labels = {"service": str(self.service_type), "method": method, "status": "none"}
+        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen:
+            try:
+                response = super().request(url, method, *args, **kwargs)
+            except ka_exc.HttpError as exc:
+                seen["status"] = metrics.status_class(exc.http_status)
+                raise
+            seen["status"] = metrics.status_class(response.status_code)
+        return response
+
+
+class Connection(sdk_connection.Connection):
+    """One connection for all services, each as its own group of options describes it.
+
+    The SDK would make the proxies itself. But then they would share the credentials and TLS files
+    of one group, not know ``version``, and ask each service for its versions before the first call.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(session=ka_session.Session(), app_name="cyborg")
+        self._conf = conf
+        self._of_groups: dict[str, Proxy] = {}
+
+    def proxy(self, group: str) -> Proxy:
+        """The proxy that the options of ``group`` describe, made at the first call."""
+        if group not in self._of_groups:
+            auth = ka_loading.load_auth_from_conf_options(self._conf, group)
+            session = ka_loading.load_session_from_conf_options(self._conf, group, auth=auth)
+            options: dict[str, Any] = {}
+            ka_loading.adapter.process_conf_options(self._conf[group], options)
+            made = self._of_groups[group] = Proxy(session, **options)
+            made._connection = self  # noqa: SLF001 - as the SDK does it
+        return self._of_groups[group]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes load the large libraries: eventlet never, openstacksdk when it is first used."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from cyborg.tests.ports import free_port
+from cyborg.tests.service import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("database")
+
+_LOADED = "sorted(name for name in ('eventlet', 'openstack') if sys.modules.get(name))"
+_REQUEST = "webob.Request.blank('/v2/devices').get_response"
+
+#: Runs a service, and stops it as soon as it shows these words there.
+_SERVICE = """
+import os, signal, sys, threading, time, urllib.request
+from oslo_config import cfg
+from cyborg import clients
+from cyborg.cmd import {command}
+
+def shown():
+    try:
+        return urllib.request.urlopen("http://127.0.0.1:{port}/{path}").read().decode()
+    except OSError:
+        return ""
+
+def look():
+    try:
+        while {words!r} not in shown():
+            time.sleep(0.05)
+        {then}
+        print({loaded})
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=look, daemon=True).start()
+sys.exit({command}.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def config(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
+    path = tmp_path / "cyborg.conf"
+    path.write_text(f"""
+[DEFAULT]
+transport_url = fake://
+host = host-1
+state_path = {tmp_path}
+[database]
+connection = {database_url}
+[api]
+auth_strategy = noauth
+[agent]
+enabled_drivers = fake_driver
+[placement]
+auth_type = none
+endpoint = http://127.0.0.1:9
+""")
+    return path
+
+
+def run(code: str, config: pathlib.Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code, "--config-file", str(config)],
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE / 3,
+        check=True,
+        text=True,
+    )
+    return next(line for line in done.stdout.splitlines() if line.startswith("["))
+
+
+def test_the_wsgi_application_loads_neither(config: pathlib.Path) -> None:
+    code = (
+        "import sys, webob; from cyborg.wsgi.api import application;"
+        f"assert {_REQUEST}(application).status_code == 200; print({_LOADED})"
+    )
+    assert run(code, config) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("api", '"devices"'),
+        ("agent", 'cyborg_agent_last_timestamp_seconds{event="pass"}'),
+        ("conductor", "cyborg_database_up 1.0"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("then", "loaded"),
+    [("pass", "[]"), ("clients.proxy(cfg.CONF, 'placement')", "['openstack']")],
+    ids=["calls nobody", "calls Placement"],
+)
+def test_a_service_loads_openstacksdk_only_to_call_another(
+    config: pathlib.Path, port: int, command: str, words: str, then: str, loaded: str
+) -> None:
+    path = "v2/devices" if command == "api" else "metrics"
+    with config.open("a") as file:
+        file.write(f"[{'api' if command == 'api' else 'metrics'}]\nport = {port}\n")
+    code = _SERVICE.format(
+        command=command, port=port, path=path, words=words, then=then, loaded=_LOADED
+    )
+    assert run(code, config) == loaded

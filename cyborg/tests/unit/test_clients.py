@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of each service's group reach its proxy, and no others do."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import clients
+from cyborg import conf as cyborg_conf
+
+OPTIONS = """
+[nova]
+auth_type = password
+auth_url = http://127.0.0.1:9/keystone
+username = for-nova
+region_name = one
+valid_interfaces = internal,admin
+version = 2
+connect_retries = 3
+status_code_retries = 4
+timeout = 5
+cafile = /nova.pem
+[placement]
+auth_type = none
+endpoint_override = http://127.0.0.1:9/placement
+service_type = own
+insecure = true
+[glance]
+auth_type = v3password
+auth_url = http://127.0.0.1:9/keystone
+username = for-glance
+user_domain_id = default
+min_version = 2
+max_version = 2.9
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
+    path = tmp_path / "cyborg.conf"
+    path.write_text(OPTIONS)
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(args=[], default_config_files=[str(path)], default_config_dirs=[])
+    return conf
+
+
+def test_each_service_has_its_own_options(conf: cfg.ConfigOpts) -> None:
+    nova, placement = clients.proxy(conf, "nova"), clients.proxy(conf, "placement")
+    glance = clients.proxy(conf, "glance")
+    assert (nova.service_type, placement.service_type, glance.service_type) == (
+        "compute",
+        "own",
+        "image",
+    )
+    assert (nova.region_name, nova.interface) == ("one", ["internal", "admin"])
+    assert (nova.version, nova.connect_retries, nova.status_code_retries) == ("2", 3, 4)
+    assert (nova.session.timeout, nova.session.verify) == (5, "/nova.pem")
+    assert (placement.session.timeout, placement.session.verify) == (30, False)
+    assert placement.endpoint_override == "http://127.0.0.1:9/placement"
+    assert (glance.min_version, glance.max_version) == ("2", "2.9")
+    assert (glance.region_name, glance.interface, glance.session.verify) == (None, None, True)
+
+
+def test_each_service_has_its_own_credentials(conf: cfg.ConfigOpts) -> None:
+    nova, placement, glance = (
+        vars(clients.proxy(conf, group).session.auth) for group in ("nova", "placement", "glance")
+    )
+    assert nova["_username"] == "for-nova"
+    assert "_username" not in placement
+    assert glance["auth_methods"][0].username == "for-glance"
+
+
+def test_one_connection_has_all_services_of_a_configuration(conf: cfg.ConfigOpts) -> None:
+    nova, glance = clients.proxy(conf, "nova"), clients.proxy(conf, "glance")
+    assert nova is clients.proxy(conf, "nova")
+    assert nova._get_connection() is glance._get_connection()
+
+
+def test_errors_are_those_of_keystoneauth(conf: cfg.ConfigOpts) -> None:
+    with pytest.raises(ka_exc.ConnectFailure):
+        clients.proxy(conf, "glance").get("/v2/images")
+    with pytest.raises(ka_exc.ConnectFailure):
+        clients.proxy(conf, "placement").get("/resource_providers")
