@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from cyborg import program_modes
+
 FAKE_OPTS: list[cfg.Opt] = [
     cfg.IntOpt("devices", default=1, min=0, help="How many devices the fake driver shows."),
     cfg.IntOpt(
@@ -30,8 +32,8 @@ FAKE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "program_mode",
         choices=[
-            ("dynamic", "each deployable is a region that is offered whatever it runs"),
-            ("single-program", "a deployable is offered when it is programmed"),
+            (program_modes.DYNAMIC, "each deployable is a region that is offered whatever it runs"),
+            (program_modes.SINGLE_PROGRAM, "a deployable is offered when it is programmed"),
         ],
         help="Let fake deployables be programmed. A bitstream of theirs begins with a JSON object "
         'that names its function: {"function": "aes-128"}.',

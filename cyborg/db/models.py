@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_utils import timeutils
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import db, program_modes
 from cyborg.db.types import BigId, JsonText, LongText, Sentence, Timestamp, string
 
 #: The states of an ARQ; how they follow each other is :mod:`cyborg.arqs.states`.
@@ -30,8 +30,7 @@ DELETING = "Deleting"
 #: until the host has cleaned it.
 SERVING = frozenset({BIND_STARTED, BOUND})
 
-#: How a deployable is programmed that offers nothing until it is: one program for all its handles.
-SINGLE_PROGRAM = "single-program"
+SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
 
 
 def new_uuid() -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from cyborg import program_modes
 from cyborg.drivers import checks
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
 #: What a handle is. Nova attaches PCI only; NVMF is where an initiator connects to.
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
-#: A region of its own, offered whatever it runs.
-DYNAMIC = "dynamic"
-#: One program for all handles of the deployable, which offers nothing until it is programmed.
-SINGLE_PROGRAM = "single-program"
+DYNAMIC = program_modes.DYNAMIC
+SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
+
+#: The attribute key of a deployable's resource class, and how the keys of its traits begin.
+RESOURCE_CLASS_KEY = "rc"
+TRAIT_PREFIX = "trait"
 
 FACTS = checks.FACTS
 
@@ -127,7 +130,7 @@ class Deployable:
         for key, value in self.attributes.items():
             checks.text("attribute key", key, checks.NAME_MAX)
             checks.fact(key, value)
-            if key == "rc" or key.startswith("trait"):
+            if key == RESOURCE_CLASS_KEY or key.startswith(TRAIT_PREFIX):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
         infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
         if len(infos) != len(self.attach_handles):

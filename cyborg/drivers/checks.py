@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from cyborg import program_modes
+
 #: Facts that every driver states in the same words, as attributes of a deployable: the key and the
 #: type of its value. ``memory_mib``, and ``capacity_mib`` of what stores, are mebibytes;
 #: ``pci_address`` is ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the
@@ -24,8 +26,6 @@ FACTS: Mapping[str, type[str] | type[int]] = {
     "pci_address": str,
     "product": str,
 }
-
-PROGRAM_MODES = frozenset({"dynamic", "single-program"})
 
 NAME_MAX = 255
 #: The most of anything that every database can count.
@@ -46,8 +46,8 @@ def fact(key: str, value: object) -> None:
 
 def program(mode: str | None, function: str | None, vendor: str) -> None:
     """How a deployable is programmed, and what it runs."""
-    if mode is not None and mode not in PROGRAM_MODES:
-        raise ValueError(f"program_mode {mode!r} is none of {sorted(PROGRAM_MODES)}")
+    if mode is not None and mode not in program_modes.ALL:
+        raise ValueError(f"program_mode {mode!r} is none of {sorted(program_modes.ALL)}")
     if function is not None and mode is None:
         raise ValueError(f"function {function!r} is of a deployable without a program_mode")
     if function is not None:

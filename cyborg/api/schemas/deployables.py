@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from cyborg import program_modes
 from cyborg.api import versions
 from cyborg.api.schemas import fields
 from cyborg.inventory import query
@@ -28,7 +29,7 @@ _PROGRAM: dict[str, fields.Schema] = {
     "program": {
         **fields.shown(
             "RunProgram",
-            mode={"enum": ["dynamic", "single-program"]},
+            mode={"enum": list(program_modes.ALL)},
             in_doubt={"type": "boolean"},
             image_uuid=fields.UUID_OR_NULL,
             function_id=fields.TEXT_OR_NULL,
