@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists from SQL: filtered, sorted and cut there, page by page.
+"""Lists in pages, which SQL filters, sorts and cuts.
 
-A page begins after a marker, a row, and not at an offset: rows that come and go between two pages
-make no other row appear twice or never.
+A page begins after a marker row, not at an offset, so that rows added or removed between two
+pages make no other row appear twice or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import errors
 
+Row = TypeVar("Row")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which part of a list is wanted, and in what order; by default all, oldest first."""
+    """Which part of a list to return, and in what order; by default all of it, oldest first."""
 
     sort_key: str = "id"
     descending: bool = False
@@ -36,17 +38,19 @@ def fetch(
     visible: sa.Select[Any],
     columns: Mapping[str, Any],
     page: Page,
+    wanted: Mapping[str, Any],
     *,
+    filters: Mapping[str, Any] | None = None,
     where: Sequence[sa.ColumnElement[bool]] = (),
     options: Sequence[Any] = (),
 ) -> list[Any]:
-    """The rows of ``page`` among those of ``visible`` that meet ``where``, from one SELECT.
+    """The rows of ``page`` among those of ``visible`` that have the values ``wanted``.
 
-    ``columns`` are those one may sort by, ``id`` and ``uuid`` among them. A marker costs one
-    SELECT more. It may be any visible row: one that has ceased to meet ``where`` marks a place
-    as well as before.
+    ``columns`` are those to sort by, ``id`` and ``uuid`` among them; ``wanted`` names columns of
+    ``filters``, or of ``columns``. It takes one SELECT, and one more for a marker. That may be any
+    visible row, even one that does not have the values, or does not meet ``where``, any more.
 
-    :raises Invalid: the list cannot be sorted by that key, or the marker is none of its rows
+    :raises Invalid: the list cannot be sorted by that key, or the marker is not one of its rows
     """
     column, ids = columns.get(page.sort_key), columns["id"]
     if column is None:
@@ -54,7 +58,10 @@ def fetch(
             f'The sort_key value "{page.sort_key}" is an invalid field for sorting; use one of '
             f"{', '.join(columns)}."
         )
-    rows = visible.where(*where).order_by(*_order(column, ids, descending=page.descending))
+    equal = (
+        (columns if filters is None else filters)[name] == value for name, value in wanted.items()
+    )
+    rows = visible.where(*equal, *where).order_by(*_order(column, ids, descending=page.descending))
     if page.marker is not None:
         marked = visible.with_only_columns(column, ids).where(columns["uuid"] == page.marker)
         found = session.execute(marked).one_or_none()
@@ -64,14 +71,28 @@ def fetch(
     return list(session.scalars(rows.limit(page.limit).options(*options)))
 
 
-def equal(columns: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
-    """The WHERE clauses by which the ``columns`` named have the values ``wanted``."""
-    return [columns[name] == value for name, value in wanted.items()]
+def get(
+    session: orm.Session,
+    visible: sa.Select[Row],
+    columns: Mapping[str, Any],
+    kind: str,
+    *,
+    options: Sequence[Any] = (),
+    **key: str,
+) -> Row:
+    """The one row of ``visible`` whose column has the value of ``key``, such as ``uuid=…``.
+
+    :raises NotFound: there is no such row; the message calls it ``kind``
+    """
+    ((name, value),) = key.items()
+    found = session.scalar(visible.where(columns[name] == value).options(*options))
+    if found is None:
+        raise errors.NotFound.of(kind, **key)
+    return found
 
 
 def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:
-    # Servers differ in where NULL sorts; here it is the least of all values. The id decides
-    # between equal rows, so that the order is total.
+    # Servers sort NULL differently; here it comes first. The id orders rows with equal values.
     by = [column.is_not(None), column, ids] if _nullable(column) else [column, ids]
     return [part.desc() for part in by] if descending else by
 
@@ -79,7 +100,7 @@ def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:
 def _after(
     column: Any, ids: Any, marked: tuple[Any, ...], *, descending: bool
 ) -> sa.ColumnElement[bool]:
-    """The WHERE clause that leaves what comes behind the ``marked`` value and id."""
+    """The WHERE clause for the rows after the one with the ``marked`` value and id."""
     value, row_id = marked
     behind = ids < row_id if descending else ids > row_id
     if column is ids:
@@ -93,5 +114,5 @@ def _after(
 
 
 def _nullable(column: Any) -> bool:
-    # What is computed in the list's own SELECT has no such mark, and is never null.
+    # A computed column has no such attribute, and is never null.
     return bool(getattr(column.property.columns[0], "nullable", False))
