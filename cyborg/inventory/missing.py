@@ -31,12 +31,15 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         .where(device.host_id == host_id, ~sa.and_(deployable.missing.is_(True), programmed))
     )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
-    _delete_selected(
-        session, handle, handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
+    free = sa.select(handle.id).where(
+        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
     )
+    # Selected first, because MySQL cannot delete from a table that the condition reads.
+    if ids := list(session.scalars(free)):
+        db.delete(session, handle, handle.id.in_(ids))
     has_handles = sa.exists().where(handle.deployable_id == deployable.id)
-    bare_parts = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
-    if empty := _empty_trees(session, host_id, bare_parts):
+    is_empty = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
+    if empty := _empty_trees(session, host_id, is_empty):
         delete_deployables(session, empty)
     has_deployables = sa.exists().where(deployable.device_id == device.id)
     gone = session.execute(
@@ -44,14 +47,14 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         .join(models.Host, models.Host.id == device.host_id)
         .where(device.host_id == host_id, device.missing.is_(True), ~has_deployables)
     ).all()
-    bare = [row.id for row, _ in gone]
-    if bare:
+    devices = frozenset(row.id for row, _ in gone)
+    if devices:
         notifications.announce(
             session, (notices.of_device(notices.DEVICE_DELETED, row, node) for row, node in gone)
         )
-        db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(bare))
-        db.delete(session, device, device.id.in_(bare))
-    return frozenset(bare)
+        db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
+        db.delete(session, device, device.id.in_(devices))
+    return devices
 
 
 def _empty_trees(
@@ -73,18 +76,9 @@ def _empty_trees(
 
 
 def delete_deployables(session: orm.Session, ids: Collection[int]) -> None:
-    """Delete deployables that have no attach handles, given with all that are below them."""
+    """Delete deployables without attach handles; ``ids`` include everything below them."""
     deployable, attribute = models.Deployable, models.Attribute
     db.delete(session, attribute, attribute.deployable_id.in_(ids))
     # Cut the links first: MySQL checks them row by row, and would not delete a parent first.
     db.update(session, deployable, deployable.id.in_(ids), parent_id=None, root_id=None)
     db.delete(session, deployable, deployable.id.in_(ids))
-
-
-def _delete_selected(
-    session: orm.Session, model: type[models.AttachHandle], *where: sa.ColumnElement[bool]
-) -> None:
-    # By id, because MySQL cannot delete from a table that the condition reads.
-    ids = list(session.scalars(sa.select(model.id).where(*where)))
-    if ids:
-        db.delete(session, model, model.id.in_(ids))
