@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of the database at any moment, whatever died: each check is one SELECT.
+"""What must always be true of the database, whichever process died: each check is one SELECT.
 
-The schema itself sees to it that a handle is held by one ARQ at most. These checks are about what
-constraints cannot say: that nothing waits for work that nobody wants any more.
+Constraints of the schema guarantee that at most one ARQ holds a handle. These checks are for what
+constraints cannot express, such as that everything unfinished has a row of work to finish it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from cyborg import availability, db, notifications, work
 from cyborg.db import models
 from cyborg.programming import operations, program
 
-#: Seconds within which some conductor does what is wanted, or tries to, whichever of them dies.
+#: Seconds within which some conductor does the work of a row, or tries to, whichever of them dies.
 DONE_WITHIN = 120
 
-#: Kinds of work that have one row, whose key names nothing.
+#: Kinds of work with a single row, whose key names no object.
 _OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND})
 
 
 def violations() -> list[str]:
-    """A sentence for each ARQ, handle or device that contradicts the rules; none where all is well.
+    """A sentence for each ARQ, handle, deployable, host or operation that breaks a rule.
 
-    Read in one transaction, so that a change under way is seen whole or not at all.
+    All is read in one transaction, so that a concurrent change is seen as a whole or not at all.
     """
     with db.reader() as session:
         return [
@@ -37,15 +37,17 @@ def violations() -> list[str]:
             *_gone_but_kept(session),
             *_wrong_parent(session),
             *_removed_but_kept(session),
-            *_programs(session),
+            *_programs_without_work(session),
+            *_wrong_end(session),
+            *_wrong_function(session),
         ]
 
 
 def orphans(age: float = DONE_WITHIN) -> list[str]:
-    """A sentence for each row of work that is about nothing, and for those that nobody takes.
+    """A sentence for each row of work whose object does not exist, and for work nobody does.
 
-    Only those that are wanted for ``age`` seconds: what is new has an end before it. The work of
-    some kinds is about the whole cloud.
+    Rows younger than ``age`` seconds do not count: a conductor may still take them. Some kinds of
+    work are about the whole cloud and name no object.
     """
     row = models.Work
     free = sa.or_(row.owner.is_(None), row.lease_ms < db.now_ms())
@@ -82,11 +84,11 @@ def orphans(age: float = DONE_WITHIN) -> list[str]:
 
 
 def _unsent(session: orm.Session, old: sa.ColumnElement[int]) -> Iterator[str]:
-    """What is announced and wanted to be sent by no conductor, since none is configured to send."""
+    """Notifications without work to send them, because no conductor is configured to send."""
     row = models.Notification
-    wanted = sa.exists().where(models.Work.kind == notifications.KIND)
-    waits = sa.select(sa.func.count()).select_from(row).where(row.occurred_ms < old, ~wanted)
-    if count := session.scalar(waits):
+    has_work = sa.exists().where(models.Work.kind == notifications.KIND)
+    unsent = sa.select(sa.func.count()).select_from(row).where(row.occurred_ms < old, ~has_work)
+    if count := session.scalar(unsent):
         yield (
             f"No conductor sends notifications, and {count} wait: give [{notifications.GROUP}] "
             "driver the same value for all services."
@@ -94,7 +96,7 @@ def _unsent(session: orm.Session, old: sa.ColumnElement[int]) -> Iterator[str]:
 
 
 def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
-    """Whether ``key`` is the name or the uuid of anything that work is done for."""
+    """Whether ``key`` is the name or the uuid of an object that there can be work for."""
     columns = (
         models.Host.name,
         models.Arq.instance_uuid,
@@ -108,7 +110,7 @@ def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
 
 
 def _wrong_fields(session: orm.Session) -> Iterator[str]:
-    """A binding is complete, and what is no binding has none of its fields."""
+    """A bound ARQ has all fields of its binding, and an unbound one has none of them."""
     arq = models.Arq
     complete = sa.and_(
         arq.hostname.is_not(None), arq.device_rp_uuid.is_not(None), arq.instance_uuid.is_not(None)
@@ -135,6 +137,7 @@ def _wrong_fields(session: orm.Session) -> Iterator[str]:
 
 
 def _wrong_provider(session: orm.Session) -> Iterator[str]:
+    """An ARQ has a handle of the resource provider that it asked for."""
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     query = (
         sa.select(arq.uuid, arq.device_rp_uuid, deployable.rp_uuid)
@@ -147,7 +150,7 @@ def _wrong_provider(session: orm.Session) -> Iterator[str]:
 
 
 def _without_work(session: orm.Session) -> Iterator[str]:
-    """Whatever is not final has a row of work that will make it so."""
+    """An ARQ in a state that must end has a row of work that ends it."""
     arq, handle = models.Arq, models.AttachHandle
     undecided = sa.and_(arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None))
     stepping = sa.and_(
@@ -168,7 +171,7 @@ def _without_work(session: orm.Session) -> Iterator[str]:
 
 
 def _gone_but_kept(session: orm.Session) -> Iterator[str]:
-    """What vanished from its host is kept for an ARQ that holds it, and for nothing else."""
+    """What vanished from its host is kept only while an ARQ holds it."""
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     free = ~sa.exists().where(arq.attach_handle_id == handle.id)
     query = sa.select(handle.uuid).where(handle.missing.is_(True), free)
@@ -183,7 +186,7 @@ def _gone_but_kept(session: orm.Session) -> Iterator[str]:
 
 
 def _wrong_parent(session: orm.Session) -> Iterator[str]:
-    """A parent is of the same device, and the root is that of the parent, or the parent."""
+    """A parent belongs to the same device; the root is the parent's root, or else the parent."""
     deployable = models.Deployable
     parent = orm.aliased(deployable)
     top = sa.func.coalesce(parent.root_id, parent.id)
@@ -203,7 +206,7 @@ def _wrong_parent(session: orm.Session) -> Iterator[str]:
 
 
 def _removed_but_kept(session: orm.Session) -> Iterator[str]:
-    """A host that was removed has nothing, and goes when Placement has nothing of it either."""
+    """A removed host has no devices, and has work that deletes it once Placement is clean."""
     host = models.Host
     device = sa.exists().where(models.Device.host_id == host.id)
     wanted = sa.exists().where(models.Work.kind == work.PLACEMENT, models.Work.key == host.name)
@@ -212,40 +215,34 @@ def _removed_but_kept(session: orm.Session) -> Iterator[str]:
         yield f"Host {name} was removed, but has devices, or no work that would forget it."
 
 
-def _programs(session: orm.Session) -> Iterator[str]:
-    """A sentence for each deployable, operation or guest that contradicts the rules."""
-    yield from _programs_without_work(session)
-    yield from _wrong_end(session)
-    yield from _wrong_function(session)
-
-
 def _programs_without_work(session: orm.Session) -> Iterator[str]:
-    """Whatever is being programmed has a row of work that will end it.
+    """What is being programmed has a row of work that ends it.
 
-    What is away while it is in doubt is seen to by the report that shows it again.
+    A missing deployable that is in doubt has none: the report that shows it again makes the row.
     """
     deployable, operation = models.Deployable, models.Operation
     running = operation.active.is_not(None)
     for (uuid,) in session.execute(
-        sa.select(operation.uuid).where(running, ~_is_wanted(operation.active.expression))
+        sa.select(operation.uuid).where(running, ~_has_work(operation.active.expression))
     ):
         yield f"Operation {uuid} has not ended, and there is no work that would end it."
     for (name,) in session.execute(
         sa.select(deployable.name).where(
             availability.in_doubt(),
             deployable.missing.is_(False),
-            ~_is_wanted(deployable.uuid.expression),
+            ~_has_work(deployable.uuid.expression),
         )
     ):
         yield f"Deployable {name} is in doubt, and there is no work that would end that."
 
 
-def _is_wanted(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
+def _has_work(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
     row = models.Work
     return sa.exists().where(row.kind == work.PROGRAM, row.key == deployable_uuid)
 
 
 def _wrong_end(session: orm.Session) -> Iterator[str]:
+    """An operation that has ended is not active, and any other is."""
     operation = models.Operation
     ended = operation.state.in_({operations.SUCCEEDED, operations.FAILED})
     query = sa.select(operation.uuid, operation.state).where(
@@ -256,9 +253,9 @@ def _wrong_end(session: orm.Session) -> Iterator[str]:
 
 
 def _wrong_function(session: orm.Session) -> Iterator[str]:
-    """A guest has the function that it asked for, as long as it has the handle.
+    """A Bound ARQ's deployable runs the function that the ARQ asked for.
 
-    What a deployable runs that is not programmed any more is not known here.
+    It is not known what a deployable runs that is not programmed any more.
     """
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     asks = sa.type_coerce(arq.group, sa.Text).contains('"accel:')

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications
+from cyborg import db, notifications
 from cyborg.db import models, paging
 from cyborg.notifications import notices
 
@@ -148,9 +148,8 @@ def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service
 
     :raises Invalid: the sort key or the marker is unknown
     """
-    where = paging.equal(COLUMNS, wanted)
     with db.reader() as session:
-        return paging.fetch(session, sa.select(Service), COLUMNS, page, where=where)
+        return paging.fetch(session, sa.select(Service), COLUMNS, page, wanted)
 
 
 def get_service(uuid: str) -> Service:
@@ -159,7 +158,4 @@ def get_service(uuid: str) -> Service:
     :raises NotFound: there is no such service
     """
     with db.reader() as session:
-        found = session.scalar(sa.select(Service).where(Service.uuid == uuid))
-    if found is None:
-        raise errors.NotFound.of("Service", uuid=uuid)
-    return found
+        return paging.get(session, sa.select(Service), COLUMNS, "Service", uuid=uuid)

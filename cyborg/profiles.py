@@ -39,6 +39,7 @@ COLUMNS: dict[str, Any] = {
     "created_at": models.DeviceProfile.created_at,
     "updated_at": models.DeviceProfile.updated_at,
 }
+_KIND = "Device Profile"
 _WITH_PROJECTS = (orm.selectinload(models.DeviceProfile.projects),)
 
 
@@ -141,13 +142,10 @@ def replace_profile(
     :raises NotFound: there is no such profile
     :raises Conflict: another profile has that name
     """
-    query = _visible(ctx).where(_is(key)).options(*_WITH_PROJECTS).with_for_update()
     table = models.DeviceProfile
     try:
         with db.writer() as session:
-            profile = session.scalar(query)
-            if profile is None:
-                raise _not_found(key)
+            profile = _get(session, _visible(ctx).with_for_update(), key)
             taken = sa.select(table.id).where(table.name == name, table.id != profile.id)
             if session.scalar(taken) is not None:
                 raise errors.Conflict(f"A device_profile with name {name} already exists.")
@@ -178,12 +176,12 @@ def list_profiles(
 
     :raises Invalid: the sort key or the marker is unknown
     """
-    where = paging.equal(COLUMNS, wanted)
-    if names is not None:
-        where.append(models.DeviceProfile.name.in_(names))
+    where = () if names is None else (models.DeviceProfile.name.in_(names),)
     options = _WITH_PROJECTS if with_projects else ()
     with db.reader() as session:
-        return paging.fetch(session, _visible(ctx), COLUMNS, page, where=where, options=options)
+        return paging.fetch(
+            session, _visible(ctx), COLUMNS, page, wanted, where=where, options=options
+        )
 
 
 def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
@@ -191,12 +189,15 @@ def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
 
     :raises NotFound: there is no such profile, or it is private to other projects
     """
-    query = _visible(ctx).where(_is(key)).options(*_WITH_PROJECTS)
     with db.reader() as session:
-        profile = session.scalar(query)
-    if profile is None:
-        raise _not_found(key)
-    return profile
+        return _get(session, _visible(ctx), key)
+
+
+def _get(
+    session: orm.Session, visible: sa.Select[models.DeviceProfile], key: Key
+) -> models.DeviceProfile:
+    named = {key.field: key.value}
+    return paging.get(session, visible, COLUMNS, _KIND, options=_WITH_PROJECTS, **named)
 
 
 def find_by_name(
@@ -214,8 +215,9 @@ def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
     """
     with db.writer() as session:
         for key in dict.fromkeys(keys):
-            if not db.delete(session, models.DeviceProfile, _is(key), *_in_scope(ctx)):
-                raise _not_found(key)
+            is_named = COLUMNS[key.field] == key.value
+            if not db.delete(session, models.DeviceProfile, is_named, *_in_scope(ctx)):
+                raise errors.NotFound.of(_KIND, **{key.field: key.value})
     LOG.info("Deleted device profiles %s", ", ".join(key.value for key in keys))
 
 
@@ -233,13 +235,3 @@ def _in_scope(ctx: RequestContext) -> list[sa.ColumnElement[bool]]:
         sharing.profile_id == table.id, sharing.project_id == ctx.project_scope
     )
     return [sa.or_(table.visibility == PUBLIC, shared.correlate(table))]
-
-
-def _is(key: Key) -> sa.ColumnElement[bool]:
-    if key.field == "uuid":
-        return models.DeviceProfile.uuid == key.value
-    return models.DeviceProfile.name == key.value
-
-
-def _not_found(key: Key) -> errors.NotFound:
-    return errors.NotFound.of("Device Profile", **{key.field: key.value})

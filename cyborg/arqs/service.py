@@ -78,10 +78,7 @@ def get_arq(ctx: RequestContext, uuid: str) -> models.Arq:
     :raises NotFound: there is none, or it is another project's
     """
     with db.reader() as session:
-        arq = session.scalar(_visible(ctx).where(models.Arq.uuid == uuid).options(*_OPTIONS))
-    if arq is None:
-        raise errors.NotFound.of("ExtArq", uuid=uuid)
-    return arq
+        return paging.get(session, _visible(ctx), COLUMNS, "ExtArq", options=_OPTIONS, uuid=uuid)
 
 
 def list_arqs(
@@ -98,14 +95,15 @@ def list_arqs(
     :raises Unresolved: ``only_resolved`` was asked for an instance that has an undecided ARQ
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
-    where = paging.equal(COLUMNS, wanted)
     # Deleting ARQs are shown only if they alone are asked for.
     visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
     instance = wanted.get("instance_uuid")
-    if only_resolved and instance is None:
-        where.append(models.Arq.state.in_(arq_states.RESOLVED))
+    resolved = models.Arq.state.in_(arq_states.RESOLVED)
+    where = (resolved,) if only_resolved and instance is None else ()
     with db.reader() as session:
-        found = paging.fetch(session, visible, COLUMNS, page, where=where, options=_OPTIONS)
+        found = paging.fetch(
+            session, visible, COLUMNS, page, wanted, where=where, options=_OPTIONS
+        )
         if only_resolved and instance is not None:
             whole = page == paging.ALL and len(wanted) == 1
             if any(_undecided(arq) for arq in found) or (

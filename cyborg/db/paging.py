@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import errors
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +38,17 @@ def fetch(
     visible: sa.Select[Any],
     columns: Mapping[str, Any],
     page: Page,
+    wanted: Mapping[str, Any],
     *,
+    filters: Mapping[str, Any] | None = None,
     where: Sequence[sa.ColumnElement[bool]] = (),
     options: Sequence[Any] = (),
 ) -> list[Any]:
-    """The rows of ``page`` among those of ``visible`` that meet ``where``, from one SELECT.
+    """The rows of ``page`` among those of ``visible`` that have the values ``wanted``.
 
-    ``columns`` are those to sort by, ``id`` and ``uuid`` among them. A marker costs one more
-    SELECT. It may be any visible row, even one that does not meet ``where`` any more.
+    ``columns`` are those to sort by, ``id`` and ``uuid`` among them; ``wanted`` names columns of
+    ``filters``, or of ``columns``. It takes one SELECT, and one more for a marker. That may be any
+    visible row, even one that does not have the values, or does not meet ``where``, any more.
 
     :raises Invalid: the list cannot be sorted by that key, or the marker is not one of its rows
     """
@@ -53,7 +58,10 @@ def fetch(
             f'The sort_key value "{page.sort_key}" is an invalid field for sorting; use one of '
             f"{', '.join(columns)}."
         )
-    rows = visible.where(*where).order_by(*_order(column, ids, descending=page.descending))
+    equal = (
+        (columns if filters is None else filters)[name] == value for name, value in wanted.items()
+    )
+    rows = visible.where(*equal, *where).order_by(*_order(column, ids, descending=page.descending))
     if page.marker is not None:
         marked = visible.with_only_columns(column, ids).where(columns["uuid"] == page.marker)
         found = session.execute(marked).one_or_none()
@@ -63,9 +71,24 @@ def fetch(
     return list(session.scalars(rows.limit(page.limit).options(*options)))
 
 
-def equal(columns: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
-    """The WHERE clauses for the named ``columns`` to have the values ``wanted``."""
-    return [columns[name] == value for name, value in wanted.items()]
+def get(
+    session: orm.Session,
+    visible: sa.Select[Row],
+    columns: Mapping[str, Any],
+    kind: str,
+    *,
+    options: Sequence[Any] = (),
+    **key: str,
+) -> Row:
+    """The one row of ``visible`` whose column has the value of ``key``, such as ``uuid=…``.
+
+    :raises NotFound: there is no such row; the message calls it ``kind``
+    """
+    ((name, value),) = key.items()
+    found = session.scalar(visible.where(columns[name] == value).options(*options))
+    if found is None:
+        raise errors.NotFound.of(kind, **key)
+    return found
 
 
 def _order(column: Any, ids: Any, *, descending: bool) -> list[Any]:

@@ -21,6 +21,7 @@ LOG = logging.getLogger(__name__)
 
 _MODEL = models.FunctionPool
 _OPTIONS = (orm.selectinload(_MODEL.traits),)
+_KIND = "Function pool"
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -90,10 +91,9 @@ def list_pools(page: paging.Page = paging.ALL, **narrowed: str) -> list[Pool]:
     """
     if "function_id" in narrowed:
         narrowed["function_id"] = program.plain(narrowed["function_id"])
-    where = paging.equal(COLUMNS, narrowed)
     with db.reader() as session:
         rows = paging.fetch(
-            session, sa.select(_MODEL), COLUMNS, page, where=where, options=_OPTIONS
+            session, sa.select(_MODEL), COLUMNS, page, narrowed, options=_OPTIONS
         )
         return _counted(session, rows)
 
@@ -104,15 +104,13 @@ def get_pool(uuid: str) -> Pool:
     :raises NotFound: there is none
     """
     with db.reader() as session:
-        return _read(session, uuid)
+        return _counted(session, [_get(session, sa.select(_MODEL), uuid)])[0]
 
 
-def _read(session: orm.Session, uuid: str) -> Pool:
-    query = sa.select(_MODEL).where(_MODEL.uuid == uuid).options(*_OPTIONS)
-    rows = list(session.scalars(query))
-    if not rows:
-        raise _not_found(uuid)
-    return _counted(session, rows)[0]
+def _get(
+    session: orm.Session, query: sa.Select[models.FunctionPool], uuid: str
+) -> models.FunctionPool:
+    return paging.get(session, query, COLUMNS, _KIND, options=_OPTIONS, uuid=uuid)
 
 
 def _counted(session: orm.Session, rows: list[models.FunctionPool]) -> list[Pool]:
@@ -159,12 +157,9 @@ def replace_pool(uuid: str, spec: Spec) -> Pool:
 
 @db.retry
 def _replace(uuid: str, spec: Spec) -> None:
-    query = sa.select(_MODEL).where(_MODEL.uuid == uuid).options(*_OPTIONS)
     try:
         with db.writer() as session:
-            row = session.scalar(query.with_for_update())
-            if row is None:
-                raise _not_found(uuid)
+            row = _get(session, sa.select(_MODEL).with_for_update(), uuid)
             _refuse_name(session, spec.name, uuid)
             for name, value in spec.columns().items():
                 setattr(row, name, value)
@@ -187,7 +182,7 @@ def delete_pool(uuid: str) -> None:
     """
     with db.writer() as session:
         if not db.delete(session, _MODEL, _MODEL.uuid == uuid):
-            raise _not_found(uuid)
+            raise errors.NotFound.of(_KIND, uuid=uuid)
     LOG.info("Deleted function pool %s", uuid)
 
 
@@ -195,7 +190,3 @@ def _refuse_name(session: orm.Session, name: str, uuid: str) -> None:
     taken = sa.select(_MODEL.id).where(_MODEL.name == name, _MODEL.uuid != uuid)
     if session.scalar(taken) is not None:
         raise errors.Conflict(f"A function pool with name {name} already exists.")
-
-
-def _not_found(uuid: str) -> errors.NotFound:
-    return errors.NotFound.of("Function pool", uuid=uuid)

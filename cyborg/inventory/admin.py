@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrators say of devices: enabled or not, and attributes of their own.
+"""What administrators set: the status of devices, and attributes of deployables.
 
-Each change wants the host's Placement sync in its own transaction; nobody waits for Placement.
+Each change requests the Placement sync of the host in its own transaction, and does not wait for
+Placement.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, notifications, rpc, work
 from cyborg.db import models, paging
+from cyborg.drivers import base
 from cyborg.inventory import attributes
 from cyborg.notifications import notices
 
@@ -25,7 +27,7 @@ ENABLED, MAINTAINING = models.ENABLED, models.MAINTAINING
 
 _STATUS_EVENTS = {ENABLED: notices.DEVICE_ENABLED, MAINTAINING: notices.DEVICE_DISABLED}
 
-#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+#: Columns by which a list may be sorted and filtered; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
     "id": models.Attribute.id,
     "uuid": models.Attribute.uuid,
@@ -38,14 +40,16 @@ COLUMNS: dict[str, Any] = {
 
 _FILTERS = {**COLUMNS, "value": db.exactly(models.Attribute.value)}
 _OPTIONS = (orm.contains_eager(models.Attribute.deployable),)
+# With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
+_ATTRIBUTES = sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
 
 def set_device_status(uuid: str, status: str) -> None:
-    """Make a device ``enabled`` or ``maintaining``; saying it again is well.
+    """Make a device ``enabled`` or ``maintaining``; it may be so already.
 
-    A device in maintenance serves whom it serves and is offered to nobody else.
+    A device in maintenance stays with its guests and is given to no new one.
 
     :raises NotFound: there is no such device
     """
@@ -74,33 +78,25 @@ def _set_device_status(uuid: str, status: str) -> None:
 
 
 def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:
-    """Attributes with their deployables; those only that have the values ``wanted``.
+    """Attributes that have the values ``wanted``, with their deployables, from one SELECT.
 
-    From one SELECT.
-
-    :raises Invalid: attributes cannot be sorted by that key, or the marker is no attribute
+    :raises Invalid: the sort key or the marker is unknown
     """
-    where = paging.equal(_FILTERS, wanted)
     with db.reader() as session:
-        return paging.fetch(session, _visible(), COLUMNS, page, where=where, options=_OPTIONS)
+        return paging.fetch(
+            session, _ATTRIBUTES, COLUMNS, page, wanted, filters=_FILTERS, options=_OPTIONS
+        )
 
 
 def get_attribute(uuid: str) -> models.Attribute:
     """The attribute of that uuid with its deployable.
 
-    :raises NotFound: there is none
+    :raises NotFound: there is no such attribute
     """
-    query = _visible().where(models.Attribute.uuid == uuid).options(*_OPTIONS)
     with db.reader() as session:
-        attribute = session.scalar(query)
-    if attribute is None:
-        raise errors.NotFound.of("Attribute", uuid=uuid)
-    return attribute
-
-
-def _visible() -> sa.Select[models.Attribute]:
-    # MariaDB would begin an inner join at the smaller table, and sort all before it cuts a page.
-    return sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
+        return paging.get(
+            session, _ATTRIBUTES, COLUMNS, "Attribute", options=_OPTIONS, uuid=uuid
+        )
 
 
 def create_attribute(
@@ -111,15 +107,15 @@ def create_attribute(
     deployable_uuid: str | None = None,
     uuid: str | None = None,
 ) -> models.Attribute:
-    """Give a deployable, named by its id or uuid, an attribute that outlives its host's reports.
+    """Add an attribute, which reports do not change, to a deployable named by its id or uuid.
 
-    One whose key begins with ``trait`` is set as a trait in Placement.
+    If the key begins with ``trait``, the value becomes a trait in Placement.
 
-    :raises Invalid: the deployable does not exist, or the value is no legal trait, or not of the
-        type that a fact of that key has
+    :raises Invalid: the deployable does not exist, or the value is not a custom trait, or not of
+        the type that the key has
     :raises Conflict: the deployable has an attribute of that key, or another has that uuid
     """
-    if key.startswith("trait") and not _TRAIT.fullmatch(value):
+    if key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(value):
         raise errors.Invalid(
             f"value: {value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, 0-9 "
             "and _ only."
@@ -128,7 +124,7 @@ def create_attribute(
         "uuid": uuid or models.new_uuid(),
         "key": key,
         "value": attributes.stored(key, value),
-        "origin": "admin",
+        "origin": attributes.ADMIN,
     }
     if deployable_uuid is None:
         attribute = _create_attribute(models.Deployable.id == deployable_id, made)
@@ -171,10 +167,10 @@ def _taken(other: str, made: dict[str, str]) -> errors.Conflict:
 
 
 def delete_attribute(uuid: str) -> None:
-    """Take away an attribute that an administrator gave.
+    """Delete an attribute that an administrator added.
 
-    :raises NotFound: there is none of that uuid
-    :raises Conflict: it is the driver's, who would report it again
+    :raises NotFound: there is no such attribute
+    :raises Conflict: the device's driver reports it
     """
     _delete_attribute(uuid)
     rpc.kick()
@@ -184,15 +180,15 @@ def delete_attribute(uuid: str) -> None:
 @db.retry
 def _delete_attribute(uuid: str) -> None:
     with db.writer() as session:
-        attribute = session.scalar(sa.select(models.Attribute).where(models.Attribute.uuid == uuid))
-        if attribute is None:
-            raise errors.NotFound.of("Attribute", uuid=uuid)
-        if attribute.origin != "admin":
+        attribute = paging.get(
+            session, sa.select(models.Attribute), COLUMNS, "Attribute", uuid=uuid
+        )
+        if attribute.origin != attributes.ADMIN:
             raise errors.Conflict(
                 f"Attribute {uuid} is reported by the device's driver and would come back; only "
                 "attributes made by an administrator can be deleted."
             )
-        # The driver may have one of this key, which the administrator's was in the way of.
+        # The next report is applied in full: the driver may report an attribute of the same key.
         host_name = session.scalar(_host_of(attribute.deployable_id))
         db.update(session, models.Host, models.Host.name == host_name, report_digest=None)
         work.want(session, work.PLACEMENT, [host_name] if host_name else [])

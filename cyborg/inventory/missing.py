@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host no longer shows but an ARQ still holds, and its end once nobody holds it."""
+"""Rows that are missing from their host: kept while an ARQ holds them, deleted afterwards."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from cyborg.notifications import notices
 
 
 def discard(session: orm.Session, host_id: int) -> frozenset[int]:
-    """Delete what is missing from the host and held by no ARQ: handles, deployables, devices.
+    """Delete handles, deployables and devices that are missing from the host and held by no ARQ.
 
-    Returns the ids of the devices. A constant number of statements. What is being programmed stays:
-    some cards leave the bus while they are written. The caller has wanted
-    ``placement/<host>`` in this transaction: the lock on that row keeps two from discarding at
-    once, of whom neither would see that the last handle of a deployable is gone.
+    Returns the ids of the devices, after a constant number of statements. What is being programmed
+    stays, because some cards leave the bus while they are written.
+
+    The caller has wanted ``placement/<host>`` in this transaction, which locks that row of work.
+    Without the lock two transactions could delete one handle each of the same deployable, and
+    neither would see that it has no handles left.
     """
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
     programmed = sa.exists().where(models.Operation.active == deployable.uuid)
@@ -29,12 +31,15 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         .where(device.host_id == host_id, ~sa.and_(deployable.missing.is_(True), programmed))
     )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
-    _delete_selected(
-        session, handle, handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
+    free = sa.select(handle.id).where(
+        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
     )
+    # Selected first, because MySQL cannot delete from a table that the condition reads.
+    if ids := list(session.scalars(free)):
+        db.delete(session, handle, handle.id.in_(ids))
     has_handles = sa.exists().where(handle.deployable_id == deployable.id)
-    bare_parts = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
-    if empty := _childless(session, host_id, bare_parts):
+    is_empty = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
+    if empty := _empty_trees(session, host_id, is_empty):
         delete_deployables(session, empty)
     has_deployables = sa.exists().where(deployable.device_id == device.id)
     gone = session.execute(
@@ -42,20 +47,20 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         .join(models.Host, models.Host.id == device.host_id)
         .where(device.host_id == host_id, device.missing.is_(True), ~has_deployables)
     ).all()
-    bare = [row.id for row, _ in gone]
-    if bare:
+    devices = frozenset(row.id for row, _ in gone)
+    if devices:
         notifications.announce(
             session, (notices.of_device(notices.DEVICE_DELETED, row, node) for row, node in gone)
         )
-        db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(bare))
-        db.delete(session, device, device.id.in_(bare))
-    return frozenset(bare)
+        db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
+        db.delete(session, device, device.id.in_(devices))
+    return devices
 
 
-def _childless(
+def _empty_trees(
     session: orm.Session, host_id: int, empty: sa.ColumnElement[bool]
 ) -> frozenset[int]:
-    """The host's deployables that are ``empty``, less those with a child that is not."""
+    """The host's deployables that are ``empty``, and so is everything below them."""
     deployable, device = models.Deployable, models.Device
     query = sa.select(deployable.id, deployable.parent_id, empty).join(device)
     where = (device.host_id == host_id, sa.or_(empty, deployable.parent_id.is_not(None)))
@@ -71,18 +76,9 @@ def _childless(
 
 
 def delete_deployables(session: orm.Session, ids: Collection[int]) -> None:
-    """Delete deployables without attach handles, and with all that are below them."""
+    """Delete deployables without attach handles; ``ids`` include everything below them."""
     deployable, attribute = models.Deployable, models.Attribute
     db.delete(session, attribute, attribute.deployable_id.in_(ids))
-    # One row after the other: MySQL deletes no parent before its children.
+    # Cut the links first: MySQL checks them row by row, and would not delete a parent first.
     db.update(session, deployable, deployable.id.in_(ids), parent_id=None, root_id=None)
     db.delete(session, deployable, deployable.id.in_(ids))
-
-
-def _delete_selected(
-    session: orm.Session, model: type[models.AttachHandle], *where: sa.ColumnElement[bool]
-) -> None:
-    # By id: MySQL deletes from no table that the condition reads.
-    ids = list(session.scalars(sa.select(model.id).where(*where)))
-    if ids:
-        db.delete(session, model, model.id.in_(ids))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts have, as the REST API shows it: devices and deployables."""
+"""Lists and lookups of devices and deployables for the REST API."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db
 from cyborg.db import models, paging
 
 HEALTHY = "healthy"
 UNHEALTHY = "unhealthy"
 
-#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+#: Columns by which a list may be sorted and filtered; the names are those of the REST API.
 DEVICE_COLUMNS: dict[str, Any] = {
     "id": models.Device.id,
     "uuid": models.Device.uuid,
@@ -39,8 +39,7 @@ DEPLOYABLE_COLUMNS: dict[str, Any] = {
     "updated_at": models.Deployable.updated_at,
 }
 
-
-#: What a list of devices can be narrowed by besides.
+#: What a list of devices can be filtered by.
 _DEVICE_FILTERS = {
     **DEVICE_COLUMNS,
     "missing": models.Device.missing,
@@ -52,69 +51,63 @@ _OF_DEPLOYABLES = (
     orm.selectinload(models.Deployable.attributes),
 )
 
+# With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
+_DEVICES = sa.select(models.Device).outerjoin(models.Device.host)
+_DEPLOYABLES = sa.select(models.Deployable).outerjoin(models.Deployable.device)
+
 
 def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[models.Device]:
-    """Devices with their hosts; those only that have the values ``wanted``. From one SELECT.
+    """Devices that have the values ``wanted``, with their hosts, from one SELECT.
 
-    :raises Invalid: devices cannot be sorted by that key, or the marker is no device
+    :raises Invalid: the sort key or the marker is unknown
     """
-    where = paging.equal(_DEVICE_FILTERS, wanted)
     with db.reader() as session:
         return paging.fetch(
-            session, _devices(), DEVICE_COLUMNS, page, where=where, options=_OF_DEVICES
+            session,
+            _DEVICES,
+            DEVICE_COLUMNS,
+            page,
+            wanted,
+            filters=_DEVICE_FILTERS,
+            options=_OF_DEVICES,
         )
 
 
 def get_device(uuid: str) -> models.Device:
     """The device of that uuid with its host.
 
-    :raises NotFound: there is none
+    :raises NotFound: there is no such device
     """
     with db.reader() as session:
-        device = session.scalar(_devices().where(models.Device.uuid == uuid).options(*_OF_DEVICES))
-    if device is None:
-        raise errors.NotFound.of("Device", uuid=uuid)
-    return device
+        return paging.get(
+            session, _DEVICES, DEVICE_COLUMNS, "Device", options=_OF_DEVICES, uuid=uuid
+        )
 
 
 def list_deployables(
     page: paging.Page = paging.ALL, **wanted: str | int
 ) -> list[models.Deployable]:
-    """Deployables with their devices and attributes; those only that have the values ``wanted``.
+    """Deployables that have the values ``wanted``, with devices and attributes, from two SELECTs.
 
-    From two SELECTs.
-
-    :raises Invalid: deployables cannot be sorted by that key, or the marker is no deployable
+    :raises Invalid: the sort key or the marker is unknown
     """
-    where = paging.equal(DEPLOYABLE_COLUMNS, wanted)
     with db.reader() as session:
         return paging.fetch(
-            session,
-            _deployables(),
-            DEPLOYABLE_COLUMNS,
-            page,
-            where=where,
-            options=_OF_DEPLOYABLES,
+            session, _DEPLOYABLES, DEPLOYABLE_COLUMNS, page, wanted, options=_OF_DEPLOYABLES
         )
 
 
 def get_deployable(uuid: str) -> models.Deployable:
     """The deployable of that uuid with its device and attributes.
 
-    :raises NotFound: there is none
+    :raises NotFound: there is no such deployable
     """
     with db.reader() as session:
-        query = _deployables().where(models.Deployable.uuid == uuid)
-        deployable = session.scalar(query.options(*_OF_DEPLOYABLES))
-    if deployable is None:
-        raise errors.NotFound.of("Deployable", uuid=uuid)
-    return deployable
-
-
-def _devices() -> sa.Select[models.Device]:
-    # MariaDB would begin an inner join at the smaller table, and sort all before it cuts a page.
-    return sa.select(models.Device).outerjoin(models.Device.host)
-
-
-def _deployables() -> sa.Select[models.Deployable]:
-    return sa.select(models.Deployable).outerjoin(models.Deployable.device)
+        return paging.get(
+            session,
+            _DEPLOYABLES,
+            DEPLOYABLE_COLUMNS,
+            "Deployable",
+            options=_OF_DEPLOYABLES,
+            uuid=uuid,
+        )

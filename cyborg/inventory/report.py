@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host reports: what an agent sees becomes rows, by a pure diff that is applied in one transaction.
+"""Host reports: each changes the host's rows in one transaction.
 
-A report is the whole host. Reports of one host are ordered by (agent start, counter) and applied
-one at a time; an unchanged one costs a single statement.
+A report holds everything that the host has. Reports of one host are ordered by (agent start,
+counter) and applied one at a time; one that says nothing new costs a single statement.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,21 +17,20 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import changes, device_notices, missing, moved_handles
+from cyborg.inventory import apply, diff, missing
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
-#: Milliseconds, longer than any message stays under way.
-_OVERTAKEN = 300_000
+#: Milliseconds. No message is delivered later than this after it was sent.
+_MAX_DELAY = 300_000
 
-
-#: What may become of a report.
+#: The results of :func:`apply_report`.
 APPLIED, UNCHANGED, OLD = "applied", "unchanged", "old"
 
 
 def apply_report(report: rpc.HostReport) -> str:
-    """Make the rows of the report's host say what the report says; old reports are dropped."""
+    """Bring the rows of the report's host in line with the report; an old report is dropped."""
     if _unchanged(report):
         return UNCHANGED
     return APPLIED if _apply(report) else OLD
@@ -43,34 +42,34 @@ def _unchanged(report: rpc.HostReport) -> bool:
     same = (host.name == report.host, host.report_digest == report.digest())
     with db.writer() as session:
         newer = (*same, _newer_than_stored(report))
-        if db.update(session, host, *newer, host.down.is_(False), **_seen(report)):
+        if db.update(session, host, *newer, host.down.is_(False), **_report_columns(report)):
             return True
-        if db.update(session, host, *newer, **_seen(report)):
-            _tell_up(session, report.host)
+        if db.update(session, host, *newer, **_report_columns(report)):
+            _announce_up(session, report.host)
             return True
     return False
 
 
-def _tell_up(session: orm.Session, host_name: str) -> None:
-    """Tell that the host, which was down, is not when the caller's transaction commits."""
+def _announce_up(session: orm.Session, host_name: str) -> None:
+    """Announce that a host is up again, when the caller's transaction commits."""
     query = sa.select(models.Host).where(models.Host.name == host_name)
 
-    def told() -> Iterator[notices.Notice]:
-        # Nobody reads it where there is nobody to tell.
+    def up() -> Iterator[notices.Notice]:
+        # A generator: the SELECT runs only if notifications are sent anywhere.
         for host in session.scalars(query):
             yield notices.of_host(notices.HOST_UP, host)
 
-    notifications.announce(session, told())
+    notifications.announce(session, up())
     db.after_commit(session, lambda: LOG.info("Host %s is up again", host_name))
 
 
 def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     """Whether a newer report was applied a short while ago.
 
-    Messages are overtaken by seconds. Much later a report that seems old comes from a host whose
-    clock was ahead once, and it must not be ignored until the clock gets there again.
+    A report that looks old long after the last one comes from a host whose clock was set back: it
+    is applied, or else the host would be ignored until its clock is where it was.
     """
-    if now_ms - host.last_seen_ms > _OVERTAKEN:
+    if now_ms - host.last_seen_ms > _MAX_DELAY:
         return False
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 
@@ -85,7 +84,7 @@ def _newer_than_stored(report: rpc.HostReport) -> sa.ColumnElement[bool]:
     )
 
 
-def _seen(report: rpc.HostReport) -> dict[str, object]:
+def _report_columns(report: rpc.HostReport) -> dict[str, object]:
     return {
         "last_seen_ms": db.now_ms(),
         "down": False,
@@ -101,52 +100,57 @@ def _apply(report: rpc.HostReport) -> bool:
         if _is_old(host, now_ms, report):
             LOG.info("Dropped an old report of host %s", report.host)
             return False
-        if _has_programs(report) or _had_programs(session, host.id):
-            _lock_programs(session, host.id)
+        if _has_programmable(report) or _had_programmable(session, host.id):
+            _lock_programmable(session, host.id)
         known = _known_devices(session, host.id)
-        # One that has found something may still have a sentence about what it left out.
+        # A driver that has found devices may still have an error about one that it left out.
         failed = report.errors.keys() - report.devices.keys()
-        reported, moved = moved_handles.leave_out(known, report.devices, failed)
-        before = moved_handles.ids(known)
-        plan = changes.diff(known, reported, failed_drivers=failed)
+        reported, moved = diff.drop_held_elsewhere(known, report.devices, failed)
+        before = _handle_ids(known)
+        plan = diff.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)
-        plan = changes.without(plan, _taken_names(session, host, plan, errors))
-        healths, known_news = plan.health_changes(), device_notices.of_known(plan)
+        plan = diff.without(plan, _taken_names(session, host, plan, errors))
+        healths, events = plan.health_changes(), list(plan.events())
         try:
-            new = changes.apply(session, host.id, plan)
+            new = apply.apply(session, host.id, plan)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
-            if moved_handles.is_doubled(session, host.id, moved, before):
+            if _is_held_at_old_place(session, host.id, moved, before):
                 raise db.RestartTransaction
         except (
             db_exc.DBReferenceError,
             db_exc.DBDuplicateEntry,
             orm.exc.StaleDataError,
         ) as exc:
-            # A handle that was free when we looked has been bound since, or one that was missing
-            # and held has been released, and is gone.
+            # Since the rows were read, a free handle was bound, or one that was missing and held
+            # was released and deleted.
             raise db.RestartTransaction from exc
-        device_notices.tell(session, report.node, known_news, new=new, deleted=deleted)
+        events = [*diff.events_of_new(new), *events]
+        # missing.discard() has announced what it deleted.
+        present = ((event, row) for event, row in events if row.id not in deleted)
+        notifications.announce(
+            session, (notices.of_device(event, row, report.node) for event, row in present)
+        )
         host.node = report.node
         host.driver_errors = errors
-        # What could not be taken in must be tried with the next report, though it be the same.
-        left_out = bool(moved) or errors != dict(report.errors) or changes.waits(plan)
-        host.report_digest = None if left_out else report.digest()
+        # Without a digest the next report is applied in full, even if it says the same.
+        incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
+        host.report_digest = None if incomplete else report.digest()
         came_up, host.removed = host.down, False
-        for name, value in _seen(report).items():
+        for name, value in _report_columns(report).items():
             setattr(host, name, value)
         if came_up:
-            _tell_up(session, host.name)
+            _announce_up(session, host.name)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     for path, reason in healths:
-        # %r: a driver's words may hold what no log file can.
+        # %r: a driver's sentence may hold control characters.
         now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
         LOG.info("Device %s of host %s %s", path, report.host, now)
     return True
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:
-    """The report's host, made if need be, and the database's clock."""
+    """The locked row of the report's host, made if there is none, and the database's clock."""
     row = {
         "uuid": models.new_uuid(),
         "name": report.host,
@@ -162,17 +166,17 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
     return found[0], found[1]
 
 
-def _has_programs(report: rpc.HostReport) -> bool:
+def _has_programmable(report: rpc.HostReport) -> bool:
     devices = (device for found in report.devices.values() for device in found)
     return any(dep.program_mode for device in devices for dep in device.deployables)
 
 
-def _had_programs(session: orm.Session, host_id: int) -> bool:
+def _had_programmable(session: orm.Session, host_id: int) -> bool:
     return session.scalar(_programmable(host_id).limit(1)) is not None
 
 
-def _lock_programs(session: orm.Session, host_id: int) -> None:
-    """Let nobody bind to what is programmable until it is known what the hardware has lost."""
+def _lock_programmable(session: orm.Session, host_id: int) -> None:
+    """Keep binds off programmable deployables until the report has shown what they run."""
     deployable = models.Deployable
     query = _programmable(host_id).order_by(deployable.id)
     session.execute(query.with_for_update(of=deployable))
@@ -188,7 +192,7 @@ def _programmable(host_id: int) -> sa.Select[Any]:
 
 
 def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:
-    """The host's devices with everything below them, in five SELECTs however many there are."""
+    """The host's devices and everything that belongs to them, from five SELECTs."""
     device, deployable = models.Device, models.Deployable
     handles = orm.selectinload(device.deployables).selectinload(deployable.attach_handles)
     query = (
@@ -205,12 +209,12 @@ def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:
 
 
 def _taken_names(
-    session: orm.Session, host: models.Host, plan: changes.Plan, errors: dict[str, str]
+    session: orm.Session, host: models.Host, plan: diff.Plan, errors: dict[str, str]
 ) -> set[str]:
-    """Names of new deployables that exist already; each is noted as its driver's error.
+    """Names of new deployables that exist already; each is added to ``errors`` of its driver.
 
-    They are another host's, or of a device of this one that is about to go: with an error noted
-    the next report is read in full again, and then the name may be free.
+    Another host has the name, or a device of this host that is about to be deleted. Because of the
+    error the next report is applied in full, and by then the name may be free.
     """
     new = plan.new_names()
     if not new:
@@ -227,3 +231,39 @@ def _taken_names(
         LOG.error("Host %s: %s", host.name, sentence)
         errors[new[name]] = sentence
     return set(taken)
+
+
+def _handle_ids(known: list[models.Device]) -> frozenset[int]:
+    deployables = (row for device in known for row in device.deployables)
+    return frozenset(handle.id for row in deployables for handle in row.attach_handles)
+
+
+def _is_held_at_old_place(
+    session: orm.Session, host_id: int, moved: Set[str], before: Set[int]
+) -> bool:
+    """Whether a handle that moved to another deployable was bound at its old place meanwhile.
+
+    ``moved`` are infos of handles. ``before`` are the ids of the handles that were there before
+    this report: a driver may have a reason to report several of one info.
+    """
+    if not moved:
+        return False
+    handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
+    of_host = sa.select(deployable.id).join(device).where(device.host_id == host_id)
+    other = orm.aliased(handle)
+    same = (other.attach_type == handle.attach_type, other.attach_info == handle.attach_info)
+    query = (
+        sa.select(handle.id)
+        .join(models.Arq, models.Arq.attach_handle_id == handle.id)
+        .join(other, sa.and_(*same))
+        .where(
+            handle.missing.is_(True),
+            handle.attach_info.in_(moved),
+            other.missing.is_(False),
+            other.id.not_in(before),
+            handle.deployable_id.in_(of_host),
+            other.deployable_id.in_(of_host),
+        )
+        .limit(1)
+    )
+    return session.scalar(query) is not None

@@ -89,9 +89,8 @@ def list_operations(
 
     :raises Invalid: operations cannot be sorted by that key, or the marker is none
     """
-    where = paging.equal(COLUMNS, narrowed)
     with db.reader() as session:
-        return paging.fetch(session, sa.select(_MODEL), COLUMNS, page, where=where)
+        return paging.fetch(session, sa.select(_MODEL), COLUMNS, page, narrowed)
 
 
 def get_operation(uuid: str) -> models.Operation:
@@ -100,10 +99,7 @@ def get_operation(uuid: str) -> models.Operation:
     :raises NotFound: there is none
     """
     with db.reader() as session:
-        found = session.scalar(sa.select(_MODEL).where(_MODEL.uuid == uuid))
-    if found is None:
-        raise errors.NotFound.of("Operation", uuid=uuid)
-    return found
+        return paging.get(session, sa.select(_MODEL), COLUMNS, "Operation", uuid=uuid)
 
 
 @db.retry

@@ -9,7 +9,7 @@ from cyborg import context, profiles
 from cyborg.arqs import binding, service
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 
 #: The deployable that requests are bound to unless a test says otherwise, and its provider.
 NAME = "host-1_a"

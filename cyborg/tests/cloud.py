@@ -21,7 +21,7 @@ from cyborg.arqs import binding, service
 from cyborg.conductor import service as conductor
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, hosts
 from cyborg.tests.placement_server import PlacementServer
 

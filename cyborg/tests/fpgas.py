@@ -13,7 +13,7 @@ from cyborg import context, db, work
 from cyborg.db import models
 from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import operations, record
 from cyborg.tests import boots, hosts
 from cyborg.tests.service import Site

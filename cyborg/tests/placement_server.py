@@ -22,7 +22,7 @@ from oslo_config import cfg
 
 from cyborg import clients, db, work
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import desired, local, sync, tree
 from cyborg.tests import hosts
 

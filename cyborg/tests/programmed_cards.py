@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cyborg import rpc
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import program
 from cyborg.tests import hosts
 

@@ -28,7 +28,7 @@ from cyborg.api import app, server
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import engine, hosts, messages
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import requests
 
 from cyborg.cmd import standalone
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import cuts
 from cyborg.tests.ports import free_port
 

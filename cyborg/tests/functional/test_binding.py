@@ -15,7 +15,7 @@ from oslo_config import cfg
 from cyborg import context, db, errors, policy, profiles
 from cyborg.arqs import binding, release, service
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.novasink import NovaSink

@@ -14,7 +14,7 @@ from oslo_config import cfg
 from cyborg import arq_states, context, db, rpc, work
 from cyborg.arqs import binding, host_steps, release, service
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 

@@ -14,7 +14,7 @@ from cyborg import context
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter

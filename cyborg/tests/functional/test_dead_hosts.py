@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg import context, db, rpc
 from cyborg.arqs import release
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]

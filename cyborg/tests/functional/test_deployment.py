@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers, tls
 from cyborg.tests.deployment import Deployment
 from cyborg.tests.novasink import NovaSink

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import NAME, Site, until

@@ -15,8 +15,8 @@ from cyborg import context, db
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import moved_handles
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory import diff
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -105,7 +105,7 @@ def test_one_that_is_taken_while_the_report_is_applied(
     if database_kind == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     _report(OLD)
-    look = moved_handles.leave_out
+    look = diff.drop_held_elsewhere
     binds: list[threading.Thread] = []
 
     def look_too_early(*arguments: Any) -> Any:
@@ -116,7 +116,7 @@ def test_one_that_is_taken_while_the_report_is_applied(
             binds[0].join()
         return found
 
-    monkeypatch.setattr(moved_handles, "leave_out", look_too_early)
+    monkeypatch.setattr(diff, "drop_held_elsewhere", look_too_early)
     _report(NEW)
     _bound(ctx, conf, NEW, 3)
 

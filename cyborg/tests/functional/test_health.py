@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg import context, db, errors, work
 from cyborg.arqs import binding, service
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 

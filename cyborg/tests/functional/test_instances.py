@@ -14,7 +14,7 @@ from oslo_config import cfg
 from cyborg import context, db, nova, work
 from cyborg.arqs import orphans, service
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until

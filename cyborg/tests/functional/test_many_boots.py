@@ -14,7 +14,7 @@ from concurrent import futures
 
 import pytest
 
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts, servers, service
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import Site

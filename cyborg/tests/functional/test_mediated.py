@@ -21,7 +21,7 @@ from cyborg.db import models
 from cyborg.drivers import privileged, registry
 from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.functional.test_privileged import act
 

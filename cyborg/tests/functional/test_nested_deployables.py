@@ -15,7 +15,7 @@ from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import query
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import compare
 from cyborg.tests import hosts
 from cyborg.tests.conftest import SqlCounter

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from cyborg import context, db, rpc
 from cyborg.arqs import binding, release, removal
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import compare
 from cyborg.placement.client import PlacementError
 from cyborg.tests import hosts

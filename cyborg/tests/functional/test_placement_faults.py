@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client, local, sync
 from cyborg.tests import hosts
 from cyborg.tests.placement_server import PlacementServer

@@ -15,7 +15,7 @@ from cyborg import db, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.inventory import admin, query
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
 from cyborg.tests import hosts

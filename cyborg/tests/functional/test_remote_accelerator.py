@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg import db
 from cyborg.db import models
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests.service import Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 

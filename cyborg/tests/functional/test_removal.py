@@ -18,7 +18,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.tests import boots, hosts
 from cyborg.tests.cloud import Card, Cloud, Killed

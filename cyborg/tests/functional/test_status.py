@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.db import models, schema
-from cyborg.inventory.changes import provider_uuid
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.standalone_site import TIMEOUT

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry out the plan of a host's report: insert and update rows, and mark those that are gone."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import orm
+
+from cyborg import arq_states, db, work
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import attributes, programs
+from cyborg.inventory.diff import NewDevice, Plan, handle_key, path_key
+from cyborg.notifications import notices
+from cyborg.programming import program
+
+_VANISHED = "The device vanished from its host while it was being prepared."
+_PCI_ADDRESS = ("domain", "bus", "device", "function")
+_PciAddress = tuple[str | None, ...]
+
+
+def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]:
+    """Carry the plan out, and return the rows of new devices.
+
+    Rows that are gone are marked as missing; :func:`cyborg.inventory.missing.discard` deletes
+    those that no ARQ holds.
+
+    :raises RestartTransaction: a bind to a handle that is gone has ended since the rows were read
+    """
+    for device in plan.gone:
+        device.missing = True
+    gone = [*(dep for row in plan.gone for dep in row.deployables), *plan.gone_deployables]
+    lost = [handle for row in gone for handle in row.attach_handles]
+    for row in gone:
+        row.missing = True
+        row.num_accelerators = 0
+    for kept in plan.kept:
+        _set(kept.row, _device_columns(kept.driver, kept.device), missing=False)
+        path = kept.row.control_path
+        path.cpid_type, path.cpid_info = path_key(kept.device.control_path)
+    known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
+    away = [handle for handle in known if handle.missing]
+    for row, kept, deployable in plan.kept_deployables:
+        lost += _update_deployable(row, kept.driver, deployable)
+    for handle in lost:
+        handle.missing = True
+    for kept, deployable in plan.new_deployables:
+        kept.row.deployables.append(_deployable(kept.driver, deployable))
+    new = [_device(host_id, each) for each in plan.new]
+    session.add_all(new)
+    session.flush()
+    _set_parents(plan, [row for device in new for row in device.deployables])
+    _fail_binds(session, lost, plan.device_uuids())
+    returned = [handle for handle in away if not handle.missing]
+    pending = [*_in_step([*lost, *returned]), *_not_prepared(plan)]
+    work.want(session, work.HOST_STEP, pending)
+    in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
+    work.want(session, work.PROGRAM, in_doubt)
+    return new
+
+
+def is_incomplete(plan: Plan) -> bool:
+    """Whether something must be changed later; asked after the plan was applied.
+
+    While a guest has a handle, its info and the resource class stay as they were, and so does the
+    record of the program of a deployable that is not programmed any more.
+    """
+    return any(
+        _has_other_info(row, deployable)
+        or programs.waits(row)
+        or attributes.is_class_outdated(row, deployable)
+        for row, _, deployable in plan.kept_deployables
+    )
+
+
+def provider_uuid(deployable_name: str) -> str:
+    """The uuid of a deployable's resource provider: always the same for the same name."""
+    return str(uuid.uuid3(uuid.NAMESPACE_DNS, deployable_name))
+
+
+def _set(row: models.Base, columns: dict[str, Any], **more: Any) -> None:
+    for name, value in (columns | more).items():
+        setattr(row, name, value)
+
+
+def _device_columns(driver: str, device: base.Device) -> dict[str, Any]:
+    return {
+        "driver": driver,
+        "type": device.type,
+        "vendor": device.vendor,
+        "model": device.model,
+        "std_board_info": device.std_board_info,
+        "vendor_board_info": device.vendor_board_info,
+        "unhealthy": device.unhealthy,
+    }
+
+
+def _device(host_id: int, new: NewDevice) -> models.Device:
+    cpid_type, cpid_info = path_key(new.device.control_path)
+    return models.Device(
+        host_id=host_id,
+        **_device_columns(new.driver, new.device),
+        control_path=models.ControlPath(
+            host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info
+        ),
+        deployables=[_deployable(new.driver, each) for each in new.device.deployables],
+    )
+
+
+def _deployable_columns(
+    driver: str, deployable: base.Deployable, handles: Iterable[models.AttachHandle] = ()
+) -> dict[str, Any]:
+    return {
+        "driver_name": driver,
+        "num_accelerators": _num_accelerators(deployable, handles),
+        "prepares": deployable.prepares,
+        "cleans": deployable.cleans,
+        "clean_erases": deployable.clean_erases,
+    }
+
+
+def _deployable(driver: str, deployable: base.Deployable) -> models.Deployable:
+    return models.Deployable(
+        name=deployable.name,
+        rp_uuid=provider_uuid(deployable.name),
+        **_deployable_columns(driver, deployable),
+        program_mode=deployable.program_mode,
+        function_vendor=deployable.function_vendor,
+        function_id=deployable.function or None,
+        function_plain=program.plain(deployable.function or "") or None,
+        attributes=[
+            *attributes.rows(attributes.reported(deployable)),
+            *program.traits(deployable.function_vendor, deployable.function),
+        ],
+        attach_handles=[_attach_handle(handle) for handle in deployable.attach_handles],
+    )
+
+
+def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
+    attach_type, attach_info = handle_key(handle)
+    # With arq set, SQLAlchemy does not look in the database for an ARQ that holds the new handle.
+    return models.AttachHandle(attach_type=attach_type, attach_info=attach_info, arq=None)
+
+
+def _update_deployable(
+    row: models.Deployable, driver: str, deployable: base.Deployable
+) -> list[models.AttachHandle]:
+    """Update a row from a report, and return its handles that are not reported any more."""
+    _set(row, _deployable_columns(driver, deployable, row.attach_handles), missing=False)
+    programs.update(row, deployable)
+    attributes.update(row, deployable)
+    return _update_handles(row, deployable)
+
+
+def _num_accelerators(
+    deployable: base.Deployable, handles: Iterable[models.AttachHandle]
+) -> int:
+    """How many accelerators can be given to guests.
+
+    libvirt and operators make mediated devices too. Each that is not ours, which has the uuid of
+    one of ``handles``, takes one accelerator of its parent.
+    """
+    if all(handle.attach_type != "MDEV" for handle in deployable.attach_handles):
+        return deployable.num_accelerators
+    others = set(deployable.prepared or ()) - {handle.uuid for handle in handles}
+    return max(0, deployable.num_accelerators - len(others))
+
+
+def _update_handles(
+    row: models.Deployable, deployable: base.Deployable
+) -> list[models.AttachHandle]:
+    """Update a deployable's handles, and return those that are not reported any more.
+
+    A PCI function stays the same handle if other facts of it change, such as its physical network:
+    a second handle would give the same function to a second guest. The info of a handle that a
+    guest has stays as it was.
+    """
+    rest = {handle.attach_info: handle for handle in row.attach_handles}
+    new: list[base.AttachHandle] = []
+    for handle in deployable.attach_handles:
+        attach_type, attach_info = handle_key(handle)
+        found = rest.pop(attach_info, None)
+        if found is None:
+            new.append(handle)
+        else:
+            found.attach_type = attach_type
+            found.missing = False
+    by_address = _by_pci_address(list(rest.values())) if new else {}
+    for handle in new:
+        found = by_address.pop(_pci_address(handle.attach_type, handle.attach_info), None)
+        if found is None:
+            row.attach_handles.append(_attach_handle(handle))
+            continue
+        del rest[found.attach_info]
+        found.missing = False
+        if found.arq is None:
+            found.attach_info = handle_key(handle)[1]
+    return list(rest.values())
+
+
+def _by_pci_address(
+    rows: Sequence[models.AttachHandle],
+) -> dict[_PciAddress | None, models.AttachHandle]:
+    """PCI functions by address; if two have the same address, the one that a guest has."""
+    free_first = sorted(rows, key=lambda row: row.arq is not None)
+    found = {_pci_address(row.attach_type, json.loads(row.attach_info)): row for row in free_first}
+    return {address: row for address, row in found.items() if address is not None}
+
+
+def _pci_address(attach_type: str, info: Mapping[str, str]) -> _PciAddress | None:
+    return tuple(info.get(part) for part in _PCI_ADDRESS) if attach_type == "PCI" else None
+
+
+def _has_other_info(row: models.Deployable, deployable: base.Deployable) -> bool:
+    """Whether a guest has a handle that is reported with another info now."""
+    reported = {handle_key(handle)[1] for handle in deployable.attach_handles}
+    return any(
+        not handle.missing and handle.attach_info not in reported for handle in row.attach_handles
+    )
+
+
+def _set_parents(plan: Plan, new: Iterable[models.Deployable]) -> None:
+    """Set the parent and the root of each reported deployable; missing ones keep their parent."""
+    rows = [*new, *(row for kept in plan.kept for row in kept.row.deployables)]
+    devices = [*(new.device for new in plan.new), *(kept.device for kept in plan.kept)]
+    parents = {dep.name: dep.parent for device in devices for dep in device.deployables}
+    by_name = {row.name: row for row in rows}
+    by_id = {row.id: row for row in rows}
+    for row in rows:
+        if row.name in parents:
+            # The parent is left out if another host has a deployable of its name.
+            above = by_name.get(parents[row.name] or "")
+            row.parent_id = above.id if above is not None else None
+    for row in rows:
+        root, seen = row, set[int]()
+        # Rows of an earlier release may be below themselves, or below another device's.
+        while root.parent_id is not None and root.parent_id in by_id and root.id not in seen:
+            seen.add(root.id)
+            root = by_id[root.parent_id]
+        row.root_id = root.id if root is not row else None
+
+
+def _fail_binds(
+    session: orm.Session, lost: Iterable[models.AttachHandle], device_uuids: Mapping[int, str]
+) -> None:
+    """Fail the binds for which a lost handle is being prepared.
+
+    ``device_uuids`` has the uuid of each deployable's device by the deployable's id.
+
+    :raises RestartTransaction: one of them has ended meanwhile
+    """
+    ends = [
+        arq_states.BindEnd(
+            handle.arq,
+            _VANISHED,
+            notices.Handle(handle.uuid, handle.attach_type, device_uuids[handle.deployable_id]),
+        )
+        for handle in lost
+        if handle.arq is not None and handle.arq.state == models.BIND_STARTED
+    ]
+    if ends and not arq_states.end_binds(session, ends, attach_handle_id=None):
+        raise db.RestartTransaction
+
+
+def _in_step(handles: Iterable[models.AttachHandle]) -> Iterator[str]:
+    """Uuids of handles whose ARQ may wait for a host step; the step's handler checks that."""
+    for handle in handles:
+        if handle.arq is not None and handle.arq.state not in models.SERVING:
+            yield handle.uuid
+
+
+def _not_prepared(plan: Plan) -> Iterator[str]:
+    """Handles of Bound ARQs that are not prepared any more, because their host was rebooted."""
+    for row, _, deployable in plan.kept_deployables:
+        if deployable.prepares and deployable.prepared is not None:
+            ready = set(deployable.prepared)
+            for handle in row.attach_handles:
+                bound = handle.arq is not None and handle.arq.state == models.BOUND
+                if bound and not handle.missing and handle.uuid not in ready:
+                    yield handle.uuid

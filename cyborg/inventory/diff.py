@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The difference between a host's rows and its report, as a :class:`Plan`.
+
+Everything here is pure: it reads loaded rows and reported devices and changes neither.
+:mod:`cyborg.inventory.apply` carries the plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.notifications import notices
+
+#: The devices that each driver reports, by the driver's name.
+Reported = Mapping[str, Sequence[base.Device]]
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDevice:
+    """A device to insert, with its control path, deployables and attach handles."""
+
+    driver: str
+    device: base.Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDevice:
+    """A device that is in the database and in the report."""
+
+    row: models.Device
+    driver: str
+    device: base.Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a report changes."""
+
+    new: tuple[NewDevice, ...] = ()
+    kept: tuple[KeptDevice, ...] = ()
+    gone: tuple[models.Device, ...] = ()
+    new_deployables: tuple[tuple[KeptDevice, base.Deployable], ...] = ()
+    kept_deployables: tuple[tuple[models.Deployable, KeptDevice, base.Deployable], ...] = ()
+    gone_deployables: tuple[models.Deployable, ...] = ()
+
+    def summary(self) -> str:
+        """The numbers of devices, for the log."""
+        return f"{len(self.new)} devices new, {len(self.kept)} kept, {len(self.gone)} gone"
+
+    def new_names(self) -> dict[str, str]:
+        """The driver of each deployable to insert, by the deployable's name."""
+        of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
+        return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
+
+    def device_uuids(self) -> dict[int, str]:
+        """The device's uuid of each deployable in the database, by the deployable's id."""
+        rows = (*self.gone, *(kept.row for kept in self.kept))
+        return {dep.id: row.uuid for row in rows for dep in row.deployables}
+
+    def health_changes(self) -> list[tuple[str, str | None]]:
+        """Control paths of devices whose health changes, each with what is wrong now, if anything.
+
+        Call this before the plan is applied, which changes the rows.
+        """
+        healths: list[tuple[base.Device, str | None]] = [(new.device, None) for new in self.new]
+        healths += [(kept.device, kept.row.unhealthy) for kept in self.kept]
+        return [
+            (" ".join(path_key(device.control_path)), device.unhealthy)
+            for device, before in healths
+            if device.unhealthy != before
+        ]
+
+    def events(self) -> Iterator[tuple[notices.Event, models.Device]]:
+        """What happens to the known devices: missing, found again, unhealthy, healthy.
+
+        Read this before the plan is applied, which changes the rows.
+        """
+        for row in self.gone:
+            if not row.missing:
+                yield notices.DEVICE_MISSING, row
+        for kept in self.kept:
+            if kept.row.missing:
+                yield notices.DEVICE_FOUND, kept.row
+            unhealthy = kept.device.unhealthy
+            if kept.row.unhealthy != unhealthy:
+                is_ill = unhealthy is not None
+                yield notices.DEVICE_UNHEALTHY if is_ill else notices.DEVICE_HEALTHY, kept.row
+
+
+def diff(known: Sequence[models.Device], reported: Reported, *, failed_drivers: Set[str]) -> Plan:
+    """Match the rows of a host with its report.
+
+    A device is the same if its control path is the same, or else if one of its deployables has
+    the same name. The devices of a failed driver are not updated and do not count as gone, and no
+    other driver that reports them now takes them over.
+    """
+    rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
+    by_name = {dep.name: row for row in known for dep in row.deployables}
+    frozen = {row.id for row in known if row.driver in failed_drivers}
+    new: list[NewDevice] = []
+    kept: list[KeptDevice] = []
+    matched: set[int] = set()
+    unmatched: list[tuple[str, base.Device]] = []
+    for driver, device in _each(reported):
+        row = rows.get(path_key(device.control_path))
+        if row is None or row.id in matched:
+            unmatched.append((driver, device))
+        elif row.id not in frozen or row.driver == driver:
+            matched.add(row.id)
+            kept.append(_kept(row, driver, device))
+    for driver, device in unmatched:
+        row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
+        if row is None or row.id in matched:
+            new.append(NewDevice(driver=driver, device=device))
+        elif row.id not in frozen or row.driver == driver:
+            matched.add(row.id)
+            kept.append(_kept(row, driver, device))
+    gone = (row for row in known if row.id not in matched | frozen)
+    return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
+
+
+def path_key(path: base.ControlPath) -> _Key:
+    """The type and the info of a control path as they are stored."""
+    return path.cpid_type, base.canonical_json(dict(path.cpid_info))
+
+
+def handle_key(handle: base.AttachHandle) -> _Key:
+    """The type and the info of an attach handle as they are stored."""
+    return handle.attach_type, base.canonical_json(dict(handle.attach_info))
+
+
+def _kept(row: models.Device, driver: str, device: base.Device) -> KeptDevice:
+    if device.health_unknown:
+        device = replace(device, unhealthy=row.unhealthy)
+    return KeptDevice(row=row, driver=driver, device=device)
+
+
+def _each(reported: Reported) -> Iterator[tuple[str, base.Device]]:
+    for driver, devices in sorted(reported.items()):
+        for device in devices:
+            yield driver, device
+
+
+def _with_deployables(plan: Plan) -> Plan:
+    new: list[tuple[KeptDevice, base.Deployable]] = []
+    same: list[tuple[models.Deployable, KeptDevice, base.Deployable]] = []
+    gone: list[models.Deployable] = []
+    for kept in plan.kept:
+        rows = {row.name: row for row in kept.row.deployables}
+        for deployable in kept.device.deployables:
+            row = rows.pop(deployable.name, None)
+            if row is None:
+                new.append((kept, deployable))
+            else:
+                same.append((row, kept, deployable))
+        gone.extend(rows.values())
+    return replace(
+        plan,
+        new_deployables=tuple(new),
+        kept_deployables=tuple(same),
+        gone_deployables=tuple(gone),
+    )
+
+
+def events_of_new(rows: Sequence[models.Device]) -> Iterator[tuple[notices.Event, models.Device]]:
+    """The same of inserted devices: created, unhealthy."""
+    yield from ((notices.DEVICE_CREATED, row) for row in rows)
+    yield from ((notices.DEVICE_UNHEALTHY, row) for row in rows if row.unhealthy is not None)
+
+
+def without(plan: Plan, names: Set[str]) -> Plan:
+    """The plan without the new devices and deployables that have a deployable of these names."""
+    return replace(
+        plan,
+        new=tuple(
+            new for new in plan.new if names.isdisjoint(dep.name for dep in new.device.deployables)
+        ),
+        new_deployables=tuple(
+            (kept, dep) for kept, dep in plan.new_deployables if dep.name not in names
+        ),
+    )
+
+
+def drop_held_elsewhere(
+    known: Iterable[models.Device], reported: Reported, failed_drivers: Set[str]
+) -> tuple[Reported, Set[str]]:
+    """Drop reported handles that are held as part of another deployable of the host.
+
+    A deployable may get another name, or its functions may be grouped differently, while guests
+    have some of them. Nobody else is given such a handle until it is free. The handles of a failed
+    driver count as held.
+
+    Returns the rest of the report, and the infos of all handles that moved to another deployable.
+    """
+    seen = {
+        (part.name, handle_key(handle))
+        for _, device in _each(reported)
+        for part in device.deployables
+        for handle in part.attach_handles
+    }
+    stored = {
+        (row.name, (handle.attach_type, handle.attach_info)): (
+            handle.arq is not None or device.driver in failed_drivers
+        )
+        for device in known
+        for row in device.deployables
+        for handle in row.attach_handles
+    }
+    gone = {place: is_held for place, is_held in stored.items() if place not in seen}
+    new = seen - stored.keys()
+    moved = {key for _, key in gone} & {key for _, key in new}
+    if not moved:
+        return reported, set()
+    held = {key for (_, key), is_held in gone.items() if is_held}
+    taken = {place for place in new if place[1] in held}
+    rest = {
+        driver: tuple(
+            replace(device, deployables=tuple(_without(each, taken) for each in device.deployables))
+            for device in devices
+        )
+        for driver, devices in reported.items()
+    }
+    return rest, {info for _, info in moved}
+
+
+def _without(deployable: base.Deployable, taken: Set[tuple[str, _Key]]) -> base.Deployable:
+    handles = tuple(
+        each
+        for each in deployable.attach_handles
+        if (deployable.name, handle_key(each)) not in taken
+    )
+    number = min(deployable.num_accelerators, len(handles))
+    return replace(deployable, attach_handles=handles, num_accelerators=number)
