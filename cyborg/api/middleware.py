@@ -23,7 +23,7 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg.api import health, measured, versions
+from cyborg.api import health, request_metrics, versions
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
@@ -71,7 +71,7 @@ def metrics(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """What Prometheus is told of requests, where it is told anything."""
     if lent_conf().metrics.port is None:
         return lambda app: app
-    return measured.Measured
+    return request_metrics.RequestMetrics
 
 
 def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:

@@ -20,8 +20,8 @@ OTHER = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Measured:
-    """Counts what the application behind it answers."""
+class RequestMetrics:
+    """WSGI middleware that counts the answers of the application behind it."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
