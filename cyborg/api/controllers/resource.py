@@ -67,7 +67,7 @@ class Resource:
     def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Rows as answers at the microversion of the request show them."""
         shown = [self.view(request, row) for row in rows]
-        for name in base.absent(self.kind, request.version):
+        for name in self.kind.absent(request.version):
             for body in shown:
                 body.pop(name, None)
         return shown

@@ -73,14 +73,15 @@ class Object(wsme_types.Base):
         cls._wsme_attr_order = [*dict.fromkeys([*own, *getattr(cls, "_wsme_attr_order", ())])]
 
     @classmethod
-    def fields(cls, version: versions.Version) -> list[Field]:
-        """The fields that the microversion has."""
-        return [field for field in wsme_types.list_attributes(cls) if field.is_in(version)]
+    def absent(cls, version: versions.Version) -> list[str]:
+        """The names of the properties that the microversion does not have."""
+        return [each.name for each in wsme_types.list_attributes(cls) if not each.is_in(version)]
 
     @classmethod
     def schema(cls, version: versions.Version, *, sent: bool) -> Schema:
         """The JSON Schema of the object in requests, if ``sent``, or in answers."""
-        fields = [field for field in cls.fields(version) if not (sent and field.readonly)]
+        known = [each for each in wsme_types.list_attributes(cls) if each.is_in(version)]
+        fields = [field for field in known if not (sent and field.readonly)]
         needed = [f.name for f in fields if (f.mandatory if sent else not f.optional)]
         schema: Schema = {"title": (sent and cls._sent_title) or cls.__name__, "type": "object"}
         if cls._exactly_one is not None:
@@ -156,10 +157,3 @@ def schema_of(kind: Any, version: versions.Version, *, sent: bool = False) -> Sc
 def _cached(kind: Any, version: versions.Version, *, sent: bool) -> Schema:
     schema: Schema = kind.schema(version, sent=sent)
     return schema
-
-
-@functools.cache
-def absent(kind: type[Object], version: versions.Version) -> list[str]:
-    """The names of the fields that the microversion does not have."""
-    present = kind.fields(version)
-    return [field.name for field in wsme_types.list_attributes(kind) if field not in present]

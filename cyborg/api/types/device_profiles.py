@@ -133,7 +133,7 @@ class DeviceProfile(Object):
 class DeviceProfileReplacement(DeviceProfile):
     """A profile that replaces another one, of which it keeps the UUID."""
 
-    _sent_title = None
+    _sent_title = "DeviceProfileReplacement"
 
     uuid = Field(fields.UUID, "The UUID.", readonly=True)
 
