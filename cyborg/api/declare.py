@@ -43,7 +43,7 @@ class Body:
     type: Any
     #: What messages about it begin with.
     prefix: str = ""
-    #: The key of an object in which clients in the field send it as well.
+    #: The key of an object in which some clients send the document.
     wrapper: str | None = None
 
 
@@ -109,9 +109,9 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
 
 
 def _arguments(known: Operation, request: Request, segments: tuple[str, ...]) -> list[Any]:
-    """What the handler is called with, when the policy permits the call."""
+    """The arguments of the handler, after the policy has permitted the call."""
     if known.rule is None:
-        # Whatever a client adds to it, it gets the document.
+        # Arguments are ignored: every client gets the document.
         return []
     request.caller.authorize(known.rule)
     query = _read_query(known, request)

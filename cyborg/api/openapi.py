@@ -28,7 +28,7 @@ def document(
     base_url: str,
     with_tokens: bool,
 ) -> Document:
-    """What is served at ``version`` below ``base_url``.
+    """The document of what is served at ``version`` below ``base_url``.
 
     ``declared`` has the HTTP method, the path and the handler of each operation.
     """
@@ -131,7 +131,7 @@ def _published(schema: Any, schemas: Document) -> Any:
         return public
     reference = {"$ref": f"#/components/schemas/{title}"}
     if "description" in public:
-        # It is a property's, of which several may have the same type.
+        # It is about the property; other properties may have the same type.
         reference["description"] = public.pop("description")
     if schemas.setdefault(title, public) != public:
         raise ValueError(f"Two schemas have the title {title}.")

@@ -18,13 +18,13 @@ _LIMIT, _MARKER, _SORT_KEY, _SORT_DIR = "limit", "marker", "sort_key", "sort_dir
 def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
     """What the query arguments narrow a list to, and the page of it that they ask for.
 
-    :raises Invalid: a value is not one of its argument
+    :raises Invalid: a value is not valid for its argument
     """
     if request.version < versions.REGULAR:
         return filters.read(given)
     wanted = dict(given)
     page = paging.Page(
-        # One more than is shown tells whether there is a next page.
+        # One more than is shown, to know whether there is a next page.
         limit=min(wanted.pop(_LIMIT, request.max_limit), request.max_limit) + 1,
         marker=wanted.pop(_MARKER, None),
         sort_key=wanted.pop(_SORT_KEY, "id"),

@@ -70,7 +70,7 @@ class Attributes(Resource):
 
 
 def _stored(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a new attribute in the types in which they are stored."""
+    """The fields of a new attribute as they are stored."""
     stored: dict[str, Any] = {field: arguments.as_text(body[field]) for field in ("key", "value")}
     for field in {"uuid", "deployable_uuid"} & body.keys():
         stored[field] = arguments.stored_uuid(body[field])

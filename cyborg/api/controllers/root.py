@@ -32,7 +32,7 @@ _DESCRIPTION = (
 )
 
 
-#: The controller of each collection, by the collection's name in paths.
+#: The controller of each collection by its name in paths.
 RESOURCES: Mapping[str, resource.Resource] = {
     served.collection: served()
     for served in (
@@ -50,7 +50,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
 
 
 class RootController:
-    """The whole path space; collections are served below ``/v2`` and without that prefix."""
+    """All paths: collections are served below ``/v2`` and without that prefix."""
 
     def __init__(self, *, with_tokens: bool) -> None:
         self._with_tokens = with_tokens

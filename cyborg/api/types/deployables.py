@@ -21,7 +21,7 @@ class RunProgram(Object):
     """The program of a deployable."""
 
     mode = Field(fields.one_of(["dynamic", "single-program"]), "How its driver programs it.")
-    in_doubt = Field(bool, "Whether it is being written, or lost: nobody is offered it then.")
+    in_doubt = Field(bool, "Whether it is being written or was lost; it is not offered then.")
     image_uuid = Field(fields.UUID_OR_NULL, "The image it runs, or null.")
     function_id = Field(fields.TEXT_OR_NULL, "The id of the function it runs, or null.")
     function_name = Field(fields.TEXT_OR_NULL, "The name of the function it runs, or null.")

@@ -24,7 +24,7 @@ _NAME = Value(
     },
 )
 _WRITTEN = {"type": ["string", "integer"], "maxLength": arguments.TEXT_MAX}
-# Blanks around what follows a prefix are cut off, and so permitted.
+# Blanks around what follows a prefix are permitted: they are removed later.
 _KEY = {
     "maxLength": arguments.TEXT_MAX,
     "refusal": "Group keys must have at most {most} characters.",
@@ -71,7 +71,7 @@ _GROUPS = Narrowed([_GROUP],
 )
 _DESCRIPTION = Value(str, type=["string", "integer", "null"], maxLength=fields.DESCRIPTION_MAX)
 _VISIBLE = fields.one_of([profiles.PUBLIC, profiles.PRIVATE])
-# MySQL takes texts that differ in blanks at their ends for one.
+# MySQL considers texts equal that differ only in blanks at their ends.
 _PROJECT = Value(
     str,
     type="string",
@@ -117,7 +117,7 @@ class DeviceProfile(Object):
     )
     description = Field(fields.TEXT_OR_NULL, "A text for people, or null.", sent=_DESCRIPTION)
     visibility = Field(_VISIBLE, "``public``, or ``private`` to some projects.", since=_VISIBILITY)
-    # With which projects it is shared, only administrators see.
+    # Only administrators are shown it.
     projects = Field(
         Narrowed([_PROJECT], maxItems=profiles.MAX_PROJECTS),
         "The ids of the projects with which a private profile is shared.",
@@ -131,7 +131,7 @@ class DeviceProfile(Object):
 
 
 class DeviceProfileReplacement(DeviceProfile):
-    """A profile that replaces another one, of which it keeps the UUID."""
+    """The new content of a profile, which keeps its UUID."""
 
     _sent_title = "DeviceProfileReplacement"
 

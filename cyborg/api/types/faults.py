@@ -10,7 +10,7 @@ from cyborg.api.types.base import Changed, Field, Narrowed, Object
 class Fault(Object):
     """An error up to 2.3."""
 
-    error_message = Field(str, "What is wrong; of an error of ours, JSON once more.")
+    error_message = Field(str, "What is wrong; our own errors are JSON in this text.")
 
 
 class Error(Object):
@@ -26,7 +26,7 @@ class Error(Object):
 class Errors(Object):
     """An error from 2.4."""
 
-    errors = Field(Narrowed([Error], minItems=1), "The errors, of which there is one.")
+    errors = Field(Narrowed([Error], minItems=1), "The errors: always one.")
 
 
 FAULT = Changed({versions.MIN: Fault, versions.REGULAR: Errors})

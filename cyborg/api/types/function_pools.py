@@ -12,7 +12,7 @@ from cyborg.programming import pools
 _SLOTS_MAX = 100000
 _NAME = Value(str, type="string", minLength=1, maxLength=200, pattern=r"\S")
 _DESCRIPTION = Value(str, type=["string", "null"], maxLength=fields.DESCRIPTION_MAX)
-#: What drivers may show as loaded, and more than hyphens: those mean nothing.
+#: The ids that drivers may report; hyphens are ignored, so one needs something else as well.
 _FUNCTION = Value(
     str,
     type="string",
@@ -82,7 +82,7 @@ QUERY = fields.paging(
 
 
 class FunctionMiss(Object):
-    """A function was wanted where there was none."""
+    """A function was wanted, and no deployable had it."""
 
     _exactly_one = "Give function_id or device_profile_name, and not both."
 

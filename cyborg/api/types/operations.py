@@ -53,5 +53,5 @@ class Program(Object):
 
     image_uuid = Field(fields.UUID, "The UUID of an image.")
     image_name = Field(_NAME, "The name of an image.")
-    function_id = Field(_NAME, "The id of a function, of which the newest image is meant.")
-    function_name = Field(_NAME, "The name of a function, of which the newest image is meant.")
+    function_id = Field(_NAME, "The id of a function: its newest image is written.")
+    function_name = Field(_NAME, "The name of a function: its newest image is written.")
