@@ -26,8 +26,8 @@ OPTS: list[cfg.Opt] = [
         "another service waits while some are being bound. Nova asks for it once and then waits "
         "for events, of which none reaches it while it unshelves a server: a bind that takes "
         "longer than this lets that fail, five minutes later. At most half as many requests as "
-        "there are api_workers wait at a time in a process; others are answered at once. 0 answers "
-        "all at once. When cyborg-api stops it waits ten seconds for the requests that it has "
+        "there are api_workers wait at a time in a process, here or for PATCH "
+        "/v2/deployables/{uuid}/program; others are answered at once. 0 answers all at once. When cyborg-api stops it waits ten seconds for the requests that it has "
         "begun.",
     ),
     cfg.BoolOpt(

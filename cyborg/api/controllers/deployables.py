@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cyborg import rpc
 from cyborg.api import arguments, declare, versions
-from cyborg.api.controllers.operations import view as operation_view
+from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
@@ -76,7 +76,7 @@ class Deployables(Resource):
     )
     def start_program(self, request: Request, uuid: str, body: Any) -> dict[str, Any]:
         """Begin to program a deployable with an image or a function."""
-        return operation_view(request, _ask(request, uuid, body))
+        return Operations().view(request, _ask(request, uuid, body))
 
     def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Deployables; who had them programmed is for callers who may list operations."""

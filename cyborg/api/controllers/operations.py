@@ -36,31 +36,26 @@ class Operations(Resource):
         """Show an operation."""
         return operations.get_operation(uuid)
 
-    def view(self, request: Request, row: program_models.Operation) -> dict[str, Any]:
-        """An operation, as its controller and that of deployables show it."""
-        return view(request, row)
-
-
-def view(request: Request, operation: program_models.Operation) -> dict[str, Any]:
-    """An operation as answers show it."""
-    moment = operations.moment
-    ended = None if operation.ended_ms is None else moment(operation.ended_ms)
-    return {
-        "uuid": operation.uuid,
-        "deployable_uuid": operation.deployable_uuid,
-        "state": operation.state,
-        "error": operation.error,
-        "image_uuid": operation.image_uuid,
-        "image_name": operation.image_name,
-        "function_id": operation.function_id,
-        "function_name": operation.function_name,
-        "instance_uuid": operation.instance_uuid,
-        "asked_by": operation.asked_by,
-        "history": [
-            {"at": timestamp(moment(event["at_ms"])), "text": event["text"]}
-            for event in operation.history
-        ],
-        "links": [self_link(request, "operations", operation.uuid)],
-        "created_at": timestamp(operation.created_at),
-        "ended_at": timestamp(ended),
-    }
+    def view(self, request: Request, operation: program_models.Operation) -> dict[str, Any]:
+        """An operation as answers show it."""
+        moment = operations.moment
+        ended = None if operation.ended_ms is None else moment(operation.ended_ms)
+        return {
+            "uuid": operation.uuid,
+            "deployable_uuid": operation.deployable_uuid,
+            "state": operation.state,
+            "error": operation.error,
+            "image_uuid": operation.image_uuid,
+            "image_name": operation.image_name,
+            "function_id": operation.function_id,
+            "function_name": operation.function_name,
+            "instance_uuid": operation.instance_uuid,
+            "asked_by": operation.asked_by,
+            "history": [
+                {"at": timestamp(moment(event["at_ms"])), "text": event["text"]}
+                for event in operation.history
+            ],
+            "links": [self_link(request, self.collection, operation.uuid)],
+            "created_at": timestamp(operation.created_at),
+            "ended_at": timestamp(ended),
+        }

@@ -38,12 +38,7 @@ class Attribute(Object):
     }
 
     deployable_id = Field(fields.ID, "The number of the deployable.", sent=_NUMBER)
-    key = Field(
-        fields.TEXT,
-        "What the fact is about; unique in the deployable.",
-        sent=_NEW_KEY,
-        mandatory=True,
-    )
+    key = Field(fields.TEXT, "What the fact is about.", sent=_NEW_KEY, mandatory=True)
     value = Field(
         Changed({versions.MIN: str, versions.FACTS: fields.TEXT_OR_NUMBER}),
         "The fact; from 2.7 a number if the fact is one.",

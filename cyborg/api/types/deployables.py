@@ -30,6 +30,10 @@ class RunProgram(Object):
     verified_by = Field(fields.TEXT_OR_NULL, "How the host knows what is loaded, or null.")
 
 
+#: Null if its driver does not program it.
+_PROGRAM = Narrowed(RunProgram, type=["object", "null"])
+
+
 class Deployable(Object):
     """A part of a device from which attach handles are given out."""
 
@@ -42,11 +46,7 @@ class Deployable(Object):
     device_uuid = Field(fields.UUID, "The device it is a part of.", since=_REGULAR)
     attributes_list = Field(str, "JSON: a list of objects with one key each.", until=_FACTS)
     attributes = Field(_ATTRIBUTES, "The value of each attribute by its key.", since=_FACTS)
-    program = Field(
-        Narrowed(RunProgram, type=["object", "null"]),
-        "What it runs, or null if its driver does not program it.",
-        since=versions.PROGRAMMING,
-    )
+    program = Field(_PROGRAM, "What it runs, or null.", since=versions.PROGRAMMING)
     rp_uuid = Field(fields.UUID, "Its resource provider in Placement.")
     driver_name = Field(fields.TEXT, "The driver that found it.")
     bitstream_id = Field(fields.TEXT_OR_NULL, "The image it is programmed with, or null.")

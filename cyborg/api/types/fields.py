@@ -18,8 +18,6 @@ TEXT = Value(str, type="string", maxLength=arguments.TEXT_MAX)
 TEXT_OR_NULL = Value(str, type=["string", "null"])
 DESCRIPTION_MAX = 65535
 TEXT_OR_NUMBER = Value(str, type=["string", "integer"])
-#: A text that may also be sent as a number.
-WRITTEN = Value(str, type=["string", "integer"], maxLength=arguments.TEXT_MAX)
 COUNT = Value(int, type="integer", minimum=0)
 ID = Value(int, type="integer", minimum=0, maximum=arguments.ID_MAX)
 ID_OR_NULL = Value(int, type=["integer", "null"])
@@ -80,22 +78,12 @@ def paging(sort_keys: Iterable[str], /, **filters: Field) -> Query:
     }
 
 
-_FILTERS = (
-    "name",
-    "parent_uuid",
-    "root_uuid",
-    "board",
-    "availability",
-    "interface_type",
-    "instance_uuid",
-    "limit",
-    "marker",
-    "sort_key",
-    "sort_dir",
-)
 _FILTER = Value(
     str,
-    enum=list(_FILTERS),
+    enum=[
+        *("name", "parent_uuid", "root_uuid", "board", "availability", "interface_type"),
+        *("instance_uuid", "limit", "marker", "sort_key", "sort_dir"),
+    ],
     refusal="Invalid input for field/attribute field. Value: '{value}'. Value should be one of: "
     "{wanted}",
 )

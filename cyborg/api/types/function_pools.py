@@ -34,7 +34,7 @@ _TRAIT = Value(
 )
 _TRAITS = Narrowed([_TRAIT], maxItems=50)
 _FREE = Value(int, type="integer", minimum=0, maximum=_SLOTS_MAX)
-_DEVICES = Value(int, type="integer", minimum=1, maximum=_SLOTS_MAX)
+_MAX = Value(int, type="integer", minimum=1, maximum=_SLOTS_MAX)
 
 
 class FunctionPool(Object):
@@ -45,22 +45,12 @@ class FunctionPool(Object):
     uuid = Field(fields.UUID, "The UUID.", readonly=True)
     name = Field(fields.TEXT, "The name; no two pools have the same.", sent=_NAME, mandatory=True)
     description = Field(fields.TEXT_OR_NULL, "A text for people, or null.", sent=_DESCRIPTION)
-    function_id = Field(
-        fields.TEXT,
-        "The id of the function. Hyphens and case mean nothing.",
-        sent=_FUNCTION,
-        mandatory=True,
-    )
+    function_id = Field(fields.TEXT, "The id of the function.", sent=_FUNCTION, mandatory=True)
     image_uuid = Field(fields.UUID_OR_NULL, "The image to write; null for the newest one.")
     hosts = Field(fields.TEXT_OR_NULL, "Which hosts; ``*`` is anything, null is all.", sent=_HOSTS)
     traits = Field([fields.TEXT], "Traits that a deployable must have.", sent=_TRAITS)
     free = Field(fields.COUNT, "How many slots are to be free.", sent=_FREE, mandatory=True)
-    max_devices = Field(
-        fields.COUNT,
-        "How many deployables may run it, or be given it, for that.",
-        sent=_DEVICES,
-        mandatory=True,
-    )
+    max_devices = Field(fields.COUNT, "How many deployables may run it.", sent=_MAX, mandatory=True)
     misses = Field(fields.COUNT, "How many slots were missed lately.", readonly=True)
     wanted = Field(fields.COUNT, "How many slots are to be free now.", readonly=True)
     ready = Field(fields.COUNT, "How many could be given out now.", readonly=True)
