@@ -27,8 +27,8 @@ OPTS: list[cfg.Opt] = [
         "for events, of which none reaches it while it unshelves a server: a bind that takes "
         "longer than this lets that fail, five minutes later. At most half as many requests as "
         "there are api_workers wait at a time in a process, here or for PATCH "
-        "/v2/deployables/{uuid}/program; others are answered at once. 0 answers all at once. When cyborg-api stops it waits ten seconds for the requests that it has "
-        "begun.",
+        "/v2/deployables/{uuid}/program; others are answered at once. 0 answers all at once. When "
+        "cyborg-api stops it waits ten seconds for the requests that it has begun.",
     ),
     cfg.BoolOpt(
         "enable_ssl_api",

@@ -18,8 +18,8 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds that PATCH /v2/deployables/{uuid}/program waits for the end. After that it "
-        "is answered 503 with the uuid of the operation, which goes on. It is answered so at once if "
-        "half as many requests as there are [api] api_workers wait already.",
+        "is answered 503 with the uuid of the operation, which goes on; or at once, if half as "
+        "many requests as there are [api] api_workers wait already.",
     ),
     cfg.IntOpt(
         "operation_expiry",
