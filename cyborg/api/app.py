@@ -16,12 +16,12 @@ from cyborg import policy
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
 
-#: The paste file that is used where the operator has none.
+#: The paste file that is used if the operator has none.
 SHIPPED_PASTE_FILE = pathlib.Path(__file__).with_name("api-paste.ini")
 
 
 class UnusablePasteFile(Exception):
-    """The operator's paste file is not one for this release."""
+    """The operator's paste file does not fit this release."""
 
 
 def load(conf: cfg.ConfigOpts) -> WSGIApplication:
@@ -55,7 +55,7 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         root.RootController(with_tokens=conf.api.auth_strategy == "keystone"),
         hooks=[request.RequestHook(conf, enforcer)],
         request_cls=request.Request,
-        # Nobody asks by a file extension, and a trailing slash means nothing.
+        # File extensions and trailing slashes have no meaning.
         guess_content_type_from_ext=False,
         force_canonical=False,
         use_context_locals=False,
@@ -75,6 +75,6 @@ def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:
 
 
 def paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:
-    """The configured file, or the one that ships with us where there is none of that name."""
+    """The configured file, or the one that ships with us if there is no such file."""
     found = conf.find_file(conf.api.api_paste_config)
     return pathlib.Path(found) if found else SHIPPED_PASTE_FILE

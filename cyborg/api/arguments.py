@@ -13,15 +13,15 @@ ID_MAX = 2**31 - 1
 
 
 def find_uuid(text: str) -> str | None:
-    """The UUID in the form in which it is stored, or None where ``text`` is none."""
+    """The UUID in the form in which it is stored, or None if ``text`` is not a UUID."""
     return stored_uuid(text) if uuidutils.is_uuid_like(text) else None
 
 
 def stored_uuid(text: str) -> str:
-    """The UUID in the form in which it is stored; a schema has said that ``text`` is one."""
+    """The UUID in the form in which it is stored; ``text`` has been checked to be a UUID."""
     return str(uuidlib.UUID(text))
 
 
 def as_text(value: str | float) -> str:
-    """A text that clients may also send as a whole number."""
+    """The text of a value that clients may also send as a whole number."""
     return value if isinstance(value, str) else str(int(value))

@@ -2,8 +2,8 @@
 """The body of ``PATCH /v2/accelerator_requests``: which ARQs to bind where, and which to unbind.
 
 It maps the uuid of each ARQ to a list of operations in the form of a JSON patch. Either all add,
-which binds, or all remove, which unbinds. Its schema is in :mod:`cyborg.api.schemas`; here is what
-a schema cannot say.
+which binds, or all remove, which unbinds. Its type is in
+:mod:`cyborg.api.types.accelerator_requests`; this module checks what a schema cannot say.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Changes:
 
     binds: dict[str, BindTarget]
     unbinds: frozenset[str]
-    #: Whether it names a project, which is an administrator's to say.
+    #: Whether it names a project, which only an administrator may do.
     names_project: bool
 
 
 def parse(data: dict[str, list[dict[str, Any]]], version: versions.Version) -> Changes:
-    """The changes that the body asks for, which is as its schema says.
+    """The changes that the body, already validated by its schema, asks for.
 
     :raises Invalid: they contradict each other, or a target is not complete
-    :raises NotAcceptable: it names a project at a microversion that does not know of it
-    :raises NotFound: a key is no uuid
+    :raises NotAcceptable: it names a project at a microversion before that
+    :raises NotFound: a key is not a uuid
     """
     operations = {arq_uuid(key): _operations(key, value) for key, value in data.items()}
     if len(operations) < len(data):
@@ -58,7 +58,7 @@ def parse(data: dict[str, list[dict[str, Any]]], version: versions.Version) -> C
 def arq_uuid(text: str) -> str:
     """The uuid of an ARQ.
 
-    :raises NotFound: it is none, and so no ARQ's
+    :raises NotFound: the text is not a uuid, so no ARQ has it
     """
     uuid = arguments.find_uuid(text)
     if uuid is None:

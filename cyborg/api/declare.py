@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each operation of the API declared once: rule, microversions, arguments, bodies, answers.
 
-:func:`operation` makes a handler of a method that has only its work left to do: before it the
-policy is asked, and :mod:`cyborg.api.validation` holds what the request says against the JSON
-Schemas of the declaration. The same declarations are what :mod:`cyborg.api.openapi` describes.
-
-What may differ between microversions is a *versioned* value: either the value itself, or a mapping
-of the microversion with which each value began.
+:func:`operation` makes a handler of a method that has only its work left to do: first the policy
+is checked, and the request is validated against the types of the declaration, which are those of
+:mod:`cyborg.api.types`. :mod:`cyborg.api.openapi` describes the same declarations.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -23,9 +20,8 @@ import webob
 from cyborg import errors
 from cyborg.api import refusals, validation, versions
 from cyborg.api.request import Request
-
-Schema = validation.Schema
-Versioned = Mapping[Any, Any]
+from cyborg.api.types import fields
+from cyborg.api.types.base import Schema, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +29,8 @@ class Member:
     """The segment of a path that names one object of a collection."""
 
     name: str = "uuid"
-    schema: Schema
-    #: What the object is where a malformed segment is answered like one that nothing has.
+    type: Any = fields.UUID
+    #: What errors call the object, if a malformed segment is answered like an unknown one.
     kind: str | None = None
 
 
@@ -44,10 +40,10 @@ class Body:
 
     #: What messages call it.
     name: str
-    schema: Versioned
+    type: Any
     #: What messages about it begin with.
     prefix: str = ""
-    #: The key of an object in which clients in the field send it as well.
+    #: The key of an object in which some clients send the document.
     wrapper: str | None = None
 
 
@@ -62,12 +58,10 @@ class Operation:
     #: The microversion that brought it.
     since: versions.Version = versions.MIN
     member: Member | None = None
-    #: Schemas of the query arguments by name, versioned, and those that must be given.
-    query: Versioned
-    required: Collection[str] = ()
+    query: fields.Query
     body: Body | None = None
-    #: The schema of the answer's body; None where there is none.
-    answer: Versioned | None = None
+    #: The type of the answer's body; None if it has none.
+    answer: Any = None
     #: Codes of errors besides those that every operation can answer with.
     faults: Collection[int] = ()
 
@@ -87,7 +81,7 @@ class Declared(Protocol):
 def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]], Declared]:
     """Declare the method below to be an operation, with the fields of :class:`Operation`.
 
-    The method is called with the request and, where they are declared, the member, the query
+    The method is called with the request and, if they are declared, the member, the query
     arguments and the body. What it returns is the body of the answer.
     """
 
@@ -114,23 +108,16 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
     return decorate
 
 
-def at(version: versions.Version, value: Versioned) -> Any:
-    """The value of a versioned one at ``version``."""
-    if not any(isinstance(key, versions.Version) for key in value):
-        return value
-    return value[max(began for began in value if began <= version)]
-
-
 def _arguments(known: Operation, request: Request, segments: tuple[str, ...]) -> list[Any]:
-    """What the handler is called with, when the policy permits the call."""
+    """The arguments of the handler, after the policy has permitted the call."""
     if known.rule is None:
-        # Whatever a client adds to it, it gets the document.
+        # Arguments are ignored: every client gets the document.
         return []
     request.caller.authorize(known.rule)
     query = _read_query(known, request)
     found: list[Any] = []
     if known.member is not None:
-        found.append(_read_member(known.member, segments[0]))
+        found.append(_read_member(known.member, segments[0], request.version))
     if known.query:
         found.append(query)
     if known.body is not None:
@@ -138,33 +125,41 @@ def _arguments(known: Operation, request: Request, segments: tuple[str, ...]) ->
     return found
 
 
+def query_schemas(query: fields.Query, version: versions.Version) -> dict[str, Schema]:
+    """The JSON Schemas of the query arguments that the microversion has, by name."""
+    present = {name: field for name, field in query.items() if field.is_in(version)}
+    return {name: field.schema(version, sent=True) for name, field in present.items()}
+
+
 def _read_query(known: Operation, request: Request) -> dict[str, Any]:
-    schemas = at(request.version, known.query)
+    schemas = query_schemas(known.query, request.version)
     unknown = [name for name in dict.fromkeys(request.GET) if name not in schemas]
     if unknown:
         raise errors.Invalid(f'Unknown argument: "{", ".join(unknown)[: refusals.SHOWN]}"')
     skip_empty = request.version < versions.REGULAR
     query = validation.read_query(schemas, request.GET, skip_empty=skip_empty)
-    for name in known.required:
-        if name not in query:
+    for name in schemas:
+        if known.query[name].mandatory and name not in query:
             raise errors.Invalid(f'Missing argument: "{name}"')
     validation.check({"properties": schemas}, query)
     return query
 
 
-def _read_member(member: Member, text: str) -> str:
+def _read_member(member: Member, text: str, version: versions.Version) -> str:
+    schema = schema_of(member.type, version)
     try:
-        validation.check(member.schema, text, field=member.name)
+        validation.check(schema, text, field=member.name)
     except errors.Invalid:
         if member.kind is None:
             raise
         raise errors.NotFound.of(member.kind, uuid=text[: refusals.SHOWN]) from None
-    return cast(str, validation.typed(member.schema, text))
+    return cast(str, validation.typed(schema, text))
 
 
 def _read_body(body: Body, request: Request) -> Any:
     data = request.data(body.name)
     if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
         data = data[body.wrapper]
-    validation.check(at(request.version, body.schema), data, prefix=body.prefix)
+    schema = schema_of(body.type, request.version, sent=True)
+    validation.check(schema, data, prefix=body.prefix)
     return data

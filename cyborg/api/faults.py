@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions as answers: the one place where an error gets its status and body."""
+"""Exceptions as answers: the one place in which an error gets its status and body."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LOG = logging.getLogger(__name__)
 
 Known = errors.CyborgError | webob_exc.WSGIHTTPException
 
-#: Seconds after which a client may try again what a broken part behind us made fail.
+#: Seconds after which a client may repeat a request that failed because of a service behind us.
 _RETRY_AFTER = "5"
 
 
 def response(
     error: Exception, environ: Mapping[str, Any], version: versions.Version
 ) -> webob.Response:
-    """The answer that tells a client of ``error``, in the form of microversion ``version``."""
+    """The answer for ``error``, in the form of microversion ``version``."""
     known = _known(error, environ)
     answer = webob.Response(status=_status(known), content_type="application/json")
     document = _regular if version >= versions.REGULAR else _nested
@@ -43,7 +43,7 @@ def _known(error: Exception, environ: Mapping[str, Any]) -> Known:
         LOG.warning("Request not served: %s", error.message, exc_info=error)
     if isinstance(error, errors.CyborgError | webob_exc.WSGIHTTPException):
         return error
-    # What nobody foresaw may name tables, hosts or other projects' objects, so it stays here.
+    # An unexpected error may name tables, hosts or other projects' objects: it is only logged.
     request_id = _request_id(environ)
     LOG.error("Request %s failed", request_id, exc_info=error)
     return errors.CyborgError(f"Internal error; the log tells more of request {request_id}.")

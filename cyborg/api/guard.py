@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard in front of every controller: what no controller should have to think of.
+"""The guard in front of every controller: it checks the URL, and reads the body with a limit.
 
-The bytes of a body are taken from the request here, with a limit, so that nothing behind reads or
-guesses at them. They become data when a controller asks for :attr:`Body.data`, after the policy.
+Nothing behind it reads the body's bytes. They become data when an operation asks for
+:attr:`Body.data`, after the policy check.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from oslo_config import cfg
 from cyborg import errors
 from cyborg.api import faults, versions
 
-#: Where the guard leaves the :class:`Body` for the controllers.
+#: The key in the WSGI environment under which controllers find the :class:`Body`.
 ENVIRON_KEY = "cyborg.body"
 
-#: Digits of the longest number; longer ones fit no field and cost time to convert.
+#: Digits of the longest number: longer ones fit no field and are slow to convert.
 _DIGITS_MAX = 18
 
-#: A text, which may lack its end, or a bracket. Possessive, so that no text is scanned twice.
+#: A text, maybe without its end, or a bracket. Possessive, so that no text is scanned twice.
 _TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Guard:
-    """WSGI middleware that refuses malformed URLs and large bodies and puts the body aside."""
+    """WSGI middleware that refuses malformed URLs and large bodies, and keeps the body."""
 
     def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
         self._app = app
@@ -70,7 +70,7 @@ def check_url(environ: Mapping[str, Any]) -> None:
 
 
 def _read(environ: WSGIEnvironment, limit: int) -> bytes:
-    """The bytes of the body; of one that is too large not more than the limit is read."""
+    """The bytes of the body, which is read up to the limit only."""
     length = environ.get("CONTENT_LENGTH") or ""
     if length:
         if not re.fullmatch(r"[0-9]{1,18}", length):
@@ -98,7 +98,7 @@ def _take(environ: WSGIEnvironment, count: int) -> bytes:
 
 
 class Body:
-    """The body of one request, not yet looked at."""
+    """The body of one request, not yet parsed."""
 
     def __init__(self, *, content_type: str, content: bytes, max_depth: int) -> None:
         self._content_type = content_type
@@ -109,7 +109,7 @@ class Body:
         """The JSON document that the body is; ``name`` is what messages call it.
 
         :raises UnsupportedMediaType: the body is not declared as JSON
-        :raises Invalid: there is none, or it is no acceptable JSON
+        :raises Invalid: there is no body, or it is not acceptable JSON
         """
         if not self._content:
             raise errors.Invalid(f'Missing argument: "{name}": send a JSON body.')
@@ -130,9 +130,9 @@ def _is_utf8(parameters: str) -> bool:
 
 
 def decode(content: bytes, max_depth: int) -> Any:
-    """The data of a JSON text that every part behind can bear.
+    """The data of a JSON text.
 
-    :raises Invalid: it is no JSON, nested too deep, has a key twice in an object, or holds a
+    :raises Invalid: it is not JSON, is nested too deep, has a key twice in an object, or has a
         number or character that cannot be stored
     """
     try:
@@ -177,7 +177,7 @@ def _refuse_constant(name: str) -> Any:
 
 def _number(convert: Callable[[str], Any]) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
-        # What is left, 18 digits and an exponent of 2, is no infinity either.
+        # What is left, 18 digits and an exponent of two, is never infinite.
         if len(text) > _DIGITS_MAX or re.search(r"[eE][+-]?[0-9]{3}", text):
             raise errors.Invalid(f"The number {text[:40]} of the request body is too long.")
         return convert(text)
@@ -186,7 +186,7 @@ def _number(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _check_characters(text: str, data: Any) -> None:
-    # Only an escape can yield them, so most bodies need no walk.
+    # Only an escape can produce them, so most bodies need no search.
     if "\\u" not in text:
         return
     rest = [data]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``/healthcheck`` asks of the database and of the message broker.
+"""``/healthcheck``: checks of the database and of the message broker.
 
-Both are backends of oslo.middleware's healthcheck. Whoever is asked may not answer at all, so each
-question has a thread of its own, and an answer is good for a few seconds: a balancer that asks
-every server all the time costs nearly nothing.
+Both are backends of oslo.middleware's healthcheck. Either may not answer at all, so each check
+runs in its own thread. A result is kept for a few seconds, so balancers may ask often.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from cyborg import db, rpc
 
 LOG = logging.getLogger(__name__)
 
-#: The backends' entry points, all of which are asked unless ``[healthcheck] backends`` says less.
+#: The backends' entry points: all are used unless ``[healthcheck] backends`` has fewer.
 BACKENDS = ("cyborg_database", "cyborg_broker")
 
-#: Seconds for which an answer is good, and for which one is waited.
+#: Seconds for which a result is kept, and seconds to wait for one.
 FRESH = 5.0
 PATIENCE = 2.0
 
 
-class _Question:
-    """One question, asked in a thread when it is made."""
+class _Check:
+    """One check, which starts in its own thread at once."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
@@ -44,13 +43,13 @@ class _Question:
     def _run(self) -> None:
         try:
             self._ask()
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
+        except Exception as exc:  # noqa: BLE001 - any error is the result
             self._fault = str(exc) or type(exc).__name__
         finally:
             self._answered.set()
 
     def stale(self) -> bool:
-        """Whether it is time to ask again. While there is no answer it is not."""
+        """Whether it is time for a new check: never while this one runs."""
         if self._thread.is_alive():
             return False
         return time.monotonic() > self._began + FRESH
@@ -69,20 +68,20 @@ class _Backend(pluginbase.HealthcheckBaseExtension):
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
         super().__init__(oslo_conf, conf)
         self._lock = threading.Lock()
-        self._question: _Question | None = None
+        self._check: _Check | None = None
         self._last_fault: str | None = None
 
     def ask(self) -> None:
-        """Return where all is well, raise or never return otherwise."""
+        """Return if all is well; raise, or never return, otherwise."""
         raise NotImplementedError
 
     def healthcheck(self, server_port: int) -> pluginbase.HealthcheckResult:
-        """What oslo.middleware calls, at each request."""
+        """Called by oslo.middleware at each request."""
         with self._lock:
-            if self._question is None or self._question.stale():
-                self._question = _Question(self.ask)
-            question = self._question
-        fault = question.fault()
+            if self._check is None or self._check.stale():
+                self._check = _Check(self.ask)
+            check = self._check
+        fault = check.fault()
         self._log_change(fault)
         reason = f"{self.what} does not answer" if fault else f"{self.what} answers"
         return pluginbase.HealthcheckResult(fault is None, reason, details=fault)
@@ -102,7 +101,7 @@ class Database(_Backend):
     what = "database"
 
     def ask(self) -> None:
-        """Run the least query there is."""
+        """Run the smallest query there is."""
         with db.reader() as session:
             session.execute(sa.select(1))
 
@@ -113,5 +112,5 @@ class Broker(_Backend):
     what = "message broker"
 
     def ask(self) -> None:
-        """Send a message that nobody gets."""
+        """Send a message that has no receiver."""
         rpc.check()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factories for the paste file: each takes the application's configuration, not a global one.
 
-Paste hands only texts to a factory, so :func:`building` lends the configuration to the factories
-for the time in which a pipeline is built.
+Paste passes only texts to a factory, so :func:`building` lends the configuration to the factories
+while a pipeline is built.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg.api import health, measured, versions
+from cyborg.api import health, request_metrics, versions
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
@@ -54,12 +54,12 @@ def building(conf: cfg.ConfigOpts) -> Iterator[None]:
 
 
 def lent_conf() -> cfg.ConfigOpts:
-    """The configuration to build with, for a factory."""
+    """The configuration that a factory builds with."""
     return _lent.get()
 
 
 def service_token_roles(conf: cfg.ConfigOpts) -> Collection[str]:
-    """Roles of which a service token must have one to count."""
+    """The roles that make a service token valid: it must have one of them."""
     if conf.api.auth_strategy == "noauth":
         return ("service",)
     _register_auth_token(conf)
@@ -68,10 +68,10 @@ def service_token_roles(conf: cfg.ConfigOpts) -> Collection[str]:
 
 
 def metrics(_defaults: dict[str, str], **local_conf: str) -> Filter:
-    """What Prometheus is told of requests, where it is told anything."""
+    """Metrics of requests, if Prometheus is to get any."""
     if lent_conf().metrics.port is None:
         return lambda app: app
-    return measured.Measured
+    return request_metrics.RequestMetrics
 
 
 def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
@@ -90,7 +90,7 @@ def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
 
 
 def http_proxy_to_wsgi(_defaults: dict[str, str], **local_conf: str) -> Filter:
-    """The headers of a proxy in front of us, where ``[oslo_middleware]`` permits them."""
+    """The headers of a proxy in front of us, if ``[oslo_middleware]`` permits them."""
     return functools.partial(oslo_proxy.HTTPProxyToWSGI, conf=lent_conf())
 
 
@@ -117,7 +117,7 @@ def request_id(_defaults: dict[str, str], **local_conf: str) -> Filter:
 
 
 def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
-    """Tokens validated by Keystone, but for the documents about the API itself."""
+    """Tokens are validated by Keystone, except for the documents about the API itself."""
     conf = lent_conf()
     _register_auth_token(conf)
 
@@ -140,12 +140,12 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("service_token_roles_required", True, group="keystone_authtoken")
     # Without it an application credential restricted to some requests of this API permits none.
     conf.set_default("service_type", versions.SERVICE_TYPE, group="keystone_authtoken")
-    # Without it a Keystone that accepts and never answers would hold a thread for good.
+    # Without it a Keystone that accepts connections and never answers would block a thread.
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
 
 
 class _Public:
-    """Leaves public paths to the bare application, which shows nothing of anybody there."""
+    """Serves public paths without a token: they show nothing of any project."""
 
     def __init__(self, app: WSGIApplication, validated: WSGIApplication) -> None:
         self._app = app
@@ -158,7 +158,7 @@ class _Public:
 
 
 class _NoAuth:
-    """Makes a caller who does not say who it is the administrator of a default project."""
+    """Treats a caller without identity headers as the administrator of a default project."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cyborg.api import declare, refusals, validation, versions
-from cyborg.api.schemas import fields
+from cyborg.api.types import faults
+from cyborg.api.types.base import schema_of
 
 Document = dict[str, Any]
 
@@ -18,16 +19,6 @@ _PUBLIC_FAULTS = (400, 406, 413, 500)
 _OF_MEMBER = (404,)
 _OF_BODY = (415,)
 _TOKEN = "token"  # noqa: S105 - the name of a scheme
-#: What Keystone's middleware answers by itself.
-_UNAUTHORIZED = fields.shown(
-    "Unauthorized",
-    error=fields.shown(
-        "UnauthorizedError",
-        code={"type": "integer"},
-        title={"type": "string"},
-        message={"type": "string"},
-    ),
-)
 
 
 def document(
@@ -37,7 +28,7 @@ def document(
     base_url: str,
     with_tokens: bool,
 ) -> Document:
-    """What is served at ``version`` below ``base_url``.
+    """The document of what is served at ``version`` below ``base_url``.
 
     ``declared`` has the HTTP method, the path and the handler of each operation.
     """
@@ -74,7 +65,7 @@ def _operation(handler: declare.Declared, version: versions.Version, schemas: Do
         "responses": _responses(known, version, schemas),
     }
     if known.body is not None:
-        schema = _published(declare.at(version, known.body.schema), schemas)
+        schema = _published(schema_of(known.body.type, version, sent=True), schemas)
         described["requestBody"] = {"required": True, **_json(schema)}
     if known.rule is None:
         described["security"] = [{}]
@@ -93,11 +84,11 @@ def _parameters(
         "schema": {"enum": [f"{versions.SERVICE_TYPE} {version}"]},
     }
     if known.member is not None:
-        schema = _published(known.member.schema, schemas)
+        schema = _published(schema_of(known.member.type, version), schemas)
         yield {"name": known.member.name, "in": "path", "required": True, "schema": schema}
-    for name, declared in declare.at(version, known.query).items():
+    for name, declared in declare.query_schemas(known.query, version).items():
         parameter = {"name": name, "in": "query", "schema": _published(declared, schemas)}
-        if name in known.required:
+        if known.query[name].mandatory:
             parameter["required"] = True
         if validation.SEPARATOR in declared:
             parameter["explode"] = False
@@ -107,17 +98,17 @@ def _parameters(
 def _responses(known: declare.Operation, version: versions.Version, schemas: Document) -> Document:
     answer: Document = {"description": http.HTTPStatus(known.success).phrase}
     if known.answer is not None:
-        answer |= _json(_published(declare.at(version, known.answer), schemas))
-    faults = {*_FAULTS, *known.faults} if known.rule is not None else set(_PUBLIC_FAULTS)
-    faults.update(_OF_MEMBER if known.member is not None else ())
-    faults.update(_OF_BODY if known.body is not None else ())
-    fault = _published(declare.at(version, fields.FAULT), schemas)
+        answer |= _json(_published(schema_of(known.answer, version), schemas))
+    codes = {*_FAULTS, *known.faults} if known.rule is not None else set(_PUBLIC_FAULTS)
+    codes.update(_OF_MEMBER if known.member is not None else ())
+    codes.update(_OF_BODY if known.body is not None else ())
+    fault = _published(schema_of(faults.FAULT, version), schemas)
     described = {
         str(code): {"description": http.HTTPStatus(code).phrase, **_json(fault)}
-        for code in sorted(faults)
+        for code in sorted(codes)
     }
     if known.rule is not None:
-        described["401"] |= _json(_published(_UNAUTHORIZED, schemas))
+        described["401"] |= _json(_published(schema_of(faults.Unauthorized, version), schemas))
         # Keystone's middleware, when Keystone is down, answers with plain text.
         described["503"]["content"]["text/plain"] = {"schema": {"type": "string"}}
     return {str(known.success): answer, **described}
@@ -128,7 +119,7 @@ def _json(schema: Any) -> Document:
 
 
 def _published(schema: Any, schemas: Document) -> Any:
-    """The schema without what only concerns us; those with a title are put into ``schemas``."""
+    """The schema without our own keywords; those with a title are put into ``schemas``."""
     if isinstance(schema, list | tuple):
         return [_published(item, schemas) for item in schema]
     if not isinstance(schema, Mapping):
@@ -138,6 +129,10 @@ def _published(schema: Any, schemas: Document) -> Any:
     title = public.get("title")
     if not isinstance(title, str):
         return public
+    reference = {"$ref": f"#/components/schemas/{title}"}
+    if "description" in public:
+        # It is about the property; other properties may have the same type.
+        reference["description"] = public.pop("description")
     if schemas.setdefault(title, public) != public:
         raise ValueError(f"Two schemas have the title {title}.")
-    return {"$ref": f"#/components/schemas/{title}"}
+    return reference

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from cyborg.api import versions
 from cyborg.api.controllers import filters
 from cyborg.api.request import Request
 from cyborg.db import paging
-
-Row = TypeVar("Row")
 
 _LIMIT, _MARKER, _SORT_KEY, _SORT_DIR = "limit", "marker", "sort_key", "sort_dir"
 
@@ -20,13 +18,13 @@ _LIMIT, _MARKER, _SORT_KEY, _SORT_DIR = "limit", "marker", "sort_key", "sort_dir
 def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
     """What the query arguments narrow a list to, and the page of it that they ask for.
 
-    :raises Invalid: a value is none for its argument
+    :raises Invalid: a value is not valid for its argument
     """
     if request.version < versions.REGULAR:
         return filters.read(given)
     wanted = dict(given)
     page = paging.Page(
-        # One more than is shown tells whether there is a next page.
+        # One more than is shown, to know whether there is a next page.
         limit=min(wanted.pop(_LIMIT, request.max_limit), request.max_limit) + 1,
         marker=wanted.pop(_MARKER, None),
         sort_key=wanted.pop(_SORT_KEY, "id"),
@@ -35,23 +33,15 @@ def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], pagin
     return wanted, page
 
 
-def answer(
-    request: Request,
-    collection: str,
-    key: str,
-    rows: Sequence[Row],
-    page: paging.Page,
-    view: Callable[[Request, Row], dict[str, Any]],
-) -> dict[str, Any]:
-    """The body of a list of ``rows``, under ``key``, with a link to the next page if any."""
-    more = request.version >= versions.REGULAR and len(rows) == page.limit
-    shown = rows[:-1] if more else rows
-    body: dict[str, Any] = {key: [view(request, row) for row in shown]}
-    if more:
-        marker: Any = shown[-1]
-        # Pairs, since an argument that names several items may be given once for each.
-        query = [pair for pair in request.GET.items() if pair[0] != _MARKER]
-        query.append((_MARKER, marker.uuid))
-        href = f"{request.base_url}/v2/{collection}?{urllib.parse.urlencode(query)}"
-        body[f"{key}_links"] = [{"rel": "next", "href": href}]
-    return body
+def cut(
+    request: Request, collection: str, rows: Sequence[Any], page: paging.Page
+) -> tuple[Sequence[Any], list[dict[str, str]]]:
+    """The rows that the page shows, and the link to the next page if there is one."""
+    if request.version < versions.REGULAR or len(rows) != page.limit:
+        return rows, []
+    shown = rows[:-1]
+    # Pairs, since an argument that names several items may be given once for each.
+    query = [pair for pair in request.GET.items() if pair[0] != _MARKER]
+    query.append((_MARKER, shown[-1].uuid))
+    href = f"{request.base_url}/v2/{collection}?{urllib.parse.urlencode(query)}"
+    return shown, [{"rel": "next", "href": href}]

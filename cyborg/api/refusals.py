@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Violations of a schema as sentences that name the field and the remedy.
 
-A schema may hold the sentence itself, under :data:`KEYWORD`: one for all its own keywords, or one
-each by keyword. In it may stand ``{field}``, ``{value}``, ``{name}`` (what follows the colon of a
+A schema may have the sentence itself, under :data:`KEYWORD`: one for all its keywords, or one by
+keyword. A sentence may contain ``{field}``, ``{value}``, ``{name}`` (what follows the colon of a
 value), ``{missing}``, ``{extra}``, ``{known}``, ``{wanted}``, ``{least}`` and ``{most}``.
 """
 
@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 
 
 def _missing(error: jsonschema.ValidationError) -> list[str]:
-    """The first property that an object lacks, if that is what is wrong with it."""
+    """The first property that an object lacks, if the violation is about that."""
     if error.validator != "required":
         return []
     names: Any = error.validator_value

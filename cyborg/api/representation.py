@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bodies of all resources have in common: times and links."""
+"""Times and links as the bodies of all resources show them."""
 
 from __future__ import annotations
 

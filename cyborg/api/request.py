@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request as controllers see it, and the hook that fills it in and maps what goes wrong."""
+"""The request as controllers see it, and the hook that fills it in and answers errors."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pecan
@@ -17,7 +19,7 @@ from cyborg.api import faults, guard, versions
 
 
 class Request(pecan.Request):
-    """One request together with who makes it, at which microversion, and where we are mounted."""
+    """One request with its caller, its microversion and the URL under which we are mounted."""
 
     caller: context.RequestContext
     conf: cfg.ConfigOpts
@@ -28,17 +30,19 @@ class Request(pecan.Request):
     program_wait: float
     #: Seconds for which a list of an instance's ARQs waits for their binds.
     bind_wait: float
-    #: Of the requests that wait for binds; the other threads stay free for all others.
-    bind_waiters: threading.Semaphore
+    #: One permit for each request that may wait at a time, so that other threads stay free. Those
+    #: for programs, which wait longer, take no place from those for binds.
+    bind_places: threading.Semaphore
+    program_places: threading.Semaphore
     #: What links begin with, without a slash at the end.
     base_url: str
-    #: Headers that the answer gets whatever it is.
+    #: Headers of the answer, also if it is an error.
     answer_headers: dict[str, str]
 
     def negotiate(self) -> None:
-        """Settle the microversion.
+        """Set the microversion to the one asked for.
 
-        :raises NotAcceptable: the one asked for is not served
+        :raises NotAcceptable: it is not served
         """
         try:
             self.version = versions.requested(self.headers.get(versions.HEADER))
@@ -50,19 +54,32 @@ class Request(pecan.Request):
     def data(self, name: str) -> Any:
         """The JSON document that the body is; ``name`` is what messages call it.
 
-        :raises CyborgError: there is none, or it is not acceptable
+        :raises CyborgError: there is no such document, or it is not acceptable
         """
         body: guard.Body = self.environ[guard.ENVIRON_KEY]
         return body.data(name)
 
 
+@contextlib.contextmanager
+def place(places: threading.Semaphore) -> Iterator[bool]:
+    """Whether one of ``places`` was free; it is taken until the block ends."""
+    taken = places.acquire(blocking=False)
+    try:
+        yield taken
+    finally:
+        if taken:
+            places.release()
+
+
 class RequestHook(hooks.PecanHook):
-    """Prepares each request, and makes an answer of whatever is raised."""
+    """Prepares each request, and turns exceptions into answers."""
 
     def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
-        self._bind_waiters = threading.Semaphore(conf.api.api_workers // 2)
+        workers = conf.api.api_workers
+        self._bind_places = threading.Semaphore(workers // 2)
+        self._program_places = threading.Semaphore(max(1, workers // 4))
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""
@@ -73,19 +90,20 @@ class RequestHook(hooks.PecanHook):
         request.max_limit = self._conf.api.max_limit
         request.program_wait = self._conf.programming.answer_timeout
         request.bind_wait = self._conf.api.bind_wait
-        request.bind_waiters = self._bind_waiters
+        request.bind_places = self._bind_places
+        request.program_places = self._program_places
         request.caller = context.from_environ(request.environ, self._enforcer)
         request.base_url = (self._conf.api.public_endpoint or request.application_url).rstrip("/")
 
     def on_error(self, state: Any, error: Exception) -> webob.Response:
-        """When anything was raised."""
+        """After an exception."""
         request: Request = state.request
         if isinstance(error, webob_exc.HTTPException) and request.version < versions.REGULAR:
             request.answer_headers = {}
         return faults.response(error, request.environ, request.version)
 
     def after(self, state: Any) -> None:
-        """When there is an answer."""
+        """Before the answer is sent."""
         state.response.headers.update(state.request.answer_headers)
         if not state.response.body:
             state.response.content_type = None

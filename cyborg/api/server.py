@@ -15,24 +15,24 @@ from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
 
-#: Bytes of the largest request line with headers; a token of Keystone's fits many times.
+#: Bytes of the largest request line with headers: many times a token of Keystone.
 _HEADERS_MAX = 128 * 1024
 #: Seconds for which a stop waits for the requests that are being answered.
 _STOP_SECONDS = 10
 
 
 class UnsafeAddress(Exception):
-    """Whoever could reach the address would be an administrator."""
+    """Everyone who can reach the address would be an administrator."""
 
 
 class NoCertificate(Exception):
-    """HTTPS is asked for without the files that it needs."""
+    """HTTPS is configured without the files that it needs."""
 
 
 def check_address(conf: cfg.ConfigOpts, host: str) -> None:
-    """Return when it is safe to listen on ``host``.
+    """Check that it is safe to listen on ``host``.
 
-    :raises UnsafeAddress: nobody is authenticated and others can reach the address
+    :raises UnsafeAddress: callers are not authenticated, and other machines can reach the address
     """
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
         return
@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _LoggingServer(wsgi.Server):
-    """Cheroot's server, which would write to standard error otherwise."""
+    """Cheroot's server with our log: it would write to standard error otherwise."""
 
     def error_log(
         self,
@@ -67,9 +67,9 @@ class _LoggingServer(wsgi.Server):
 
 
 def _tls(conf: cfg.ConfigOpts) -> builtin.BuiltinSSLAdapter:
-    """Speak TLS as ``[ssl]`` says.
+    """The TLS that ``[ssl]`` configures.
 
-    :raises NoCertificate, OSError: the files do not suffice
+    :raises NoCertificate, OSError: files are missing or cannot be used
     """
     if not (conf.ssl.cert_file and conf.ssl.key_file):
         raise NoCertificate("[api] enable_ssl_api needs [ssl] cert_file and [ssl] key_file.")
@@ -83,7 +83,7 @@ def _tls(conf: cfg.ConfigOpts) -> builtin.BuiltinSSLAdapter:
 class Server:
     """Answers HTTP with a WSGI application until it is stopped.
 
-    :raises NoCertificate, OSError: HTTPS is asked for and the certificate cannot be used
+    :raises NoCertificate, OSError: HTTPS is configured and the certificate cannot be used
     """
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
@@ -101,7 +101,7 @@ class Server:
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     def listen(self) -> int:
-        """Open the socket and return its port, which differs from the one given if that was 0.
+        """Open the socket and return its port: a free one if 0 was given.
 
         :raises OSError: the address cannot be listened on
         """

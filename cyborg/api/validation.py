@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a request held against JSON Schemas, and texts of its URL read by them."""
+"""Validation of a request by JSON Schemas, and conversion of the texts of its URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cyborg.api import arguments, refusals
 
 Schema = Mapping[str, Any]
 
-#: Keyword of a schema for texts that hold several items: what stands between these.
+#: Keyword of a schema for texts with several items: the text between the items.
 SEPARATOR = "separator"
 
 _TRUTH = {"true": True, "false": False}
@@ -24,9 +24,9 @@ _FORMATS = jsonschema.FormatChecker(formats=())
 
 
 def check(schema: Schema, data: Any, *, field: str = "", prefix: str = "") -> None:
-    """Return when ``data`` is as the schema says; ``field`` is what a message calls it.
+    """Validate ``data``, which messages call ``field``, against the schema.
 
-    :raises Invalid: it is not
+    :raises Invalid: it does not match
     """
     error = next(_Validator(schema, format_checker=_FORMATS).iter_errors(data), None)
     if error is not None:
@@ -36,9 +36,9 @@ def check(schema: Schema, data: Any, *, field: str = "", prefix: str = "") -> No
 def read_query(
     schemas: Schema, given: multidict.MultiDict[str, str], *, skip_empty: bool
 ) -> dict[str, Any]:
-    """The arguments in the types that their ``schemas`` name, not yet checked.
+    """The arguments in the types that their ``schemas`` name, not yet validated.
 
-    With ``skip_empty`` one without a value counts as absent, except where it must be a uuid.
+    With ``skip_empty`` one without a value counts as absent, unless it must be a uuid.
     """
     read: dict[str, Any] = {}
     for name in given:
@@ -56,7 +56,7 @@ def read_query(
 
 
 def typed(schema: Schema, text: str) -> Any:
-    """What a text of the URL stands for; the text itself where it is nothing of that type."""
+    """The value of a text of the URL; the text itself if it is not of the schema's type."""
     if schema.get("type") == "integer" and text.isascii() and text.isdigit():
         return int(text) if len(text) <= arguments.TEXT_MAX else text
     if schema.get("type") == "boolean":
@@ -74,7 +74,7 @@ def _is_uuid(value: object) -> bool:
 def _pattern(
     _validator: Any, pattern: str, text: object, _schema: Schema
 ) -> Iterator[jsonschema.ValidationError]:
-    # In the dialect of JSON Schema a dollar is the end of the text, no line break before it.
+    # In JSON Schema a dollar matches only the end of the text, not a line break before it.
     if isinstance(text, str) and not re.search(pattern.replace("$", r"\Z"), text):
         yield jsonschema.ValidationError("The pattern does not match.")
 

@@ -33,7 +33,7 @@ DEVICE_STATUS = Version(2, 3)
 REGULAR = Version(2, 4)
 #: Device profiles can be changed, and be private to some projects.
 PROFILE_VISIBILITY = Version(2, 5)
-#: Which services live, and giving up what a dead host holds.
+#: Which services are up, and the removal of dead hosts.
 SERVICES = Version(2, 6)
 #: Devices say whether they are healthy, and attributes have types.
 FACTS = Version(2, 7)
@@ -43,7 +43,7 @@ PROGRAMMING = Version(2, 8)
 FUNCTION_POOLS = Version(2, 9)
 MAX = FUNCTION_POOLS
 
-#: An answer tells caches that it depends on the header, and clients what is served.
+#: Every answer says for caches that it depends on the header, and which versions are served.
 RANGE_HEADERS = {
     "Vary": HEADER,
     "OpenStack-API-Minimum-Version": str(MIN),
@@ -52,7 +52,7 @@ RANGE_HEADERS = {
 
 
 class VersionUnreadable(errors.NotAcceptable):
-    """The header is no microversion of this service."""
+    """The header has no microversion of this service."""
 
 
 class VersionNotServed(errors.NotAcceptable):
@@ -65,9 +65,10 @@ def headers(version: Version) -> dict[str, str]:
 
 
 def requested(header: str | None) -> Version:
-    """The microversion that the header asks for; the oldest where there is no header.
+    """The microversion that the header asks for; the oldest if there is no header.
 
-    Of several for this service the last counts. A bare version is taken as this service's.
+    If there are several for this service, the last one counts. A version without a service is
+    taken for this one's.
 
     :raises VersionUnreadable: the header names no version of this service
     :raises VersionNotServed: the version is not served
@@ -82,7 +83,7 @@ def requested(header: str | None) -> Version:
 
 
 def settled(header: str | None) -> Version:
-    """The microversion in which to answer, also when the one asked for is not served."""
+    """The microversion to answer in, even if the one asked for is not served."""
     try:
         return requested(header)
     except errors.NotAcceptable:
@@ -110,9 +111,9 @@ def _served(text: str) -> Version:
 
 
 def require(version: Version, minimum: Version) -> None:
-    """Return when ``version`` has what ``minimum`` brought.
+    """Check that ``version`` is not older than ``minimum``.
 
-    :raises NotAcceptable: it does not
+    :raises NotAcceptable: it is
     """
     if version < minimum:
         raise errors.NotAcceptable(

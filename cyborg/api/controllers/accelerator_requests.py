@@ -9,30 +9,34 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cyborg import errors
-from cyborg.api import arq_patch, declare, pages, versions
-from cyborg.api.controllers.resource import Resource
+from cyborg.api import arq_patch, declare, versions
+from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
-from cyborg.api.request import Request
-from cyborg.api.schemas import accelerator_requests as schemas
-from cyborg.api.schemas import fields, given_up
+from cyborg.api.request import Request, place
+from cyborg.api.types import accelerator_requests as types
+from cyborg.api.types import fields, removals
 from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
+from cyborg.db.paging import Page
 from cyborg.policies import arq as policies
 
-_PATCH = declare.Body(name="patch_list", schema=schemas.PATCH, prefix=arq_patch.REFUSED)
+_PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
+
+#: What SDKs in the field send behind the collection in the path of a PATCH changes nothing.
+_ANY = declare.Member(type=fields.TEXT)
+_MEMBER = declare.Member(kind="ExtArq")
 
 
 class AcceleratorRequests(Resource):
     """Accelerator requests."""
 
+    collection = "accelerator_requests"
+    kind = types.AcceleratorRequest
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"release": {"POST": "release"}}
 
-    @declare.operation(
-        policies.GET_ALL, query=schemas.QUERY, answer=schemas.ARQS, faults=[409, 423]
-    )
-    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423])
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Arq]:
         """List ARQs."""
-        wanted, page = pages.read(request, given)
         if request.version >= versions.REGULAR:
             _choose_projects(request, wanted)
         if wanted.get("state") == models.DELETING and not request.caller.is_admin:
@@ -44,44 +48,44 @@ class AcceleratorRequests(Resource):
         if not only_resolved and "instance_uuid" in wanted and request.caller.has_service_token:
             if _has_awaited(request, wanted["instance_uuid"], found):
                 found = service.list_arqs(request.caller, page, **wanted)
-            # Nova takes what is decided for bound, and starts the server without the device.
+            # Nova takes every decided ARQ for bound, and would start the server without its device.
             service.refuse_failed(found)
-        return pages.answer(request, "accelerator_requests", "arqs", found, page, _view)
+        return found
 
-    @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.ARQ)
-    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+    @shows(policies.GET_ONE, kind, member=declare.Member())
+    def get_one(self, request: Request, uuid: str) -> models.Arq:
         """Show an ARQ."""
         arq = service.get_arq(request.caller, uuid)
-        # Once more for the ARQ itself: an operator's rule may look at whose it is.
+        # A second time for the ARQ itself: an operator's rule may depend on its project.
         try:
             request.caller.authorize(policies.GET_ONE, {"project_id": arq.project_id})
         except errors.Forbidden as exc:
             raise errors.NotFound.of("ExtArq", uuid=uuid) from exc
-        return _view(request, arq)
+        return arq
 
     @declare.operation(
         policies.CREATE,
-        body=declare.Body(name="req", schema=schemas.CREATE),
+        body=declare.Body(name="req", type=types.NewAcceleratorRequests),
         success=201,
-        answer=schemas.CREATED,
+        answer=fields.list_of(kind, "arqs"),
         faults=[404],
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
         created = service.create(request.caller, body["device_profile_name"])
-        return {"arqs": [_view(request, arq) for arq in created]}
+        return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
     def patch_all(self, request: Request, body: dict[str, Any]) -> None:
         """Bind or unbind ARQs."""
         _change(request, body)
 
-    @declare.operation(policies.UPDATE, member=schemas.ANY, body=_PATCH, success=202, faults=[409])
+    @declare.operation(policies.UPDATE, member=_ANY, body=_PATCH, success=202, faults=[409])
     def patch_one(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Bind or unbind the ARQs that the body names, as SDKs in the field ask for it."""
         _change(request, body)
 
-    @declare.operation(policies.DELETE, query=schemas.DELETE, success=204, faults=[404, 409])
+    @declare.operation(policies.DELETE, query=types.DELETE, success=204, faults=[404, 409])
     def delete_all(self, request: Request, given: dict[str, Any]) -> None:
         """Delete ARQs by uuid or by instance."""
         if len(given) != 1:
@@ -94,7 +98,7 @@ class AcceleratorRequests(Resource):
         else:
             release.delete_arqs(request.caller, [arq_patch.arq_uuid(one) for one in given["arqs"]])
 
-    @declare.operation(policies.DELETE, member=fields.member("ExtArq"), success=204, faults=[409])
+    @declare.operation(policies.DELETE, member=_MEMBER, success=204, faults=[409])
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete an ARQ."""
         release.delete_arqs(request.caller, [uuid])
@@ -102,15 +106,38 @@ class AcceleratorRequests(Resource):
     @declare.operation(
         policies.RELEASE,
         since=versions.SERVICES,
-        member=fields.member("ExtArq"),
-        query=given_up.QUERY,
-        answer=given_up.GIVEN_UP,
+        member=_MEMBER,
+        query=removals.QUERY,
+        answer=removals.Removal,
         faults=[409],
     )
     def release(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Free what an ARQ holds without the host step that it waits for."""
         force = given.get("force", False)
         return {"given_up": asdict(removal.release_arq(request.caller, uuid, force=force))}
+
+    def view(self, request: Request, arq: models.Arq) -> dict[str, Any]:
+        """An ARQ with its attach handle, if the guest may use that."""
+        # A handle is taken before its host step is done, but shown only once the guest may use it.
+        handle = arq.attach_handle if arq.state == models.BOUND else None
+        return {
+            "uuid": arq.uuid,
+            "state": arq.state,
+            "state_reason": arq.state_reason,
+            "device_profile_name": arq.device_profile_name,
+            "device_profile_group_id": arq.device_profile_group_id,
+            "hostname": arq.hostname,
+            "device_rp_uuid": arq.device_rp_uuid,
+            "instance_uuid": arq.instance_uuid,
+            "project_id": arq.project_id,
+            "attach_handle_type": handle.attach_type if handle else "",
+            "attach_handle_uuid": handle.uuid if handle else None,
+            "attach_handle_info": json.loads(handle.attach_info) if handle else {},
+            "links": [self_link(request, "accelerator_requests", arq.uuid)],
+            "created_at": timestamp(arq.created_at),
+            "updated_at": timestamp(arq.updated_at),
+        }
+
 
 
 def _change(request: Request, body: dict[str, Any]) -> None:
@@ -121,49 +148,24 @@ def _change(request: Request, body: dict[str, Any]) -> None:
 
 
 def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -> bool:
-    """Wait while ARQs of an instance are being bound; whether they had better be read again.
+    """Wait while ARQs of an instance are being bound; whether there was a wait.
 
-    Nova asks once, then waits for events alone. None reaches it while it unshelves a server,
+    Nova asks once and then waits for events only. No event reaches it while it unshelves a server,
     which has no host until its accelerators are bound.
     """
     waits = any(arq.state == models.BIND_STARTED for arq in found)
-    if not waits or not request.bind_waiters.acquire(blocking=False):
+    if not waits:
         return False
-    try:
-        service.await_binds(request.caller, instance, request.bind_wait)
-    finally:
-        request.bind_waiters.release()
-    return True
+    with place(request.bind_places) as may_wait:
+        if may_wait:
+            service.await_binds(request.caller, instance, request.bind_wait)
+        return may_wait
 
 
 def _choose_projects(request: Request, wanted: dict[str, Any]) -> None:
-    """Keep administrators to their own project too, unless they ask for another or for all."""
+    """Show administrators their own project only, unless they ask for another or for all."""
     caller, all_projects = request.caller, wanted.pop("all_projects", False)
     if all_projects and not caller.is_admin:
         raise errors.Forbidden("all_projects is for administrators; leave it out.")
     if caller.is_admin and not all_projects:
         wanted.setdefault("project_id", caller.project_id)
-
-
-def _view(request: Request, arq: models.Arq) -> dict[str, Any]:
-    # A handle is taken before its host step is done, and shown only when the guest may use it.
-    handle = arq.attach_handle if arq.state == models.BOUND else None
-    regular = request.version >= versions.REGULAR
-    state_reason = {"state_reason": arq.state_reason} if regular else {}
-    return {
-        "uuid": arq.uuid,
-        "state": arq.state,
-        **state_reason,
-        "device_profile_name": arq.device_profile_name,
-        "device_profile_group_id": arq.device_profile_group_id,
-        "hostname": arq.hostname,
-        "device_rp_uuid": arq.device_rp_uuid,
-        "instance_uuid": arq.instance_uuid,
-        "project_id": arq.project_id,
-        "attach_handle_type": handle.attach_type if handle else "",
-        "attach_handle_uuid": handle.uuid if handle else None,
-        "attach_handle_info": json.loads(handle.attach_info) if handle else {},
-        "links": [self_link(request, "accelerator_requests", arq.uuid)],
-        "created_at": timestamp(arq.created_at),
-        "updated_at": timestamp(arq.updated_at),
-    }

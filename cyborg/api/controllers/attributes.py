@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyborg.api import arguments, declare, pages, versions
-from cyborg.api.controllers.resource import Resource
+from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
-from cyborg.api.schemas import attributes as schemas
-from cyborg.api.schemas import fields
+from cyborg.api.types import attributes as types
 from cyborg.db import models
+from cyborg.db.paging import Page
 from cyborg.inventory import admin, attributes
 from cyborg.policies import attribute as policies
 
@@ -22,58 +22,58 @@ _WRAPPER = "attribute"
 class Attributes(Resource):
     """Attributes."""
 
-    @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.ATTRIBUTES)
-    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    collection = "attributes"
+    kind = types.Attribute
+
+    @lists(policies.GET_ALL, kind, "attributes", query=types.QUERY)
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Attribute]:
         """List attributes."""
-        wanted, page = pages.read(request, given)
-        found = admin.list_attributes(page, **wanted)
-        return pages.answer(request, "attributes", "attributes", found, page, _view)
+        return admin.list_attributes(page, **wanted)
 
-    @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.ATTRIBUTE)
-    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+    @shows(policies.GET_ONE, kind, member=declare.Member())
+    def get_one(self, request: Request, uuid: str) -> models.Attribute:
         """Show an attribute."""
-        return _view(request, admin.get_attribute(uuid))
+        return admin.get_attribute(uuid)
 
-    @declare.operation(
+    @shows(
         policies.CREATE,
-        body=declare.Body(name="req_attr", schema=schemas.CREATE, wrapper=_WRAPPER),
+        kind,
+        body=declare.Body(name="req_attr", type=kind, wrapper=_WRAPPER),
         success=201,
-        answer=schemas.ATTRIBUTE,
         faults=[409],
     )
-    def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, request: Request, body: dict[str, Any]) -> models.Attribute:
         """Give a deployable an attribute."""
-        return _view(request, admin.create_attribute(**_stored(body)))
+        return admin.create_attribute(**_stored(body))
 
     @declare.operation(
-        policies.DELETE, member=fields.member("Attribute"), success=204, faults=[409]
+        policies.DELETE, member=declare.Member(kind="Attribute"), success=204, faults=[409]
     )
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete an attribute that an administrator made."""
         admin.delete_attribute(uuid)
 
+    def view(self, request: Request, attribute: models.Attribute) -> dict[str, Any]:
+        """An attribute, from 2.7 with a number as a number."""
+        typed = request.version >= versions.FACTS
+        return {
+            "uuid": attribute.uuid,
+            "deployable_id": attribute.deployable_id,
+            "deployable_uuid": attribute.deployable.uuid,
+            "key": attribute.key,
+            "value": attributes.shown(attribute.key, attribute.value) if typed else attribute.value,
+            "created_at": timestamp(attribute.created_at),
+            "updated_at": timestamp(attribute.updated_at),
+            "links": [self_link(request, self.collection, attribute.uuid)],
+        }
+
+
 
 def _stored(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a new attribute in the types in which they are stored."""
+    """The fields of a new attribute as they are stored."""
     stored: dict[str, Any] = {field: arguments.as_text(body[field]) for field in ("key", "value")}
     for field in {"uuid", "deployable_uuid"} & body.keys():
         stored[field] = arguments.stored_uuid(body[field])
     if "deployable_id" in body:
         stored["deployable_id"] = int(body["deployable_id"])
     return stored
-
-
-def _view(request: Request, attribute: models.Attribute) -> dict[str, Any]:
-    regular = request.version >= versions.REGULAR
-    deployable_uuid = {"deployable_uuid": attribute.deployable.uuid} if regular else {}
-    typed = request.version >= versions.FACTS
-    return {
-        "uuid": attribute.uuid,
-        "deployable_id": attribute.deployable_id,
-        **deployable_uuid,
-        "key": attribute.key,
-        "value": attributes.shown(attribute.key, attribute.value) if typed else attribute.value,
-        "created_at": timestamp(attribute.created_at),
-        "updated_at": timestamp(attribute.updated_at),
-        "links": [self_link(request, "attributes", attribute.uuid)],
-    }

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cyborg import rpc
-from cyborg.api import arguments, declare, pages, versions
-from cyborg.api.controllers.operations import view as operation_view
-from cyborg.api.controllers.resource import Resource
+from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.operations import Operations
+from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
-from cyborg.api.request import Request
-from cyborg.api.schemas import deployables as schemas
-from cyborg.api.schemas import fields
-from cyborg.api.schemas import operations as operation_schemas
+from cyborg.api.request import Request, place
+from cyborg.api.types import deployables as types
+from cyborg.api.types import operations as operation_types
 from cyborg.db import models
+from cyborg.db.paging import Page
 from cyborg.inventory import attributes, query
 from cyborg.policies import deployable as policies
 from cyborg.policies import operation as operation_policies
@@ -27,6 +26,8 @@ from cyborg.programming import operations, program
 class Deployables(Resource):
     """Deployables."""
 
+    collection = "deployables"
+    kind = types.Deployable
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "program": {"PATCH": "program", "POST": "start_program"}
     }
@@ -40,49 +41,78 @@ class Deployables(Resource):
             segments = segments[:2]
         return super().find_handler(request, segments)
 
-    @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.DEPLOYABLES)
-    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    @lists(policies.GET_ALL, kind, "deployables", query=types.QUERY)
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Deployable]:
         """List deployables."""
-        wanted, page = pages.read(request, given)
-        found = query.list_deployables(page, **wanted)
-        view = functools.partial(_view, names=_may_be_named(request))
-        return pages.answer(request, "deployables", "deployables", found, page, view)
+        return query.list_deployables(page, **wanted)
 
-    @declare.operation(policies.GET_ONE, member=fields.member(), answer=schemas.DEPLOYABLE)
-    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+    @shows(policies.GET_ONE, kind, member=declare.Member())
+    def get_one(self, request: Request, uuid: str) -> models.Deployable:
         """Show a deployable."""
-        return _view(request, query.get_deployable(uuid), names=_may_be_named(request))
+        return query.get_deployable(uuid)
 
-    @declare.operation(
+    @shows(
         policies.PROGRAM,
-        member=fields.member(),
-        body=declare.Body(name="program_info", schema=schemas.PROGRAM),
-        answer=schemas.DEPLOYABLE,
+        kind,
+        member=declare.Member(),
+        body=declare.Body(name="program_info", type=types.PROGRAM),
         faults=[409, 501, 502],
     )
-    def program(self, request: Request, uuid: str, changes: Any) -> dict[str, Any]:
+    def program(self, request: Request, uuid: str, changes: Any) -> models.Deployable:
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
-        operations.wait(operation.uuid, request.program_wait)
-        return _view(request, query.get_deployable(uuid), names=_may_be_named(request))
+        with place(request.program_places) as may_wait:
+            operations.wait(operation.uuid, request.program_wait if may_wait else 0)
+        return query.get_deployable(uuid)
 
     @declare.operation(
         policies.PROGRAM,
         since=versions.PROGRAMMING,
-        member=fields.member("Deployable"),
-        body=declare.Body(name="program", schema=operation_schemas.PROGRAM),
+        member=declare.Member(kind="Deployable"),
+        body=declare.Body(name="program", type=operation_types.Program),
         success=202,
-        answer=operation_schemas.OPERATION,
+        answer=operation_types.Operation,
         faults=[409, 501],
     )
     def start_program(self, request: Request, uuid: str, body: Any) -> dict[str, Any]:
         """Begin to program a deployable with an image or a function."""
-        return operation_view(request, _ask(request, uuid, body))
+        return Operations().view(request, _ask(request, uuid, body))
+
+    def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """Deployables; who had them programmed is for callers who may list operations."""
+        shown = super().views(request, rows)
+        programs = [body["program"] for body in shown if body.get("program")]
+        if programs and not request.caller.may(operation_policies.GET_ALL):
+            for program in programs:
+                program["programmed_by"] = None
+        return shown
+
+    def view(self, request: Request, deployable: models.Deployable) -> dict[str, Any]:
+        """A deployable with its attributes and its program."""
+        bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
+        return {
+            "uuid": deployable.uuid,
+            "parent_id": deployable.parent_id,
+            "root_id": deployable.root_id,
+            "name": deployable.name,
+            "num_accelerators": deployable.num_accelerators,
+            "device_id": deployable.device_id,
+            "device_uuid": deployable.device.uuid,
+            **_attributes(request, deployable.attributes),
+            "program": _program(deployable),
+            "rp_uuid": deployable.rp_uuid,
+            "driver_name": deployable.driver_name,
+            "bitstream_id": deployable.bitstream_id,
+            "links": [
+                self_link(request, self.collection, deployable.uuid),
+                {"href": bookmark, "rel": "bookmark"},
+            ],
+            "created_at": timestamp(deployable.created_at),
+            "updated_at": timestamp(deployable.updated_at),
+        }
 
 
-def _ask(
-    request: Request, uuid: str, body: Mapping[str, str]
-) -> models.Operation:
+def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operation:
     image = body.get("image_uuid")
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
     what = program.Program(**{**body, **stored})
@@ -91,62 +121,25 @@ def _ask(
     return operation
 
 
-def _may_be_named(request: Request) -> bool:
-    """Whether the caller may know who had something programmed, as operations say that, too."""
-    rule = operation_policies.GET_ALL
-    return request.version >= versions.PROGRAMMING and request.caller.may(rule)
-
-
-def _view(request: Request, deployable: models.Deployable, *, names: bool) -> dict[str, Any]:
-    regular = request.version >= versions.REGULAR
-    device_uuid = {"device_uuid": deployable.device.uuid} if regular else {}
-    bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
-    return {
-        "uuid": deployable.uuid,
-        "parent_id": deployable.parent_id,
-        "root_id": deployable.root_id,
-        "name": deployable.name,
-        "num_accelerators": deployable.num_accelerators,
-        "device_id": deployable.device_id,
-        **device_uuid,
-        **_attributes(request, deployable.attributes),
-        **_program(request, deployable, names=names),
-        "rp_uuid": deployable.rp_uuid,
-        "driver_name": deployable.driver_name,
-        "bitstream_id": deployable.bitstream_id,
-        "links": [
-            self_link(request, "deployables", deployable.uuid),
-            {"href": bookmark, "rel": "bookmark"},
-        ],
-        "created_at": timestamp(deployable.created_at),
-        "updated_at": timestamp(deployable.updated_at),
-    }
-
-
-def _program(
-    request: Request, deployable: models.Deployable, *, names: bool
-) -> dict[str, Any]:
-    """How it is programmed and what it runs; null where no driver programs it."""
-    if request.version < versions.PROGRAMMING:
-        return {}
+def _program(deployable: models.Deployable) -> dict[str, Any] | None:
+    """How it is programmed and what it runs; None if its driver does not program it."""
     if deployable.program_mode is None:
-        return {"program": None}
+        return None
     at_ms = deployable.programmed_ms
     return {
-        "program": {
-            "mode": deployable.program_mode,
-            "in_doubt": deployable.in_doubt,
-            "image_uuid": deployable.bitstream_id,
-            "function_id": deployable.function_id,
-            "function_name": deployable.function_name,
-            "programmed_at": None if at_ms is None else timestamp(operations.moment(at_ms)),
-            "programmed_by": deployable.programmed_by if names else None,
-            "verified_by": deployable.verified_by,
-        }
+        "mode": deployable.program_mode,
+        "in_doubt": deployable.in_doubt,
+        "image_uuid": deployable.bitstream_id,
+        "function_id": deployable.function_id,
+        "function_name": deployable.function_name,
+        "programmed_at": None if at_ms is None else timestamp(operations.moment(at_ms)),
+        "programmed_by": deployable.programmed_by,
+        "verified_by": deployable.verified_by,
     }
 
 
 def _attributes(request: Request, rows: Sequence[models.Attribute]) -> dict[str, Any]:
+    # Only one of the two is made, since a list has many of them.
     if request.version < versions.FACTS:
         texts = [{attribute.key: attribute.value} for attribute in rows]
         return {"attributes_list": json.dumps(texts)}

@@ -7,34 +7,36 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cyborg import profiles
-from cyborg.api import arguments, declare, pages, versions
-from cyborg.api.controllers.resource import Resource
+from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import aware, self_link, timestamp
 from cyborg.api.request import Request
-from cyborg.api.schemas import device_profiles as schemas
+from cyborg.api.types import device_profiles as types
 from cyborg.arqs import candidates
 from cyborg.db import models
+from cyborg.db.paging import Page
 from cyborg.policies import device_profile as policies
 
 _NAME = "req_devprof_list"
+_MEMBER = declare.Member(name="uuid_or_name", type=types.UUID_OR_NAME)
 
 
 class DeviceProfiles(Resource):
     """Device profiles."""
 
+    collection = "device_profiles"
+    kind = types.DeviceProfile
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"candidates": {"GET": "candidates"}}
 
-    @declare.operation(policies.GET_ALL, query=schemas.QUERY, answer=schemas.MANY)
-    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    @lists(policies.GET_ALL, kind, "device_profiles", query=types.QUERY)
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.DeviceProfile]:
         """List profiles."""
-        wanted, page = pages.read(request, given)
         names = wanted.pop("name", None)
-        found = profiles.list_profiles(
+        return profiles.list_profiles(
             request.caller, page, names=names, with_projects=_shows_projects(request), **wanted
         )
-        return pages.answer(request, "device_profiles", "device_profiles", found, page, _view)
 
-    @declare.operation(policies.GET_ONE, member=schemas.MEMBER, answer=schemas.ONE)
+    @declare.operation(policies.GET_ONE, member=_MEMBER, answer=types.ONE)
     def get_one(self, request: Request, uuid_or_name: str) -> dict[str, Any]:
         """Show a profile."""
         key = _key(uuid_or_name)
@@ -42,43 +44,40 @@ class DeviceProfiles(Resource):
             versions.require(request.version, versions.PROFILE_BY_NAME)
         profile = profiles.get_profile(request.caller, key)
         if request.version >= versions.REGULAR:
-            return _view(request, profile)
+            return self.views(request, [profile])[0]
         return {"device_profile": _view_of_one(request, profile)}
 
-    @declare.operation(
+    @shows(
         policies.CREATE,
-        body=declare.Body(name=_NAME, schema=schemas.CREATE),
+        kind,
+        body=declare.Body(name=_NAME, type=types.NEW),
         success=201,
-        answer=schemas.PROFILE,
         faults=[409],
     )
-    def post(self, request: Request, body: Any) -> dict[str, Any]:
+    def post(self, request: Request, body: Any) -> models.DeviceProfile:
         """Create a profile."""
         new = body if request.version >= versions.REGULAR else body[0]
         uuid = arguments.stored_uuid(new["uuid"]) if "uuid" in new else None
-        return _view(request, profiles.create_profile(**_stored(new), uuid=uuid))
+        return profiles.create_profile(**_stored(new), uuid=uuid)
 
-    @declare.operation(
+    @shows(
         policies.UPDATE,
-        member=schemas.MEMBER,
-        body=declare.Body(name=_NAME, schema=schemas.REPLACE),
-        answer=schemas.PROFILE,
+        kind,
+        member=_MEMBER,
+        body=declare.Body(name=_NAME, type=types.DeviceProfileReplacement),
         since=versions.PROFILE_VISIBILITY,
         faults=[409],
     )
-    def put_one(self, request: Request, uuid_or_name: str, body: Any) -> dict[str, Any]:
+    def put_one(self, request: Request, uuid_or_name: str, body: Any) -> models.DeviceProfile:
         """Replace a profile."""
-        key = _key(uuid_or_name)
-        return _view(request, profiles.replace_profile(request.caller, key, **_stored(body)))
+        return profiles.replace_profile(request.caller, _key(uuid_or_name), **_stored(body))
 
-    @declare.operation(
-        policies.DELETE, query=schemas.DELETE, required=["value"], success=204, faults=[404]
-    )
+    @declare.operation(policies.DELETE, query=types.DELETE, success=204, faults=[404])
     def delete_all(self, request: Request, given: dict[str, Any]) -> None:
         """Delete several profiles."""
         profiles.delete_profiles(request.caller, [_key(item) for item in given["value"]])
 
-    @declare.operation(policies.DELETE, member=schemas.MEMBER, success=204)
+    @declare.operation(policies.DELETE, member=_MEMBER, success=204)
     def delete_one(self, request: Request, uuid_or_name: str) -> None:
         """Delete a profile."""
         profiles.delete_profiles(request.caller, [_key(uuid_or_name)])
@@ -86,9 +85,9 @@ class DeviceProfiles(Resource):
     @declare.operation(
         policies.CANDIDATES,
         since=versions.FUNCTION_POOLS,
-        member=schemas.MEMBER,
-        query=schemas.CANDIDATES_QUERY,
-        answer=schemas.CANDIDATES,
+        member=_MEMBER,
+        query=types.CANDIDATES_QUERY,
+        answer=types.CandidateList,
         faults=[501],
     )
     def candidates(
@@ -101,6 +100,24 @@ class DeviceProfiles(Resource):
             request.conf, profile.groups, most=request.max_limit, limit=limit
         )
         return {"candidates": [_candidate(candidate) for candidate in found]}
+
+    def view(self, request: Request, profile: models.DeviceProfile) -> dict[str, Any]:
+        """A profile, for administrators with the projects with which it is shared."""
+        projects: dict[str, Any] = {}
+        if _shows_projects(request):
+            projects["projects"] = sorted(shared.project_id for shared in profile.projects)
+        return {
+            "uuid": profile.uuid,
+            "name": profile.name,
+            "description": profile.description,
+            "groups": profile.groups,
+            "visibility": profile.visibility,
+            **projects,
+            "created_at": timestamp(profile.created_at),
+            "updated_at": timestamp(profile.updated_at),
+            "links": [self_link(request, self.collection, profile.uuid)],
+        }
+
 
 
 def _candidate(candidate: candidates.Candidate) -> dict[str, Any]:
@@ -140,24 +157,6 @@ def _stored(body: dict[str, Any]) -> dict[str, Any]:
 def _shows_projects(request: Request) -> bool:
     """Whether the caller may see with which projects a profile is shared."""
     return request.version >= versions.PROFILE_VISIBILITY and bool(request.caller.is_admin)
-
-
-def _view(request: Request, profile: models.DeviceProfile) -> dict[str, Any]:
-    sharing: dict[str, Any] = {}
-    if request.version >= versions.PROFILE_VISIBILITY:
-        sharing["visibility"] = profile.visibility
-    if _shows_projects(request):
-        sharing["projects"] = sorted(shared.project_id for shared in profile.projects)
-    return {
-        "uuid": profile.uuid,
-        "name": profile.name,
-        "description": profile.description,
-        "groups": profile.groups,
-        **sharing,
-        "created_at": timestamp(profile.created_at),
-        "updated_at": timestamp(profile.updated_at),
-        "links": [self_link(request, "device_profiles", profile.uuid)],
-    }
 
 
 def _view_of_one(request: Request, profile: models.DeviceProfile) -> dict[str, Any]:

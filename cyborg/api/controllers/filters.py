@@ -16,9 +16,9 @@ _LIMIT_MAX = 1_000_000_000
 def read(given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
     """What a list is narrowed to, and the order that the filters ask for.
 
-    Filters other than those below, and ``name`` where there is none, change nothing.
+    Only the filters below have an effect; ``name`` has none on a resource without a name.
 
-    :raises Invalid: a value is none for its field
+    :raises Invalid: a value is not valid for its field
     """
     wanted = dict(given)
     pairs = itertools.zip_longest(wanted.pop(_FIELD, ()), wanted.pop(_VALUE, ()))

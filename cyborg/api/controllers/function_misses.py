@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/function_misses``: word that a function was wanted where there was none."""
+"""``/v2/function_misses``: reports that a function was wanted and not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import self_link
 from cyborg.api.request import Request
-from cyborg.api.schemas import function_pools as schemas
+from cyborg.api.types import function_pools as types
 from cyborg.function_pools import misses
 from cyborg.policies import function_pool as policies
 
@@ -17,12 +17,14 @@ from cyborg.policies import function_pool as policies
 class FunctionMisses(Resource):
     """Misses."""
 
+    collection = "function_misses"
+
     @declare.operation(
         policies.MISS,
         since=versions.FUNCTION_POOLS,
-        body=declare.Body(name="function_miss", schema=schemas.MISS),
+        body=declare.Body(name="function_miss", type=types.FunctionMiss),
         success=202,
-        answer=schemas.MISSED,
+        answer=types.FunctionMissed,
         faults=[404],
     )
     def post(self, request: Request, body: Any) -> dict[str, Any]:

@@ -1,69 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/function_pools``: how many free slots of which functions there are to be."""
+"""``/v2/function_pools``: how many free slots of each function are wanted."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cyborg.api import arguments, declare, pages, versions
-from cyborg.api.controllers.resource import Resource
+from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
-from cyborg.api.schemas import fields
-from cyborg.api.schemas import function_pools as schemas
+from cyborg.api.types import function_pools as types
+from cyborg.db.paging import Page
 from cyborg.function_pools import pools
 from cyborg.policies import function_pool as policies
 
 _SINCE = versions.FUNCTION_POOLS
-_MEMBER = fields.member("Function pool")
-_BODY = declare.Body(name="function_pool", schema=schemas.SPEC)
+_MEMBER = declare.Member(kind="Function pool")
+_BODY = declare.Body(name="function_pool", type=types.FunctionPool)
 
 
 class FunctionPools(Resource):
     """Function pools."""
 
-    @declare.operation(
-        policies.GET_ALL, since=_SINCE, query=schemas.QUERY, answer=schemas.POOLS
-    )
-    def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    collection = "function_pools"
+    kind = types.FunctionPool
+
+    @lists(policies.GET_ALL, kind, "function_pools", since=_SINCE, query=types.QUERY)
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[pools.Pool]:
         """List function pools."""
-        wanted, page = pages.read(request, given)
-        found = pools.list_pools(page, **wanted)
-        return pages.answer(request, "function_pools", "function_pools", found, page, _view)
+        return pools.list_pools(page, **wanted)
 
-    @declare.operation(policies.GET_ONE, since=_SINCE, member=_MEMBER, answer=schemas.POOL)
-    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
+    @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
+    def get_one(self, request: Request, uuid: str) -> pools.Pool:
         """Show a function pool."""
-        return _view(request, pools.get_pool(uuid))
+        return pools.get_pool(uuid)
 
-    @declare.operation(
-        policies.CREATE,
-        since=_SINCE,
-        body=_BODY,
-        success=201,
-        answer=schemas.POOL,
-        faults=[409],
-    )
-    def post(self, request: Request, body: Any) -> dict[str, Any]:
+    @shows(policies.CREATE, kind, since=_SINCE, body=_BODY, success=201, faults=[409])
+    def post(self, request: Request, body: Any) -> pools.Pool:
         """Create a function pool."""
-        return _view(request, pools.create_pool(_spec(body)))
+        return pools.create_pool(_spec(body))
 
-    @declare.operation(
-        policies.UPDATE,
-        since=_SINCE,
-        member=_MEMBER,
-        body=_BODY,
-        answer=schemas.POOL,
-        faults=[409],
-    )
-    def put_one(self, request: Request, uuid: str, body: Any) -> dict[str, Any]:
+    @shows(policies.UPDATE, kind, since=_SINCE, member=_MEMBER, body=_BODY, faults=[409])
+    def put_one(self, request: Request, uuid: str, body: Any) -> pools.Pool:
         """Replace a function pool."""
-        return _view(request, pools.replace_pool(uuid, _spec(body)))
+        return pools.replace_pool(uuid, _spec(body))
 
     @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, success=204)
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete a function pool."""
         pools.delete_pool(uuid)
+
+    def view(self, request: Request, pool: pools.Pool) -> dict[str, Any]:
+        """A pool with what there is of it."""
+        row, counts = pool.row, pool.counts
+        return {
+            "uuid": row.uuid,
+            "name": row.name,
+            "description": row.description,
+            "function_id": row.function_id,
+            "image_uuid": row.image_uuid,
+            "hosts": row.hosts,
+            "traits": [known.trait for known in row.traits],
+            "free": row.free,
+            "max_devices": row.max_devices,
+            "misses": counts.misses,
+            "wanted": counts.wanted,
+            "ready": counts.ready,
+            "used": counts.used,
+            "pending": counts.pending,
+            "surplus": counts.surplus,
+            "devices": counts.devices,
+            "reason": row.reason,
+            "links": [self_link(request, self.collection, row.uuid)],
+            "created_at": timestamp(row.created_at),
+            "updated_at": timestamp(row.updated_at),
+        }
+
 
 
 def _spec(body: dict[str, Any]) -> pools.Spec:
@@ -79,29 +91,3 @@ def _spec(body: dict[str, Any]) -> pools.Spec:
         free=body["free"],
         max_devices=body["max_devices"],
     )
-
-
-def _view(request: Request, pool: pools.Pool) -> dict[str, Any]:
-    row, counts = pool.row, pool.counts
-    return {
-        "uuid": row.uuid,
-        "name": row.name,
-        "description": row.description,
-        "function_id": row.function_id,
-        "image_uuid": row.image_uuid,
-        "hosts": row.hosts,
-        "traits": [known.trait for known in row.traits],
-        "free": row.free,
-        "max_devices": row.max_devices,
-        "misses": counts.misses,
-        "wanted": counts.wanted,
-        "ready": counts.ready,
-        "used": counts.used,
-        "pending": counts.pending,
-        "surplus": counts.surplus,
-        "devices": counts.devices,
-        "reason": row.reason,
-        "links": [self_link(request, "function_pools", row.uuid)],
-        "created_at": timestamp(row.created_at),
-        "updated_at": timestamp(row.updated_at),
-    }

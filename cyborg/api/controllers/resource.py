@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controllers of all resources have in common: how a request finds its operation."""
+"""What all resources have in common: how a request finds its operation, lists and shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from webob import exc
 
-from cyborg.api import declare
+from cyborg.api import declare, pages
 from cyborg.api.request import Request
+from cyborg.api.types import base, fields
 
 #: HTTP method and number of path segments behind the collection, and the method that serves it.
 _METHODS = {
@@ -27,6 +29,10 @@ _METHODS = {
 class Resource:
     """One collection. A subclass has the operations it serves, each declared, and no others."""
 
+    #: Its name in paths.
+    collection: ClassVar[str]
+    #: The type of its members in answers.
+    kind: ClassVar[type[base.Object]]
     #: What may follow a member in a path, and for each HTTP method the method that serves it.
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
@@ -54,10 +60,61 @@ class Resource:
             for method, handler in self._handlers(served).items():
                 yield method, f"{_member_path(handler)}/{action}", handler
 
+    def view(self, request: Request, row: Any) -> dict[str, Any]:
+        """A row as answers at the newest microversion show it."""
+        raise NotImplementedError
+
+    def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """Rows as answers at the microversion of the request show them."""
+        shown = [self.view(request, row) for row in rows]
+        for name in self.kind.absent(request.version):
+            for body in shown:
+                body.pop(name, None)
+        return shown
+
     def _handlers(self, served: Mapping[str, str]) -> dict[str, declare.Declared]:
         return {
             method: getattr(self, name) for method, name in served.items() if hasattr(self, name)
         }
+
+
+def lists(
+    rule: str, kind: type[base.Object], key: str, **declared: Any
+) -> Callable[[Callable[..., Sequence[Any]]], declare.Declared]:
+    """Declare the method below to list a collection under ``key``.
+
+    It is called with the request, the page, and what the query narrows the list to by name, and
+    returns the rows of the page.
+    """
+
+    def decorate(find: Callable[..., Sequence[Any]]) -> declare.Declared:
+        @functools.wraps(find)
+        def get_all(self: Resource, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+            wanted, page = pages.read(request, given)
+            found = find(self, request, page, **wanted)
+            rows, next_links = pages.cut(request, self.collection, found, page)
+            links = {f"{key}_links": next_links} if next_links else {}
+            return {key: self.views(request, rows), **links}
+
+        return declare.operation(rule, answer=fields.page_of(kind, key), **declared)(get_all)
+
+    return decorate
+
+
+def shows(
+    rule: str, kind: type[base.Object], **declared: Any
+) -> Callable[[Callable[..., Any]], declare.Declared]:
+    """Declare the method below, which returns a row, to answer with what it shows of it."""
+
+    def decorate(find: Callable[..., Any]) -> declare.Declared:
+        @functools.wraps(find)
+        def show(self: Resource, request: Request, *arguments: Any) -> dict[str, Any]:
+            (shown,) = self.views(request, [find(self, request, *arguments)])
+            return shown
+
+        return declare.operation(rule, answer=kind, **declared)(show)
+
+    return decorate
 
 
 def choose(request: Request, handlers: Mapping[str, declare.Declared]) -> declare.Declared:

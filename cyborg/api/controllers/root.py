@@ -10,7 +10,7 @@ from typing import Any
 import pecan
 from webob import exc
 
-from cyborg.api import declare, measured, openapi, versions
+from cyborg.api import declare, openapi, request_metrics, versions
 from cyborg.api.controllers import (
     accelerator_requests,
     attributes,
@@ -24,7 +24,7 @@ from cyborg.api.controllers import (
     services,
 )
 from cyborg.api.request import Request
-from cyborg.api.schemas import root as schemas
+from cyborg.api.types import api as types
 
 _DESCRIPTION = (
     "Cyborg is the OpenStack project for lifecycle management of hardware accelerators, such as "
@@ -32,22 +32,25 @@ _DESCRIPTION = (
 )
 
 
-#: The controller of each collection, by the collection's name in paths.
+#: The controller of each collection by its name in paths.
 RESOURCES: Mapping[str, resource.Resource] = {
-    "accelerator_requests": accelerator_requests.AcceleratorRequests(),
-    "attributes": attributes.Attributes(),
-    "deployables": deployables.Deployables(),
-    "device_profiles": device_profiles.DeviceProfiles(),
-    "devices": devices.Devices(),
-    "function_misses": function_misses.FunctionMisses(),
-    "function_pools": function_pools.FunctionPools(),
-    "operations": operations.Operations(),
-    "services": services.Services(),
+    served.collection: served()
+    for served in (
+        accelerator_requests.AcceleratorRequests,
+        attributes.Attributes,
+        deployables.Deployables,
+        device_profiles.DeviceProfiles,
+        devices.Devices,
+        function_misses.FunctionMisses,
+        function_pools.FunctionPools,
+        operations.Operations,
+        services.Services,
+    )
 }
 
 
 class RootController:
-    """The whole path space; collections are served below ``/v2`` and without that prefix."""
+    """All paths: collections are served below ``/v2`` and without that prefix."""
 
     def __init__(self, *, with_tokens: bool) -> None:
         self._with_tokens = with_tokens
@@ -55,7 +58,7 @@ class RootController:
     @pecan.expose()
     def _route(self, path: list[str], request: Request) -> tuple[declare.Declared, list[str]]:
         handler, arguments = self._find(path, request)
-        measured.name_route(request.environ, _templates()[handler.__qualname__])
+        request_metrics.name_route(request.environ, _templates()[handler.__qualname__])
         return handler, arguments
 
     def _find(self, path: list[str], request: Request) -> tuple[declare.Declared, list[str]]:
@@ -76,7 +79,7 @@ class RootController:
             raise exc.HTTPNotFound
         return collection.find_handler(request, segments[1:])
 
-    @declare.operation(None, answer=schemas.VERSIONS)
+    @declare.operation(None, answer=types.Versions)
     def versions(self, request: Request) -> dict[str, Any]:
         """Show every version of the API."""
         version = {
@@ -93,7 +96,7 @@ class RootController:
             "default_version": version,
         }
 
-    @declare.operation(None, answer=schemas.VERSION)
+    @declare.operation(None, answer=types.Version)
     def version(self, request: Request) -> dict[str, Any]:
         """Show version 2 of the API."""
         return {
@@ -104,7 +107,7 @@ class RootController:
             "status": "CURRENT",
         }
 
-    @declare.operation(None, answer=schemas.OPENAPI)
+    @declare.operation(None, answer=types.OPENAPI)
     def openapi(self, request: Request) -> dict[str, Any]:
         """Describe the API at this microversion."""
         return openapi.document(

@@ -9,7 +9,8 @@ import pytest
 
 from cyborg import errors
 from cyborg.api import arq_patch, validation, versions
-from cyborg.api.schemas import accelerator_requests as schemas
+from cyborg.api.types import accelerator_requests as types
+from cyborg.api.types.base import schema_of
 from cyborg.arqs.binding import BindTarget
 
 ARQ = "375eb786-8c8f-4540-add9-b666c5fba308"
@@ -26,7 +27,8 @@ def add(**fields: Any) -> list[dict[str, Any]]:
 
 def parse(body: Any, version: versions.Version) -> arq_patch.Changes:
     """What the API does with a body: its schema goes before what the schema cannot say."""
-    validation.check(schemas.PATCH, body, prefix=arq_patch.REFUSED)
+    schema = schema_of(types.PATCH, version, sent=True)
+    validation.check(schema, body, prefix=arq_patch.REFUSED)
     return arq_patch.parse(body, version)
 
 

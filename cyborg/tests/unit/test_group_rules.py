@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from cyborg import errors, profiles
-from cyborg.api import validation
-from cyborg.api.schemas import device_profiles as schemas
+from cyborg.api import validation, versions
+from cyborg.api.types import device_profiles as types
+from cyborg.api.types.base import schema_of
 
 
 def check_profile(**changes: Any) -> None:
     """Hold a profile with those ``changes`` against its schema."""
-    validation.check(schemas.REPLACE, {"name": "n", "groups": [{}], **changes})
+    schema = schema_of(types.DeviceProfileReplacement, versions.MAX, sent=True)
+    validation.check(schema, {"name": "n", "groups": [{}], **changes})
 
 
 def check_groups(groups: Any) -> list[dict[str, str]]:

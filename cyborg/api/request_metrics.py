@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus is told of requests: how many, with which answers, and how long they took.
+"""Metrics of requests: how many there were, their answers, and how long they took.
 
-It is the first of the middleware, so that requests are counted that get no further.
+This is the first middleware, so that it also counts requests that later ones refuse.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cyborg import metrics
 
 _ENVIRON_KEY = "cyborg.route"
 
-#: The label of what is no route or no method of ours: a client may ask for anything.
+#: The label for routes and methods that we do not have: a client may ask for anything.
 OTHER = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Measured:
-    """Counts what the application behind it answers."""
+class RequestMetrics:
+    """WSGI middleware that counts the answers of the application behind it."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
@@ -33,7 +33,7 @@ class Measured:
             seen["status"] = status[:3]
             return start_response(status, *rest)
 
-        # An object, since some middleware hands on a copy of the environment.
+        # A mutable object, since some middleware passes on a copy of the environment.
         environ[_ENVIRON_KEY] = seen
         asked = environ["REQUEST_METHOD"]
         method = asked if asked in _METHODS else OTHER
@@ -47,6 +47,6 @@ class Measured:
 
 
 def name_route(environ: Mapping[str, Any], template: str) -> None:
-    """Tell which route the request takes, as a path without any object's name in it."""
+    """Set the request's route: its path with placeholders for the names of objects."""
     if _ENVIRON_KEY in environ:
         environ[_ENVIRON_KEY]["route"] = template

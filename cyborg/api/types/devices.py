@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices."""
+
+from __future__ import annotations
+
+from cyborg.api import versions
+from cyborg.api.types import fields
+from cyborg.api.types.base import Field, Object
+from cyborg.inventory import admin, query
+
+_STATUS = fields.one_of([admin.ENABLED, admin.MAINTAINING])
+_HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY])
+
+
+class Device(Object):
+    """An accelerator card or function of a host."""
+
+    uuid = Field(fields.UUID, "The UUID.")
+    type = Field(fields.TEXT, "The kind of device, for example ``FPGA`` or ``GPU``.")
+    vendor = Field(fields.TEXT, "The device's vendor.")
+    model = Field(fields.TEXT, "The device's model.")
+    std_board_info = Field(fields.TEXT_OR_NULL, "Facts about the device, from its driver.")
+    vendor_board_info = Field(fields.TEXT_OR_NULL, "Further facts about the device, or null.")
+    hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
+    status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)
+    health = Field(_HEALTH, "Whether it works, as its driver says.", since=versions.FACTS)
+    health_reason = Field(fields.TEXT_OR_NULL, "Why it is unhealthy.", since=versions.FACTS)
+    missing = Field(bool, "Whether it is gone from its host.", since=versions.FACTS)
+    links = Field([fields.Link], "Links to the device itself.")
+    created_at = Field(fields.TIME, "When it was first reported, in UTC.")
+    updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")
+
+
+QUERY = fields.paging(
+    query.DEVICE_COLUMNS,
+    type=Field(fields.TEXT, "Only devices of this type."),
+    vendor=Field(fields.TEXT, "Only devices of this vendor."),
+    hostname=Field(fields.TEXT, "Only devices of this host."),
+    **fields.FILTERS,
+    model=Field(fields.TEXT, "Only devices of this model.", since=versions.REGULAR),
+    status=Field(fields.TEXT, "Only devices of this status.", since=versions.REGULAR),
+    health=Field(_HEALTH, "Only devices of this health.", since=versions.FACTS),
+    missing=Field(bool, "Only devices that are missing, or not.", since=versions.FACTS),
+)

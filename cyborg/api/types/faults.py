@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies of errors."""
+
+from __future__ import annotations
+
+from cyborg.api import versions
+from cyborg.api.types.base import Changed, Field, Narrowed, Object
+
+
+class Fault(Object):
+    """An error up to 2.3."""
+
+    error_message = Field(str, "What is wrong; our own errors are JSON in this text.")
+
+
+class Error(Object):
+    """One error, by the guideline of the OpenStack API special interest group."""
+
+    status = Field(int, "The HTTP status.")
+    code = Field(str, "The service and the kind of error.")
+    title = Field(str, "The phrase of the HTTP status.")
+    detail = Field(str, "What is wrong.")
+    request_id = Field(str, "The id of the request, which the log has as well.")
+
+
+class Errors(Object):
+    """An error from 2.4."""
+
+    errors = Field(Narrowed([Error], minItems=1), "The errors: always one.")
+
+
+FAULT = Changed({versions.MIN: Fault, versions.REGULAR: Errors})
+
+
+class UnauthorizedError(Object):
+    """What Keystone's middleware says of a token."""
+
+    code = Field(int, "The HTTP status.")
+    title = Field(str, "The phrase of the HTTP status.")
+    message = Field(str, "What is wrong.")
+
+
+class Unauthorized(Object):
+    """What Keystone's middleware answers by itself."""
+
+    error = Field(UnauthorizedError, "The error.")

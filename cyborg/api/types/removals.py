@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a removal or a forced release left behind, for an administrator to clean up."""
+
+from __future__ import annotations
+
+from cyborg import arq_states
+from cyborg.api.types import fields
+from cyborg.api.types.base import Field, Object
+
+
+class GivenUpRequest(Object):
+    """An accelerator request that was given up."""
+
+    uuid = Field(fields.UUID, "The UUID of the accelerator request.")
+    state = Field(fields.one_of(sorted(arq_states.ALL)), "The state it was in.")
+    project_id = Field(fields.TEXT_OR_NULL, "Whose it was.")
+    instance_uuid = Field(fields.UUID_OR_NULL, "The instance that had it, or null.")
+    hostname = Field(fields.TEXT_OR_NULL, "The host it was bound to, or null.")
+    device_rp_uuid = Field(fields.UUID_OR_NULL, "The resource provider it was bound to, or null.")
+    attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle it had, or null.")
+    host_step = Field(fields.one_of(["prepare", "clean", None]), "The host step not done, or null.")
+    last_error = Field(fields.TEXT_OR_NULL, "Why that step failed last, or null.")
+
+
+class GivenUp(Object):
+    """What was given up."""
+
+    arqs = Field([GivenUpRequest], "The accelerator requests.")
+    devices = Field([fields.UUID], "The UUIDs of the devices.")
+    resource_providers = Field([fields.UUID], "The UUIDs of the resource providers.")
+
+
+class Removal(Object):
+    """The answer of a removal."""
+
+    given_up = Field(GivenUp, "What was given up.")
+
+
+QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}
