@@ -16,8 +16,8 @@ from sqlalchemy import orm
 from cyborg import work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import attributes, handles, lost_handles, mediated, programs
-from cyborg.programming import program
+from cyborg.inventory import attributes, handles, lost_handles, mediated
+from cyborg.programming import reports
 
 LOG = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
     away = [handle for handle in known if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
-        lost += _update_deployable(row, kept.driver, deployable)
+        lost += _update_deployable(session, row, kept.driver, deployable)
     for kept, deployable in plan.new_deployables:
         session.add(_deployable(kept.driver, deployable, kept.row))
     inserted = [list(_device(host_id, new)) for new in plan.new]
@@ -200,8 +200,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     returned = [handle for handle in away if not handle.missing]
     pending = [*lost_handles.pending_steps([*lost, *returned]), *_forgotten(plan)]
     work.want(session, work.HOST_STEP, pending)
-    in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
-    work.want(session, work.PROGRAM, in_doubt)
+    unsettled = (row.uuid for row, _, _ in plan.kept_deployables if not row.is_settled)
+    work.want(session, work.PROGRAM, unsettled)
     return [row for rows in inserted for row in rows if isinstance(row, models.Device)]
 
 
@@ -256,7 +256,7 @@ def _update_device(kept: KeptDevice) -> None:
 
 
 def _update_deployable(
-    row: models.Deployable, driver: str, deployable: base.Deployable
+    session: orm.Session, row: models.Deployable, driver: str, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
     row.driver_name = driver
     row.num_accelerators = mediated.accelerators(deployable, row.attach_handles)
@@ -264,7 +264,7 @@ def _update_deployable(
     row.cleans = deployable.cleans
     row.clean_erases = deployable.clean_erases
     row.missing = False
-    programs.update(row, deployable)
+    reports.update(session, row, deployable)
     _update_attributes(row, deployable)
     return _lose_handles(handles.update(row, deployable))
 
@@ -292,7 +292,7 @@ def waits(plan: Plan) -> bool:
     That is a resource class, a handle, or the record of what is not programmed any more.
     """
     return any(
-        handles.waits(row, deployable) or programs.waits(row)
+        handles.waits(row, deployable) or reports.is_kept_for_guests(row)
         for row, _, deployable in plan.kept_deployables
     ) or any(
         (attribute.key, attribute.origin) == ("rc", "driver")
@@ -348,7 +348,7 @@ def _device(host_id: int, new: NewDevice) -> Iterator[models.Base]:
 def _deployable(
     driver: str, deployable: base.Deployable, device: models.Device
 ) -> models.Deployable:
-    return models.Deployable(
+    row = models.Deployable(
         device=device,
         name=deployable.name,
         num_accelerators=mediated.accelerators(deployable),
@@ -357,19 +357,14 @@ def _deployable(
         prepares=deployable.prepares,
         cleans=deployable.cleans,
         clean_erases=deployable.clean_erases,
-        program_mode=deployable.program_mode,
-        function_vendor=deployable.function_vendor,
-        function_id=deployable.function or None,
-        function_plain=program.plain(deployable.function or "") or None,
         attributes=[
-            *(
-                models.Attribute(key=key, value=value, origin="driver")
-                for key, value in attribute_rows(deployable).items()
-            ),
-            *program.traits(deployable.function_vendor, deployable.function),
+            models.Attribute(key=key, value=value, origin="driver")
+            for key, value in attribute_rows(deployable).items()
         ],
         attach_handles=[handles.made(handle) for handle in deployable.attach_handles],
     )
+    reports.add(row, deployable)
+    return row
 
 
 def provider_uuid(deployable_name: str) -> str:

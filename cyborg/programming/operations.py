@@ -19,7 +19,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models, paging
-from cyborg.programming import guard, program
+from cyborg.programming import guard, program, states
 
 LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,41 @@ def wait(uuid: str, seconds: float) -> None:
 def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None:
     """The deployable, on which nobody else decides anything until the transaction ends."""
     query = sa.select(models.Deployable).where(models.Deployable.uuid == deployable_uuid)
-    return session.scalar(query.with_for_update().execution_options(populate_existing=True))
+    query = query.with_for_update().execution_options(populate_existing=True)
+    found = session.scalar(query)
+    if found is not None:
+        adopt(session, found)
+    return found
+
+
+def adopt(session: orm.Session, row: models.Deployable) -> None:
+    """Take over what a conductor of the release before has made of a locked deployable.
+
+    Such a conductor changes ``in_doubt``, ``contradicted`` and the operation, but neither
+    ``program_state`` nor ``function_shown``.
+    """
+    shown = row.function_shown
+    if row.in_doubt:
+        state = _state_in_doubt(active_on(session, row.uuid))
+        if row.contradicted != states.is_contradicted(state, shown, row.function_plain):
+            other = None if state in states.TO_RESTORE else ""
+            shown = other if row.contradicted else row.function_plain or ""
+    else:
+        recorded = states.LOADED if states.is_recorded(row) else states.BLANK
+        state = states.UNMANAGED if row.program_mode is None else recorded
+        shown = shown if states.is_shown(row) else None
+    states.store(session, row, state, function_shown=shown)
+
+
+def _state_in_doubt(operation: models.Operation | None) -> str:
+    """The state of a program in doubt, with the operation on it that has not ended."""
+    if operation is None or operation.state == QUEUED:
+        return states.LOST
+    if operation.asked_by != RECOVERY:
+        return states.WRITING if operation.state == WRITING else states.WITHDRAWN
+    if operation.fault is not None:
+        return states.DAMAGED
+    return states.RESTORING if operation.state == WRITING else states.LOST
 
 
 def request(
@@ -176,13 +210,13 @@ def request(
             "does not say that it can."
         )
     present = active_on(session, deployable.uuid)
-    if present is None and deployable.in_doubt and program.of_deployable(deployable):
-        # A report has said that its program is lost; nothing else is written until it is back.
+    if present is None and not deployable.is_settled:
+        # A report showed that its program is lost; nothing else is written until it is back.
         present = recover(session, deployable)
         work.want(session, work.PROGRAM, [deployable.uuid])
     if present is not None:
-        return _joined(present, deployable, what)
-    made = _made(session, deployable, what, asked_by)
+        return _join(present, deployable, what)
+    made = _new(session, deployable, what, asked_by)
     made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
     if what.is_run_by(deployable):
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
@@ -192,7 +226,7 @@ def request(
         if held and not what.may_be_run_by(deployable):
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
         work.want(session, work.PROGRAM, [deployable.uuid])
-    return _kept(session, made)
+    return _insert(session, made)
 
 
 def recover(session: orm.Session, deployable: models.Deployable) -> models.Operation:
@@ -202,10 +236,10 @@ def recover(session: orm.Session, deployable: models.Deployable) -> models.Opera
     """
     what = program.Program(image_uuid=deployable.bitstream_id)
     what = what or program.of_deployable(deployable)
-    return _kept(session, _made(session, deployable, what, RECOVERY))
+    return _insert(session, _new(session, deployable, what, RECOVERY))
 
 
-def _made(
+def _new(
     session: orm.Session, deployable: models.Deployable, what: program.Program, asked_by: str
 ) -> models.Operation:
     asked_ms = now(session)
@@ -224,7 +258,7 @@ def _made(
     )
 
 
-def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
+def _insert(session: orm.Session, made: models.Operation) -> models.Operation:
     session.add(made)
     try:
         session.flush()
@@ -233,12 +267,12 @@ def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
     return made
 
 
-def _joined(
+def _join(
     present: models.Operation,
     deployable: models.Deployable,
     what: program.Program,
 ) -> models.Operation:
-    its = _coming(present, deployable)
+    its = _next_program(present, deployable)
     if its.agrees(what):
         return present
     raise errors.Conflict(
@@ -247,7 +281,7 @@ def _joined(
     )
 
 
-def _coming(
+def _next_program(
     operation: models.Operation | None, deployable: models.Deployable
 ) -> program.Program:
     """What a deployable with that operation, if any, will run; what it has lost comes back."""
@@ -256,23 +290,22 @@ def _coming(
     return program.of_operation(operation)
 
 
-def coming(
+def next_programs(
     session: orm.Session, deployables: Iterable[models.Deployable]
 ) -> dict[str, program.Program]:
-    """What those of the deployables that are in doubt will run soon, by their uuids.
+    """What those of the deployables that are not settled will run soon, by their uuids.
 
-    What could not be put back at first may take any time.
+    One whose operation is tried again is not among them: that may take any time.
     """
-    doubtful = {each.uuid: each for each in deployables if each.in_doubt}
-    if not doubtful:
+    unsettled = {each.uuid: each for each in deployables if not each.is_settled}
+    if not unsettled:
         return {}
-    query = sa.select(_MODEL).where(_MODEL.active.in_(doubtful))
+    query = sa.select(_MODEL).where(_MODEL.active.in_(unsettled))
     active = {found.active: found for found in session.scalars(query)}
-    tried = {uuid for uuid, found in active.items() if found.error is not None}
     return {
-        uuid: _coming(active.get(uuid), each)
-        for uuid, each in doubtful.items()
-        if uuid not in tried
+        uuid: _next_program(operation, each)
+        for uuid, each in unsettled.items()
+        if (operation := active.get(uuid)) is None or operation.error is None
     }
 
 
@@ -304,8 +337,8 @@ def move(
     state: str,
     text: str,
     **values: Any,
-) -> None:
-    """Bring an operation to its next state.
+) -> int:
+    """Bring an operation to its next state; when that was, by the database's clock.
 
     :raises LeaseLost: somebody else has moved it
     """
@@ -323,6 +356,7 @@ def move(
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
     db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
+    return at_ms
 
 
 def note(session: orm.Session, operation: models.Operation, error: str) -> None:

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db
@@ -135,8 +136,10 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
     :raises RestartTransaction: somebody else has changed it since it was read
     """
     state = next_state(row.program_state, event)
-    if state == BLANK and is_recorded(row):
+    if state == BLANK:
         values = record() | values
+    if state == DAMAGED:
+        values = {"function_shown": None} | values
     if state in SETTLED and row.program_mode is None:
         state = next_state(state, Event.NOT_PROGRAMMABLE)
     store(session, row, state, **values)
@@ -150,12 +153,11 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
     :raises RestartTransaction: somebody else has changed it since it was read
     """
     shown = values.get("function_shown", row.function_shown)
-    recorded = values.get("function_plain", row.function_plain) or ""
-    unknown = shown is None and state not in TO_RESTORE
+    recorded = values.get("function_plain", row.function_plain)
     values |= {
         "program_state": state,
         "in_doubt": state not in SETTLED,
-        "contradicted": state not in SETTLED and shown != recorded and not unknown,
+        "contradicted": is_contradicted(state, shown, recorded),
     }
     changed = {name: value for name, value in values.items() if getattr(row, name) != value}
     if not changed:
@@ -166,7 +168,7 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
     for name, value in changed.items():
         orm.attributes.set_committed_value(row, name, value)
     if "function_id" in changed:
-        if "attributes" in orm.attributes.instance_state(row).unloaded:
+        if "attributes" in sa.inspect(row).unloaded:
             session.refresh(row, ["attributes"])
         set_trait(row)
 
@@ -206,6 +208,12 @@ def is_recorded(row: models.Deployable) -> bool:
 def is_shown(row: models.Deployable) -> bool:
     """Whether the hardware has shown what is recorded, when it was last looked at."""
     return row.function_shown == (row.function_plain or "")
+
+
+def is_contradicted(state: str, shown: str | None, recorded: str | None) -> bool:
+    """What ``contradicted`` says in that state, for conductors of the release before."""
+    unknown = shown is None and state not in TO_RESTORE
+    return state not in SETTLED and not unknown and shown != (recorded or "")
 
 
 def unwritten(row: models.Deployable) -> Event:
