@@ -91,7 +91,7 @@ def _check(
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
     providers = _providers(session, {target.device_rp_uuid for target in targets.values()})
-    coming = operations.next_programs(session, providers.values())
+    coming = operations.will_run(session, providers.values())
     for uuid, target in targets.items():
         deployable = providers.get(target.device_rp_uuid)
         if deployable is None:
@@ -230,7 +230,7 @@ def bind_instance(claim: work.Claim) -> None:
         undecided = _undecided(session, claim.key)
         if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
             undecided = _undecided(session, claim.key)
-        coming = operations.next_programs(session, {dep for _, dep, _ in undecided if dep is not None})
+        coming = operations.will_run(session, {dep for _, dep, _ in undecided if dep is not None})
         lacks = {arq.id: programs.lack(arq, dep, coming) for arq, dep, _ in undecided}
         handles = _take_handles(session, undecided, lacks)
         to_prepare: list[str] = []

@@ -42,7 +42,7 @@ LOST = "lost"
 RESTORING = "restoring"
 DAMAGED = "damaged"
 
-#: States in which it is known what a deployable runs. In any other nothing of it is given to anybody.
+#: States in which it is known what a deployable runs. In any other nobody is given any of it.
 SETTLED = frozenset({UNMANAGED, BLANK, LOADED})
 
 #: How a deployable is programmed that offers nothing until it is: one program for all its handles.

@@ -78,9 +78,9 @@ def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     taken_over = situation.operation.state == operations.WRITING
     if not taken_over:
         try:
-            if situation.operation.state == operations.QUEUED:
-                if not _begin(conf, claim, situation):
-                    return
+            is_new = situation.operation.state == operations.QUEUED
+            if is_new and not _begin(conf, claim, situation):
+                return
             _reserve(conf, claim, situation)
         except Refused as exc:
             refuse(claim, exc)
@@ -470,8 +470,8 @@ def begin_to_write(claim: work.Claim) -> bool:
         held = _hold(session, claim)
         if _end_needless(held):
             return False
-        text = "It is being written again." if held.restores else "Nobody has it; it is being written."
-        held.move(operations.WRITING, text)
+        again, anew = "It is being written again.", "Nobody has it; it is being written."
+        held.move(operations.WRITING, again if held.restores else anew)
         held.change(Event.WRITE_BEGAN)
         return True
 

@@ -272,7 +272,7 @@ def _join(
     deployable: models.Deployable,
     what: program.Program,
 ) -> models.Operation:
-    its = _next_program(present, deployable)
+    its = _will_run(present, deployable)
     if its.agrees(what):
         return present
     raise errors.Conflict(
@@ -281,7 +281,7 @@ def _join(
     )
 
 
-def _next_program(
+def _will_run(
     operation: models.Operation | None, deployable: models.Deployable
 ) -> program.Program:
     """What a deployable with that operation, if any, will run; what it has lost comes back."""
@@ -290,7 +290,7 @@ def _next_program(
     return program.of_operation(operation)
 
 
-def next_programs(
+def will_run(
     session: orm.Session, deployables: Iterable[models.Deployable]
 ) -> dict[str, program.Program]:
     """What those of the deployables that are not settled will run soon, by their uuids.
@@ -303,7 +303,7 @@ def next_programs(
     query = sa.select(_MODEL).where(_MODEL.active.in_(unsettled))
     active = {found.active: found for found in session.scalars(query)}
     return {
-        uuid: _next_program(operation, each)
+        uuid: _will_run(operation, each)
         for uuid, each in unsettled.items()
         if (operation := active.get(uuid)) is None or operation.error is None
     }
