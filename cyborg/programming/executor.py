@@ -165,12 +165,13 @@ class _Held:
         return self.deployable is not None and guard.is_used(self.session, self.deployable)
 
     def move(self, state: str, text: str, **values: Any) -> None:
-        """Bring the operation to its next state."""
         operations.move(self.session, self.operation, state, text, **values)
 
     def change(self, event: Event, **record: Any) -> None:
         """Bring the deployable's program to its next state, unless the deployable is deleted."""
-        if self.deployable is not None:
+        # What is only queued has changed nothing.
+        is_same = event is Event.UNWRITTEN and self.operation.state == operations.QUEUED
+        if self.deployable is not None and not is_same:
             states.change(self.session, self.deployable, event, **record)
 
     def fail(
@@ -180,10 +181,7 @@ class _Held:
 
         ``record`` is what is recorded in the first case; by default nothing if it was written.
         """
-        unwritten = Event.UNWRITTEN_BLANK
-        if self.deployable is not None:
-            unwritten = states.unwritten(self.deployable)
-        event = Event.WRITE_FAILED if written else unwritten
+        event = Event.WRITE_FAILED if written else Event.UNWRITTEN
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 # Conductors of the release before know by its fault that it was written.
@@ -202,35 +200,27 @@ class _Held:
         self.notify()
         return None
 
-    def notify(self) -> None:
+    def notify(self, *, binds: bool = True) -> None:
         """Have everybody look at the deployable again for whom that may be news.
 
-        These are Placement and the binds that wait for it; and its host's next report is read,
-        though it be the same as the last one.
+        That is Placement; unless ``binds`` is false, also the binds that wait for it, and its
+        host's next report is read even if it is the same as the last one.
         """
         session, row = self.session, self.deployable
         if row is None:
             return
-        self.notify_placement()
-        db.update(session, models.Host, self._its_host(), report_digest=None)
-        arq, handle = models.Arq, models.AttachHandle
-        waiting = (
-            sa.select(handle.uuid)
-            .join(arq, arq.attach_handle_id == handle.id)
-            .where(handle.deployable_id == row.id, arq.state == models.BIND_STARTED)
-        )
-        work.want(session, work.HOST_STEP, session.scalars(waiting))
-
-    def notify_placement(self) -> None:
-        """Have Placement updated with what the deployable offers now."""
-        names = sa.select(models.Host.name).where(self._its_host())
-        work.want(self.session, work.PLACEMENT, self.session.scalars(names))
-
-    def _its_host(self) -> sa.ColumnElement[bool]:
-        row, device = self.deployable, models.Device
-        device_id = row.device_id if row is not None else None
-        of_device = sa.select(device.host_id).where(device.id == device_id)
-        return models.Host.id == of_device.scalar_subquery()
+        host, arq, handle = models.Host, models.Arq, models.AttachHandle
+        of_device = sa.select(models.Device.host_id).where(models.Device.id == row.device_id)
+        its = host.id == of_device.scalar_subquery()
+        work.want(session, work.PLACEMENT, session.scalars(sa.select(host.name).where(its)))
+        if binds:
+            db.update(session, host, its, report_digest=None)
+            waiting = (
+                sa.select(handle.uuid)
+                .join(arq, arq.attach_handle_id == handle.id)
+                .where(handle.deployable_id == row.id, arq.state == models.BIND_STARTED)
+            )
+            work.want(session, work.HOST_STEP, session.scalars(waiting))
 
 
 def _hold(session: orm.Session, claim: work.Claim) -> _Held:
@@ -245,9 +235,8 @@ def _hold(session: orm.Session, claim: work.Claim) -> _Held:
 def _end_gone(held: _Held) -> None:
     """End an operation whose deployable has left its host; what is lost is restored on return."""
     held.move(operations.FAILED, _GONE, error=_GONE, fault=operations.BROKEN)
-    if held.deployable is not None:
-        held.change(Event.VANISHED if held.restores else states.unwritten(held.deployable))
-        held.notify()
+    held.change(Event.VANISHED if held.restores else Event.UNWRITTEN)
+    held.notify()
 
 
 def _end_needless(held: _Held) -> bool:
@@ -255,7 +244,7 @@ def _end_needless(held: _Held) -> bool:
     row = held.deployable
     if not held.restores:
         return False
-    if row is not None and row.program_state == states.LOST and states.is_shown(row):
+    if row is not None and row.program_state == models.LOST and states.is_shown(row):
         text = "The hardware shows it again; nothing was written."
         held.move(operations.SUCCEEDED, text, error=None)
         held.change(Event.SHOWN_AGAIN)
@@ -353,7 +342,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             held.change(Event.WITHDRAWN)
         text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, image=_checked(image))
-        held.notify_placement()
+        held.notify(binds=False)
         return True
 
 
@@ -367,7 +356,7 @@ def reserve_again(claim: work.Claim) -> bool:
             return False
         text = f"Image {image['uuid']} is to be written again; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, image=image)
-        held.notify_placement()
+        held.notify(binds=False)
         return True
 
 
@@ -552,7 +541,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         held = _hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
         expected, shown = image["function_id"], answer.function
-        by = {
+        by: dict[str, Any] = {
             "programmed_ms": operations.now(session),
             "programmed_by": held.operation.asked_by,
             "verified_by": answer.verified_by,
@@ -566,7 +555,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             text = f"Written, and verified by {answer.verified_by}."
             held.move(operations.SUCCEEDED, text, error=None, fault=None)
             runs = states.record(
-                image_uuid=image["uuid"],
+                bitstream_id=image["uuid"],
                 function_id=expected or shown or None,
                 function_name=image.get("function_name"),
                 bitstream=image,

@@ -177,8 +177,8 @@ def adopt(session: orm.Session, row: models.Deployable) -> None:
             other = None if state in states.TO_RESTORE else ""
             shown = other if row.contradicted else row.function_plain or ""
     else:
-        recorded = states.LOADED if states.is_recorded(row) else states.BLANK
-        state = states.UNMANAGED if row.program_mode is None else recorded
+        recorded = models.LOADED if states.is_recorded(row) else models.BLANK
+        state = models.UNMANAGED if row.program_mode is None else recorded
         shown = shown if states.is_shown(row) else None
     states.store(session, row, state, function_shown=shown)
 
@@ -186,12 +186,12 @@ def adopt(session: orm.Session, row: models.Deployable) -> None:
 def _state_in_doubt(operation: models.Operation | None) -> str:
     """The state of a program in doubt, with the operation on it that has not ended."""
     if operation is None or operation.state == QUEUED:
-        return states.LOST
+        return models.LOST
     if operation.asked_by != RECOVERY:
-        return states.WRITING if operation.state == WRITING else states.WITHDRAWN
+        return models.WRITING if operation.state == WRITING else models.WITHDRAWN
     if operation.fault is not None:
-        return states.DAMAGED
-    return states.RESTORING if operation.state == WRITING else states.LOST
+        return models.DAMAGED
+    return models.RESTORING if operation.state == WRITING else models.LOST
 
 
 def request(
@@ -337,8 +337,8 @@ def move(
     state: str,
     text: str,
     **values: Any,
-) -> int:
-    """Bring an operation to its next state; when that was, by the database's clock.
+) -> None:
+    """Bring an operation to its next state.
 
     :raises LeaseLost: somebody else has moved it
     """
@@ -356,7 +356,6 @@ def move(
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
     db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
-    return at_ms
 
 
 def note(session: orm.Session, operation: models.Operation, error: str) -> None:

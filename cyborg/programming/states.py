@@ -44,6 +44,17 @@ STATES: Mapping[str, str] = {
 #: States in which guests have what is recorded, which the hardware does not run.
 TO_RESTORE = frozenset({LOST, RESTORING, DAMAGED})
 
+#: The columns that are recorded anew with each program, besides those of its function.
+_RECORD = (
+    "bitstream_id",
+    "bitstream",
+    "function_name",
+    "function_shown",
+    "programmed_ms",
+    "programmed_by",
+    "verified_by",
+)
+
 
 class Event(enum.Enum):
     """What happens to the program of a deployable."""
@@ -57,9 +68,7 @@ class Event(enum.Enum):
     VERIFIED = "The host has written it and said what it runs."
     WRITE_FAILED = "The host has begun to write it and failed."
     UNWRITTEN = "The operation was refused or failed, and nothing was written."
-    UNWRITTEN_BLANK = (
-        "The same, and nothing was recorded, or a report has shown something else meanwhile."
-    )
+    UNWRITTEN_BLANK = "The same, but nothing is recorded, or a report has shown something else."
     SHOWN_AGAIN = "A report has shown again what was lost, and nothing was written."
     VANISHED = "It left its host before it was written again."
     NOT_NEEDED = "No guest has any more what was to be written again."
@@ -73,19 +82,15 @@ TABLE: Mapping[tuple[str, Event], str] = {
     (UNMANAGED, _E.FOUND_BLANK): BLANK,
     (UNMANAGED, _E.FOUND_LOADED): LOADED,
     (UNMANAGED, _E.FOUND_LOST): LOST,
-    (UNMANAGED, _E.UNWRITTEN): UNMANAGED,
-    (UNMANAGED, _E.UNWRITTEN_BLANK): UNMANAGED,
     (BLANK, _E.NOT_PROGRAMMABLE): UNMANAGED,
     (BLANK, _E.FOUND_BLANK): BLANK,
     (BLANK, _E.FOUND_LOADED): LOADED,
     (BLANK, _E.WITHDRAWN): WITHDRAWN,
-    (BLANK, _E.UNWRITTEN_BLANK): BLANK,
     (LOADED, _E.NOT_PROGRAMMABLE): UNMANAGED,
     (LOADED, _E.FOUND_BLANK): BLANK,
     (LOADED, _E.FOUND_LOADED): LOADED,
     (LOADED, _E.FOUND_LOST): LOST,
     (LOADED, _E.WITHDRAWN): WITHDRAWN,
-    (LOADED, _E.UNWRITTEN): LOADED,
     (WITHDRAWN, _E.WRITE_BEGAN): WRITING,
     (WITHDRAWN, _E.UNWRITTEN): LOADED,
     (WITHDRAWN, _E.UNWRITTEN_BLANK): BLANK,
@@ -95,9 +100,6 @@ TABLE: Mapping[tuple[str, Event], str] = {
     (WRITING, _E.UNWRITTEN_BLANK): BLANK,
     # Its last guest has left before something else was to be written.
     (LOST, _E.WITHDRAWN): WITHDRAWN,
-    # Whatever else was asked for is refused.
-    (LOST, _E.UNWRITTEN): LOST,
-    (LOST, _E.UNWRITTEN_BLANK): LOST,
     (LOST, _E.WRITE_BEGAN): RESTORING,
     (LOST, _E.SHOWN_AGAIN): LOADED,
     (LOST, _E.VANISHED): LOST,
@@ -105,13 +107,11 @@ TABLE: Mapping[tuple[str, Event], str] = {
     (RESTORING, _E.VERIFIED): LOADED,
     (RESTORING, _E.WRITE_FAILED): DAMAGED,
     (RESTORING, _E.UNWRITTEN): LOST,
-    (RESTORING, _E.UNWRITTEN_BLANK): LOST,
     (RESTORING, _E.NOT_NEEDED): BLANK,
     (DAMAGED, _E.WRITE_BEGAN): DAMAGED,
     (DAMAGED, _E.VERIFIED): LOADED,
     (DAMAGED, _E.WRITE_FAILED): DAMAGED,
     (DAMAGED, _E.UNWRITTEN): DAMAGED,
-    (DAMAGED, _E.UNWRITTEN_BLANK): DAMAGED,
     (DAMAGED, _E.VANISHED): LOST,
     (DAMAGED, _E.NOT_NEEDED): BLANK,
 }
@@ -135,6 +135,9 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
 
     :raises RestartTransaction: somebody else has changed it since it was read
     """
+    if event is Event.UNWRITTEN and row.program_state not in TO_RESTORE:
+        shows_it = row.function_shown is None or is_shown(row)
+        event = event if is_recorded(row) and shows_it else Event.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
     if state == BLANK:
         values = record() | values
@@ -173,31 +176,13 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
         set_trait(row)
 
 
-def record(
-    *,
-    image_uuid: str | None = None,
-    function_id: str | None = None,
-    function_name: str | None = None,
-    programmed_ms: int | None = None,
-    programmed_by: str | None = None,
-    verified_by: str | None = None,
-    bitstream: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The columns that record what a deployable runs; nothing by default.
+def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
+    """The columns that record what a deployable runs: null if not given.
 
-    ``bitstream`` is what its host has checked the image by.
+    Nothing has been shown since.
     """
-    return {
-        "bitstream_id": image_uuid,
-        "bitstream": bitstream,
-        "function_id": function_id,
-        "function_plain": program.plain(function_id) if function_id else None,
-        "function_name": function_name,
-        "function_shown": None,
-        "programmed_ms": programmed_ms,
-        "programmed_by": programmed_by,
-        "verified_by": verified_by,
-    }
+    plain = program.plain(function_id) if function_id else None
+    return dict.fromkeys(_RECORD) | values | {"function_id": function_id, "function_plain": plain}
 
 
 def is_recorded(row: models.Deployable) -> bool:
@@ -214,12 +199,6 @@ def is_contradicted(state: str, shown: str | None, recorded: str | None) -> bool
     """What ``contradicted`` says in that state, for conductors of the release before."""
     unknown = shown is None and state not in TO_RESTORE
     return state not in SETTLED and not unknown and shown != (recorded or "")
-
-
-def unwritten(row: models.Deployable) -> Event:
-    """The event that an operation ends, or is tried again, without having written anything."""
-    runs_it = row.function_shown is None or is_shown(row)
-    return Event.UNWRITTEN if is_recorded(row) and runs_it else Event.UNWRITTEN_BLANK
 
 
 def set_trait(row: models.Deployable) -> None:

@@ -120,7 +120,7 @@ class Fpgas:
                 if error is None:
                     operations.move(session, operation, operations.SUCCEEDED, "Written.")
                     record = states.record(
-                        image_uuid=operation.image_uuid or models.new_uuid(),
+                        bitstream_id=operation.image_uuid or models.new_uuid(),
                         function_id=operation.function_id,
                         programmed_by=operation.asked_by,
                     )

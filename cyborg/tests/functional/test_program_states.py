@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.makes_up_rows,
 ]
 
-AES = states.record(function_id="a-es", image_uuid=models.new_uuid())
+AES = states.record(function_id="a-es", bitstream_id=models.new_uuid())
 
 
 @pytest.fixture
@@ -58,27 +58,27 @@ def test_a_change_is_stored_with_what_the_release_before_reads(
 ) -> None:
     for event in (event for state, event in states.TABLE if state == before):
         after = states.TABLE[before, event]
-        mode = None if states.UNMANAGED in {before, after} else "dynamic"
-        settled = before in states.SETTLED
+        mode = None if models.UNMANAGED in {before, after} else "dynamic"
+        settled = before in models.SETTLED
         begin_with(row, **AES, program_state=before, program_mode=mode, in_doubt=not settled)
 
         with db.writer() as session:
             states.change(session, locked(session), event, function_shown="")
 
         found = deployable()
-        ends_here = after in states.SETTLED and mode is None
-        assert found.program_state == (states.UNMANAGED if ends_here else after)
-        settled = after in states.SETTLED
+        ends_here = after in models.SETTLED and mode is None
+        assert found.program_state == (models.UNMANAGED if ends_here else after)
+        settled = after in models.SETTLED
         assert found.is_settled is is_settled_in_sql() is settled
         assert (found.in_doubt, found.contradicted) == (not settled, not settled)
-        assert states.is_recorded(found) == (after != states.BLANK)
+        assert states.is_recorded(found) == (after != models.BLANK)
 
 
 def test_a_change_is_made_again_if_another_one_was_faster(row: models.Deployable) -> None:
     with db.writer() as session:
         seen = locked(session)
         table = models.Deployable
-        db.update(session, table, table.id == seen.id, program_state=states.LOST)
+        db.update(session, table, table.id == seen.id, program_state=models.LOST)
         with pytest.raises(db.RestartTransaction):
             states.change(session, seen, Event.WITHDRAWN)
 
@@ -103,20 +103,20 @@ RECOVERY = operations.RECOVERY
 @pytest.mark.parametrize(
     ("left", "operation", "state", "shown"),
     [
-        (RUNS | {"in_doubt": False}, None, states.LOADED, None),
-        (NOTHING | {"in_doubt": False}, None, states.BLANK, None),
-        (RUNS | {"in_doubt": False, "program_mode": None}, None, states.UNMANAGED, None),
-        (RUNS | BACK, ("user 1", "reserving", None), states.WITHDRAWN, None),
-        (RUNS | OTHER, ("user 1", "reserving", None), states.WITHDRAWN, ""),
-        (RUNS | BACK, ("user 1", "writing", None), states.WRITING, None),
-        (RUNS | OTHER, None, states.LOST, None),
-        (RUNS | BACK, None, states.LOST, "AES"),
-        (RUNS | OTHER, ("user 1", "queued", None), states.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "queued", None), states.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "reserving", None), states.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "writing", None), states.RESTORING, None),
-        (RUNS | OTHER, (RECOVERY, "reserving", "failed"), states.DAMAGED, None),
-        (RUNS | OTHER, (RECOVERY, "writing", "failed"), states.DAMAGED, None),
+        (RUNS | {"in_doubt": False}, None, models.LOADED, None),
+        (NOTHING | {"in_doubt": False}, None, models.BLANK, None),
+        (RUNS | {"in_doubt": False, "program_mode": None}, None, models.UNMANAGED, None),
+        (RUNS | BACK, ("user 1", "reserving", None), models.WITHDRAWN, None),
+        (RUNS | OTHER, ("user 1", "reserving", None), models.WITHDRAWN, ""),
+        (RUNS | BACK, ("user 1", "writing", None), models.WRITING, None),
+        (RUNS | OTHER, None, models.LOST, None),
+        (RUNS | BACK, None, models.LOST, "AES"),
+        (RUNS | OTHER, ("user 1", "queued", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "queued", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "reserving", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "writing", None), models.RESTORING, None),
+        (RUNS | OTHER, (RECOVERY, "reserving", "failed"), models.DAMAGED, None),
+        (RUNS | OTHER, (RECOVERY, "writing", "failed"), models.DAMAGED, None),
     ],
 )
 def test_what_a_conductor_of_the_release_before_has_made_of_it_is_taken_over(

@@ -32,7 +32,7 @@ def report(function: str) -> None:
 
 def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
     """Record that Cyborg has written the function that a deployable runs."""
-    record = states.record(image_uuid=image, function_id="aes", programmed_by="user 1")
+    record = states.record(bitstream_id=image, function_id="aes", programmed_by="user 1")
     states.change(session, row, states.Event.FOUND_LOADED, **record)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -89,7 +91,7 @@ def test_programs_of_before_have_their_states(conf: cfg.ConfigOpts, database_url
     before = sa.MetaData()
     before.reflect(db.engine(), only=["hosts", "devices", "deployables", "operations"])
     tables = before.tables
-    made = {"created_at": timeutils.utcnow()}
+    made: dict[str, Any] = {"created_at": timeutils.utcnow()}
     with db.engine().begin() as connection:
         host = made | {"id": 1, "name": "h", "node": "h", "driver_errors": "{}"}
         host |= {"report_started": 0, "report_counter": 0}
@@ -114,16 +116,16 @@ def test_programs_of_before_have_their_states(conf: cfg.ConfigOpts, database_url
     schema.upgrade()
 
     with db.reader() as session:
-        rows = session.scalars(sa.select(models.Deployable).order_by(models.Deployable.name)).all()
-    assert [(row.program_state, row.function_shown) for row in rows] == [
+        found = session.scalars(sa.select(models.Deployable).order_by(models.Deployable.name)).all()
+    assert [(each.program_state, each.function_shown) for each in found] == [
         (state, shown) for *_, state, shown in PROGRAMS
     ]
     # The code takes the same from the columns of before.
-    for row in rows:
+    for each in found:
         with db.writer() as session:
-            locked = operations.lock(session, row.uuid)
+            locked = operations.lock(session, each.uuid)
             assert locked is not None
-            assert locked.program_state == row.program_state
+            assert locked.program_state == each.program_state
     db.dispose()
 
 
