@@ -223,7 +223,7 @@ def _programs(session: orm.Session) -> Iterator[str]:
 def _programs_without_work(session: orm.Session) -> Iterator[str]:
     """Whatever is being programmed has a row of work that will end it.
 
-    What is away while it is in doubt is seen to by the report that shows it again.
+    What is away meanwhile is wanted by the report that shows it again.
     """
     deployable, operation = models.Deployable, models.Operation
     running = operation.active.is_not(None)
@@ -233,7 +233,7 @@ def _programs_without_work(session: orm.Session) -> Iterator[str]:
         yield f"Operation {uuid} has not ended, and there is no work that would end it."
     for (name,) in session.execute(
         sa.select(deployable.name).where(
-            deployable.in_doubt.is_(True),
+            ~deployable.is_settled,
             deployable.missing.is_(False),
             ~_is_wanted(deployable.uuid.expression),
         )
@@ -269,7 +269,7 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
         .join(deployable, deployable.id == handle.deployable_id)
         .where(
             arq.state == models.BOUND,
-            deployable.in_doubt.is_(False),
+            deployable.is_settled,
             deployable.program_mode.is_not(None),
             asks,
         )

@@ -184,7 +184,7 @@ def _is_refused(group: Mapping[str, str], deployable: models.Deployable) -> bool
 
 def _choice(index: int, group: Mapping[str, str], deployable: models.Deployable) -> Choice:
     function = group.get(PREFERRED_FUNCTION)
-    runs = not deployable.in_doubt and deployable.function_id
+    runs = deployable.is_settled and deployable.function_id
     traits = fit.traits(deployable.attributes)
     preferred = {name.strip() for name in group.get(PREFERRED_TRAIT, "").split(",")} - {""}
     return Choice(

@@ -32,7 +32,7 @@ class _Situation:
     device_uuid: str
     deployable_uuid: str
     programmable: bool
-    in_doubt: bool
+    is_settled: bool
     lacks_program: bool
     misfit: str | None
     now_ms: int
@@ -92,7 +92,7 @@ def _situation(handle_uuid: str) -> _Situation | None:
         device_uuid=device_uuid,
         deployable_uuid=deployable.uuid,
         programmable=deployable.program_mode is not None,
-        in_doubt=deployable.in_doubt,
+        is_settled=deployable.is_settled,
         lacks_program=programs.lacks_program(holder.group, deployable),
         misfit=_misfit(holder, deployable),
         now_ms=now_ms,
@@ -137,7 +137,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except programs.CannotRun as exc:
         _fail(claim, situation, str(exc))
         return
-    if situation.in_doubt or not programmed:
+    if not (situation.is_settled and programmed):
         _await_programming(conf, claim, situation)
         return
     if situation.lacks_program:
@@ -166,7 +166,7 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
     """Have what a guest was given put back; its ARQ stays Bound whatever becomes of it."""
     if not situation.prepares or situation.missing:
         return
-    if situation.in_doubt:
+    if not situation.is_settled:
         raise work.TryLater("What the deployable runs is being put back first.")
     _refuse_down(situation)
     try:
@@ -273,7 +273,7 @@ def _restart_clock(arq_uuid: str) -> None:
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     # What is gone from its host needs no cleaning there, but what was written to it comes back.
     if situation.cleans and (situation.erases or not situation.missing):
-        if situation.in_doubt and not situation.missing:
+        if not (situation.is_settled or situation.missing):
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
         _refuse_down(situation)
         try:

@@ -201,7 +201,7 @@ def _is_withheld() -> sa.ColumnElement[bool]:
 
 
 def _is_busy() -> sa.ColumnElement[bool]:
-    return sa.or_(_DEPLOYABLE.in_doubt, capacity.is_programmed_now())
+    return sa.or_(~_DEPLOYABLE.is_settled, capacity.is_programmed_now())
 
 
 def _is_held() -> sa.ColumnElement[bool]:

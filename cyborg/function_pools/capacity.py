@@ -144,7 +144,7 @@ def _used() -> sa.ColumnElement[int]:
 
 def _is_ready() -> sa.ColumnElement[bool]:
     """Whether what is free of a deployable can be given now to those who ask for what it runs."""
-    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), _DEPLOYABLE.in_doubt.is_(False))
+    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), _DEPLOYABLE.is_settled)
     return sa.and_(usable(), known, ~is_programmed_now())
 
 
@@ -206,7 +206,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
     held = _count_if(_ARQ.id.is_not(None))
-    certain = sa.and_(usable(), _DEPLOYABLE.in_doubt.is_(False))
+    certain = sa.and_(usable(), _DEPLOYABLE.is_settled)
     each = (
         sa.select(
             _POOL.id,

@@ -99,7 +99,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
                 device.unhealthy.is_not(None),
                 device.missing,
                 deployable.missing,
-                deployable.in_doubt,
+                ~deployable.is_settled,
                 _runs_nothing(),
             ),
         )

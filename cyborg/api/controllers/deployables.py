@@ -135,7 +135,7 @@ def _program(
     return {
         "program": {
             "mode": deployable.program_mode,
-            "in_doubt": deployable.in_doubt,
+            "in_doubt": not deployable.is_settled,
             "image_uuid": deployable.bitstream_id,
             "function_id": deployable.function_id,
             "function_name": deployable.function_name,
