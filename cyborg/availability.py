@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from cyborg import program_modes
 from cyborg.db import models
 
 _HOST, _DEVICE, _DEPLOYABLE = models.Host, models.Device, models.Deployable
@@ -47,11 +48,6 @@ def usable() -> sa.ColumnElement[bool]:
     return sa.and_(offered(), _HOST.down.is_(False), _HOST.removed.is_(False))
 
 
-def in_doubt() -> sa.ColumnElement[bool]:
-    """The deployable is being written, or has lost what guests use."""
-    return _DEPLOYABLE.in_doubt.is_(True)
-
-
 def blank() -> sa.ColumnElement[bool]:
     """The deployable is not known to run any program."""
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
@@ -59,13 +55,13 @@ def blank() -> sa.ColumnElement[bool]:
 
 def runs_nothing() -> sa.ColumnElement[bool]:
     """The deployable must be programmed before use: one program serves all handles."""
-    return sa.and_(_DEPLOYABLE.program_mode == models.SINGLE_PROGRAM, blank())
+    return sa.and_(_DEPLOYABLE.program_mode == program_modes.SINGLE_PROGRAM, blank())
 
 
 def does_run_nothing(deployable: models.Deployable) -> bool:
     """:func:`runs_nothing` for a row."""
     known = deployable.bitstream_id or deployable.function_id
-    return deployable.program_mode == models.SINGLE_PROGRAM and not known
+    return deployable.program_mode == program_modes.SINGLE_PROGRAM and not known
 
 
 def in_use() -> sa.ColumnElement[bool]:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, notifications, work
+from cyborg import db, notifications, work
 from cyborg.db import models
 from cyborg.programming import operations, program
 
@@ -228,7 +228,7 @@ def _programs_without_work(session: orm.Session) -> Iterator[str]:
         yield f"Operation {uuid} has not ended, and there is no work that would end it."
     for (name,) in session.execute(
         sa.select(deployable.name).where(
-            availability.in_doubt(),
+            ~models.Deployable.is_settled,
             deployable.missing.is_(False),
             ~_has_work(deployable.uuid.expression),
         )
@@ -265,7 +265,7 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
         .join(deployable, deployable.id == handle.deployable_id)
         .where(
             arq.state == models.BOUND,
-            ~availability.in_doubt(),
+            models.Deployable.is_settled,
             deployable.program_mode.is_not(None),
             asks,
         )

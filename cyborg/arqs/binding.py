@@ -91,7 +91,7 @@ def _check(
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
     providers = matching.read_providers(session, {t.device_rp_uuid for t in targets.values()})
-    coming = operations.coming(session, providers.values())
+    coming = operations.will_run(session, providers.values())
     for uuid, target in targets.items():
         deployable = providers.get(target.device_rp_uuid)
         if deployable is None:
@@ -206,7 +206,7 @@ def bind_instance(claim: work.Claim) -> None:
         undecided = _undecided(session, claim.key)
         if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
             undecided = _undecided(session, claim.key)
-        coming = operations.coming(session, {dep for _, dep, _ in undecided if dep is not None})
+        coming = operations.will_run(session, {dep for _, dep, _ in undecided if dep is not None})
         refused = {
             arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
         }

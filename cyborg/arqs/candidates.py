@@ -130,7 +130,7 @@ def _is_refused(group: RequestGroup, deployable: models.Deployable) -> bool:
 
 def _choice(index: int, group: RequestGroup, deployable: models.Deployable) -> Choice:
     function = group.preferred_function
-    runs = not deployable.in_doubt and deployable.function_id
+    runs = deployable.is_settled and deployable.function_id
     return Choice(
         group=index,
         deployable=deployable,

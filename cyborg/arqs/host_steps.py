@@ -140,7 +140,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except CannotRun as exc:
         _fail(claim, situation, str(exc))
         return
-    if deployable.in_doubt or not programmed:
+    if not deployable.is_settled or not programmed:
         _await_programming(conf, claim, situation)
         return
     if why_not := _why_not_usable(situation.arq.request, deployable):
@@ -177,7 +177,7 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
     """Give a guest its handle back after its host lost it; the ARQ stays Bound in any case."""
     if not situation.deployable.prepares or situation.handle.missing:
         return
-    if situation.deployable.in_doubt:
+    if not situation.deployable.is_settled:
         raise work.TryLater("What the deployable runs is being put back first.")
     _defer_if_down(situation)
     try:
@@ -315,7 +315,7 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
     deployable, missing = situation.deployable, situation.handle.missing
     # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it.
     if deployable.cleans and (deployable.clean_erases or not missing):
-        if deployable.in_doubt and not missing:
+        if not deployable.is_settled and not missing:
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
         _defer_if_down(situation)
         try:

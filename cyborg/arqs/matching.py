@@ -79,7 +79,7 @@ def why_not_now(
     ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
     """
     what = program.of_group(group)
-    if deployable.in_doubt:
+    if not deployable.is_settled:
         its = (coming or {}).get(deployable.uuid, program.Program())
         return None if what and what.is_part_of(its) else "being programmed"
     if what and deployable.program_mode is None:
@@ -120,7 +120,7 @@ def needs_programming(group: RequestGroup, deployable: models.Deployable) -> boo
 def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
     """Whether the deployable runs what the group asks for, for certain."""
     lacks = lacks_program(group, deployable) or needs_programming(group, deployable)
-    return not lacks and not deployable.in_doubt
+    return not lacks and deployable.is_settled
 
 
 def traits(deployable: models.Deployable) -> set[str]:

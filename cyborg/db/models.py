@@ -14,8 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_utils import timeutils
 from sqlalchemy import orm
+from sqlalchemy.ext import hybrid
 
-from cyborg import db, program_modes, request_groups
+from cyborg import db, request_groups
 from cyborg.db.types import BigId, JsonText, LongText, Sentence, Timestamp, string
 
 #: The states of an ARQ; how they follow each other is :mod:`cyborg.arq_states`.
@@ -30,11 +31,23 @@ DELETING = "Deleting"
 #: until the host has cleaned it.
 SERVING = frozenset({BIND_STARTED, BOUND})
 
-SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
-
 #: What an administrator says of a device: it may be given out, or it is disabled.
 ENABLED = "enabled"
 MAINTAINING = "maintaining"
+#: The states of a deployable's program; how they follow each other is
+#: :mod:`cyborg.programming.states`.
+UNMANAGED = "unmanaged"
+BLANK = "blank"
+LOADED = "loaded"
+WITHDRAWN = "withdrawn"
+WRITING = "writing"
+LOST = "lost"
+RESTORING = "restoring"
+DAMAGED = "damaged"
+
+#: States in which it is known what a deployable runs. In any other nobody is given any of it.
+SETTLED = frozenset({UNMANAGED, BLANK, LOADED})
+
 
 
 def new_uuid() -> str:
@@ -199,9 +212,15 @@ class Deployable(Base):
     programmed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     programmed_by: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     verified_by: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: It is being programmed, or that was interrupted: nothing of it may be given to anybody.
+    #: One of the states above; changed by :mod:`cyborg.programming.states` only.
+    program_state: orm.Mapped[str] = orm.mapped_column(
+        string(20), default=UNMANAGED, server_default=UNMANAGED
+    )
+    #: The function in its plain form that the hardware has shown since that was recorded, ``""``
+    #: for none; null where it has not.
+    function_shown: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: What conductors of the release before read in the place of these two.
     in_doubt: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
-    #: Meanwhile the last report has shown that it does not run what is recorded.
     contradicted: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
     prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
@@ -221,6 +240,16 @@ class Deployable(Base):
     attach_handles: orm.Mapped[list[AttachHandle]] = orm.relationship(
         lazy="raise", back_populates="deployable", order_by="AttachHandle.id"
     )
+
+    @hybrid.hybrid_property
+    def is_settled(self) -> bool:
+        """Whether it is known what it runs, and that is not about to change."""
+        return self.program_state in SETTLED and not self.in_doubt
+
+    @is_settled.inplace.expression
+    @classmethod
+    def _is_settled(cls) -> sa.ColumnElement[bool]:
+        return sa.and_(cls.program_state.in_(sorted(SETTLED)), cls.in_doubt.is_(False))
 
 
 class Attribute(Base):

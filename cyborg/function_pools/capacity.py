@@ -133,7 +133,7 @@ def _used() -> sa.ColumnElement[int]:
 
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
-    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~availability.in_doubt())
+    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), models.Deployable.is_settled)
     return sa.and_(availability.usable(), known, ~is_programmed_now())
 
 
@@ -195,7 +195,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
     held = _count_if(_ARQ.id.is_not(None))
-    certain = sa.and_(availability.usable(), ~availability.in_doubt())
+    certain = sa.and_(availability.usable(), models.Deployable.is_settled)
     each = (
         sa.select(
             _POOL.id,

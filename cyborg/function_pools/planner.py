@@ -313,7 +313,7 @@ def _others(search: _Search) -> sa.Select[Any]:
 
 
 def _is_busy() -> sa.ColumnElement[bool]:
-    return sa.or_(availability.in_doubt(), capacity.is_programmed_now())
+    return sa.or_(~models.Deployable.is_settled, capacity.is_programmed_now())
 
 
 def _is_of(pool_ids: Iterable[int]) -> sa.ColumnElement[bool]:

@@ -13,10 +13,10 @@ from sqlalchemy import orm
 from cyborg import arq_states, db, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import attributes, programs
+from cyborg.inventory import attributes
 from cyborg.inventory.diff import NewDevice, Plan, handle_key, path_key
 from cyborg.notifications import notices
-from cyborg.programming import program
+from cyborg.programming import reports
 
 _VANISHED = "The device vanished from its host while it was being prepared."
 _PCI_ADDRESS = ("domain", "bus", "device", "function")
@@ -45,7 +45,7 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
     away = [handle for handle in known if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
-        lost += _update_deployable(row, kept.driver, deployable)
+        lost += _update_deployable(session, row, kept.driver, deployable)
     for handle in lost:
         handle.missing = True
     for kept, deployable in plan.new_deployables:
@@ -58,8 +58,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     returned = [handle for handle in away if not handle.missing]
     pending = [*_in_step([*lost, *returned]), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
-    in_doubt = (row.uuid for row, _, _ in plan.kept_deployables if row.in_doubt)
-    work.want(session, work.PROGRAM, in_doubt)
+    unsettled = (row.uuid for row, _, _ in plan.kept_deployables if not row.is_settled)
+    work.want(session, work.PROGRAM, unsettled)
     return new
 
 
@@ -71,7 +71,7 @@ def is_incomplete(plan: Plan) -> bool:
     """
     return any(
         _has_other_info(row, deployable)
-        or programs.waits(row)
+        or reports.is_kept_for_guests(row)
         or attributes.is_class_outdated(row, deployable)
         for row, _, deployable in plan.kept_deployables
     )
@@ -124,20 +124,15 @@ def _deployable_columns(
 
 
 def _deployable(driver: str, deployable: base.Deployable) -> models.Deployable:
-    return models.Deployable(
+    row = models.Deployable(
         name=deployable.name,
         rp_uuid=provider_uuid(deployable.name),
         **_deployable_columns(driver, deployable),
-        program_mode=deployable.program_mode,
-        function_vendor=deployable.function_vendor,
-        function_id=deployable.function or None,
-        function_plain=program.plain(deployable.function or "") or None,
-        attributes=[
-            *attributes.rows(attributes.reported(deployable)),
-            *program.traits(deployable.function_vendor, deployable.function),
-        ],
+        attributes=list(attributes.rows(attributes.reported(deployable))),
         attach_handles=[_attach_handle(handle) for handle in deployable.attach_handles],
     )
+    reports.add(row, deployable)
+    return row
 
 
 def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
@@ -147,11 +142,11 @@ def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
 
 
 def _update_deployable(
-    row: models.Deployable, driver: str, deployable: base.Deployable
+    session: orm.Session, row: models.Deployable, driver: str, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
     """Update a row from a report, and return its handles that are not reported any more."""
     _set(row, _deployable_columns(driver, deployable, row.attach_handles), missing=False)
-    programs.update(row, deployable)
+    reports.update(session, row, deployable)
     attributes.update(row, deployable)
     return _update_handles(row, deployable)
 

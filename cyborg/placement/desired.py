@@ -96,7 +96,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             deployable.name,
             deployable.num_accelerators,
             sa.or_(
-                ~availability.offered(), availability.in_doubt(), availability.runs_nothing()
+                ~availability.offered(), ~models.Deployable.is_settled, availability.runs_nothing()
             ),
         )
         .join(device, device.id == deployable.device_id)

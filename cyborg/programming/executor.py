@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of one operation: the handler of ``program/<deployable>``.
 
-First the image is found and held against the deployable, and Placement is asked who was given some
-of it; then the deployable is put in doubt, so that Placement and everybody who binds leaves it
-alone; then Placement is asked again who was faster; only then is anything written. Each step is
-recorded before the next begins, so that whoever takes the work over goes on where it was left. An
-operation that has begun to write ends when the host has said what is loaded, and not before.
+First the image is found and compared with the deployable, and Placement is asked who has an
+allocation of it. Then its inventory is withdrawn, so that nobody is given any of it from then on,
+and Placement is asked again for those who were faster. Only then is anything written. Each step is
+a transaction, so that another conductor can take over between any two. What has begun to be written
+ends only when the host has said what is loaded.
+
+Each transaction holds the piece of work and locks the deployable first, so that nobody else decides
+anything about it meanwhile.
 """
 
 from __future__ import annotations
@@ -13,75 +16,278 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
+from sqlalchemy import orm
 
-from cyborg import clients, errors, glance, rpc, work
+from cyborg import arq_states, clients, db, errors, glance, rpc, work
+from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import client
-from cyborg.programming import image_match, operations, program, progress
+from cyborg.programming import guard, image_match, operations, program, states
+from cyborg.programming.states import Event
 
-#: Seconds that an operation waits in place until Placement is told, and between two looks.
+#: Seconds that an operation waits for Placement to be updated, and between two looks.
 PLACEMENT_WAIT = 2.0
 _POLL = 0.05
+
+_GONE = "The deployable is gone from its host."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A deployable as it is, and the operation on it that has not ended."""
+
+    deployable: models.Deployable
+    device: models.Device
+    control_path: models.ControlPath
+    attributes: list[models.Attribute]
+    handles: list[models.AttachHandle]
+    host: models.Host
+    operation: models.Operation
+    now_ms: int
+
+
+class Refused(errors.CyborgError):
+    """The operation cannot be carried out, and nothing has been written."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Carry out the operation on a deployable from where it was left, if there is one."""
     try:
-        _go_on(conf, claim)
+        _run(conf, claim)
     except (errors.CyborgError, ka_exc.ClientException) as exc:
         operations.note_wait(claim, str(exc))
         raise
 
 
-def _go_on(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     claim.checkpoint()
-    situation = progress.read(claim)
+    situation = read(claim)
     if situation is None:
         return
-    state = situation.operation.state
-    # Nobody knows whether whoever began to write it was answered.
-    taken_over = state == operations.WRITING
-    try:
-        recovers = situation.operation.asked_by == operations.RECOVERY
-        if state == operations.QUEUED and recovers and progress.put_back(claim):
-            state = operations.RESERVING
-        if state == operations.QUEUED:
-            image = _image(conf, situation)
-            what = program.of_operation(situation.operation)
-            if not image_match.is_run(image, what, situation.deployable):
-                # Not only below: their binds would be refused while the deployable is in doubt.
-                with contextlib.suppress(client.NotFound):
-                    _refuse_consumers(client.Client(conf), claim, situation)
-            if not progress.withdraw(claim, image):
+    # Nobody knows what the host has answered to the conductor that began to write.
+    taken_over = situation.operation.state == operations.WRITING
+    if not taken_over:
+        try:
+            is_new = situation.operation.state == operations.QUEUED
+            if is_new and not _begin(conf, claim, situation):
                 return
-            state = operations.RESERVING
-        if state == operations.RESERVING:
             _reserve(conf, claim, situation)
-            if not progress.begin_to_write(claim):
-                return
-    except progress.Refused as exc:
-        progress.refuse(claim, exc)
-        return
-    _write(conf, claim, taken_over=taken_over)
+        except Refused as exc:
+            refuse(claim, exc)
+            return
+        if not begin_to_write(claim):
+            return
+        claim.checkpoint()
+        situation = read(claim)
+    if situation is not None:
+        _write(conf, claim, situation, taken_over=taken_over)
 
 
-def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
+@db.retry
+def read(claim: work.Claim) -> Situation | None:
+    """What is to be done; None if there is nothing to do.
+
+    A program that is lost gets an operation that restores it, unless there is another operation.
+    """
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, claim.key)
+        operation = operations.active_on(session, claim.key)
+        # Some cards leave the bus while they are written.
+        is_written = operation is not None and operation.state == operations.WRITING
+        if deployable is None or (deployable.missing and not is_written):
+            if operation is not None:
+                _end_gone(_Held(session, deployable, operation))
+            return None
+        if operation is None and not deployable.is_settled:
+            operation = operations.recover(session, deployable)
+        if operation is None:
+            return None
+        held = _Held(session, deployable, operation)
+        if operation.state == operations.QUEUED and _end_needless(held):
+            return None
+        return _situation(session, deployable, operation)
+
+
+def _situation(
+    session: orm.Session, deployable: models.Deployable, operation: models.Operation
+) -> Situation:
+    device, host, path = models.Device, models.Host, models.ControlPath
+    query = (
+        sa.select(device, path, host, db.now_ms())
+        .join(path, path.device_id == device.id)
+        .join(host, host.id == device.host_id)
+        .where(device.id == deployable.device_id)
+    )
+    found = session.execute(query).one()
+    handle, attribute = models.AttachHandle, models.Attribute
+    # All of them while it is away, so that the host is asked for the same again.
+    shown = sa.or_(handle.missing.is_(False), sa.literal(deployable.missing))
+    handles = sa.select(handle).where(handle.deployable_id == deployable.id, shown)
+    attributes = sa.select(attribute).where(attribute.deployable_id == deployable.id)
+    return Situation(
+        deployable=deployable,
+        device=found[0],
+        control_path=found[1],
+        attributes=list(session.scalars(attributes)),
+        handles=list(session.scalars(handles.order_by(handle.id))),
+        host=found[2],
+        operation=operation,
+        now_ms=found[3],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a transaction has locked."""
+
+    session: orm.Session
+    deployable: models.Deployable | None
+    operation: models.Operation
+
+    @property
+    def restores(self) -> bool:
+        """Whether the operation is to write again what the hardware has lost."""
+        return self.operation.asked_by == operations.RECOVERY
+
+    def is_used(self) -> bool:
+        """Whether a guest has any of the deployable, or is being given it."""
+        return self.deployable is not None and guard.is_used(self.session, self.deployable)
+
+    def move(self, state: str, text: str, **values: Any) -> None:
+        operations.move(self.session, self.operation, state, text, **values)
+
+    def change(self, event: Event, **record: Any) -> None:
+        """Bring the deployable's program to its next state, unless the deployable is deleted."""
+        # What is only queued has changed nothing.
+        is_same = event is Event.UNWRITTEN and self.operation.state == operations.QUEUED
+        if self.deployable is not None and not is_same:
+            states.change(self.session, self.deployable, event, **record)
+
+    def fail(
+        self, reason: str, fault: str, *, written: bool = False, **record: Any
+    ) -> work.TryLater | None:
+        """End the operation, or return what to raise if a guest has what it restores.
+
+        ``record`` is what is recorded in the first case; by default nothing if it was written.
+        """
+        event = Event.WRITE_FAILED if written else Event.UNWRITTEN
+        if self.restores and self.is_used():
+            if self.operation.state == operations.WRITING:
+                # Conductors of the release before know by its fault that it was written.
+                values = {"error": reason} | ({"fault": fault} if written else {})
+                self.move(operations.RESERVING, f"{reason} It is tried again.", **values)
+                self.change(event)
+            else:
+                operations.note(self.session, self.operation, reason)
+            return work.TryLater(f"What a guest has cannot be put back now: {reason}")
+        if record.get("function_id"):
+            event = Event.VERIFIED
+        elif self.restores:
+            event = Event.NOT_NEEDED
+        self.move(operations.FAILED, reason, error=reason, fault=fault)
+        self.change(event, **record)
+        self.notify()
+        return None
+
+    def notify(self, *, binds: bool = True) -> None:
+        """Have everybody look at the deployable again for whom that may be news.
+
+        That is Placement; unless ``binds`` is false, also the binds that wait for it, and its
+        host's next report is read even if it is the same as the last one.
+        """
+        session, row = self.session, self.deployable
+        if row is None:
+            return
+        host, arq, handle = models.Host, models.Arq, models.AttachHandle
+        of_device = sa.select(models.Device.host_id).where(models.Device.id == row.device_id)
+        its = host.id == of_device.scalar_subquery()
+        work.want(session, work.PLACEMENT, session.scalars(sa.select(host.name).where(its)))
+        if binds:
+            db.update(session, host, its, report_digest=None)
+            waiting = (
+                sa.select(handle.uuid)
+                .join(arq, arq.attach_handle_id == handle.id)
+                .where(handle.deployable_id == row.id, arq.state == models.BIND_STARTED)
+            )
+            work.want(session, work.HOST_STEP, session.scalars(waiting))
+
+
+def _hold(session: orm.Session, claim: work.Claim) -> _Held:
+    work.hold(session, claim)
+    deployable = operations.lock(session, claim.key)
+    operation = operations.active_on(session, claim.key)
+    if operation is None:
+        raise work.LeaseLost(f"{claim.kind}/{claim.key}")
+    return _Held(session, deployable, operation)
+
+
+def _end_gone(held: _Held) -> None:
+    """End an operation whose deployable has left its host; what is lost is restored on return."""
+    held.move(operations.FAILED, _GONE, error=_GONE, fault=operations.BROKEN)
+    held.change(Event.VANISHED if held.restores else Event.UNWRITTEN)
+    held.notify()
+
+
+def _end_needless(held: _Held) -> bool:
+    """End an operation that has nothing to restore; False if it must go on, like any other."""
+    row = held.deployable
+    if not held.restores:
+        return False
+    if row is not None and row.program_state == models.LOST and states.is_shown(row):
+        text = "The hardware shows it again; nothing was written."
+        held.move(operations.SUCCEEDED, text, error=None)
+        held.change(Event.SHOWN_AGAIN)
+    elif not held.is_used():
+        reason = "No guest has it any more."
+        held.move(operations.FAILED, reason, error=reason, fault=operations.CONFLICT)
+        held.change(Event.NOT_NEEDED)
+    else:
+        return False
+    held.notify()
+    return True
+
+
+def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> bool:
+    """Find the image and begin to reserve the deployable; False if it runs the image already.
+
+    :raises Refused: there is no such image, or the deployable is in use
+    """
+    if situation.operation.asked_by == operations.RECOVERY and reserve_again(claim):
+        return True
+    image = _image(conf, situation)
+    what = program.of_operation(situation.operation)
+    if not image_match.is_run(image, what, situation.deployable):
+        # Later as well, but by then the binds of these consumers are refused.
+        with contextlib.suppress(client.NotFound):
+            _refuse_consumers(client.Client(conf), claim, situation)
+    return withdraw(claim, image)
+
+
+def _image(conf: cfg.ConfigOpts, situation: Situation) -> glance.Image:
     """The image that the operation asks for.
 
-    :raises Refused: there is none, or it does not fit the deployable, which may have lost what
-        somebody has of it
+    :raises Refused: there is none, or it does not fit the deployable, or what the deployable has
+        lost is to be restored first
     """
-    if situation.deployable.in_doubt and situation.operation.asked_by != operations.RECOVERY:
-        # Glance may be away, which is not needed for what is put back.
-        raise progress.Refused(
+    restores = situation.operation.asked_by == operations.RECOVERY
+    if not situation.deployable.is_settled and not restores:
+        # Before Glance is asked, which may be away.
+        raise Refused(
             operations.CONFLICT, "It has lost what it ran, and that is put back first."
         )
     if not clients.configured(conf, "glance"):
-        raise progress.Refused(
+        raise Refused(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
         )
     what = program.of_operation(situation.operation)
@@ -94,59 +300,109 @@ def _image(conf: cfg.ConfigOpts, situation: progress.Situation) -> glance.Image:
             function_name=what.function_name,
         )
     except glance.NoImage as exc:
-        raise progress.Refused(operations.INVALID, str(exc)) from exc
-    misfit = image_match.misfit(
+        raise Refused(operations.INVALID, str(exc)) from exc
+    why_not = image_match.why_not(
         image,
         what,
         device=situation.device,
         deployable=situation.deployable,
         attributes=situation.attributes,
     )
-    if misfit:
-        raise progress.Refused(operations.INVALID, f"Image {image.uuid} does not fit: {misfit}")
+    if why_not:
+        raise Refused(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
     return image
 
 
-def _reserve(
-    conf: cfg.ConfigOpts, claim: work.Claim, situation: progress.Situation
-) -> None:
+@db.retry
+def withdraw(claim: work.Claim, image: glance.Image) -> bool:
+    """Have the inventory withdrawn to write an image; False if the deployable runs it already.
+
+    :raises Refused: somebody uses the deployable
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        deployable, operation = held.deployable, held.operation
+        if deployable is None:
+            raise Refused(operations.BROKEN, _GONE)
+        if deployable.program_mode is None:
+            raise Refused(operations.INVALID, "Its driver does not program it any more.")
+        what = program.of_operation(operation)
+        if image_match.is_run(image, what, deployable):
+            if what.function_name is not None and deployable.function_name is None:
+                deployable.function_name = what.function_name
+            held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
+            held.notify()
+            return False
+        if not held.restores:
+            by = guard.holder(session, deployable, what)
+            if by:
+                raise Refused(operations.CONFLICT, by)
+            if operation.instance_uuid and not guard.awaiting(session, operation):
+                raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
+            held.change(Event.WITHDRAWN)
+        text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
+        held.move(operations.RESERVING, text, image=_checked(image))
+        held.notify(binds=False)
+        return True
+
+
+@db.retry
+def reserve_again(claim: work.Claim) -> bool:
+    """Have what was lost written as it was, without Glance; False if it is not known how."""
+    with db.writer() as session:
+        held = _hold(session, claim)
+        image = held.deployable.bitstream if held.deployable is not None else None
+        if not image or image["uuid"] != held.operation.image_uuid:
+            return False
+        text = f"Image {image['uuid']} is to be written again; the inventory is being withdrawn."
+        held.move(operations.RESERVING, text, image=image)
+        held.notify(binds=False)
+        return True
+
+
+def _checked(image: glance.Image) -> dict[str, Any]:
+    """What is needed of an image until it is written, whatever becomes of it in Glance.
+
+    :raises Refused: its data cannot be verified
+    """
+    if image.digest is None or image.size is None:
+        raise Refused(
+            operations.INVALID, f"Image {image.uuid} has no checksum by which to verify its data."
+        )
+    return {
+        "uuid": image.uuid,
+        "size": image.size,
+        "hash_algo": image.digest[0],
+        "hash_value": image.digest[1],
+        "function_id": image.function_id,
+        "function_name": image.function_name,
+        "signature": dict(image.signature),
+    }
+
+
+def _reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
     """Return when Placement offers nothing of the deployable and nobody has any of it.
 
     :raises Refused: a consumer has an allocation of it
+    :raises TryLater: Placement still offers it
     """
     _await_placement(claim, situation.host.name)
     api, provider = client.Client(conf), situation.deployable.rp_uuid
-    # Inventory of other classes is somebody else's, who has put it there and may leave it.
+    # Inventory of other classes belongs to somebody else, who may leave it there.
     ours = {each.value for each in situation.attributes if each.key == "rc"}
     if not api.is_withdrawn(provider, ours):
         raise work.TryLater(f"Placement still offers provider {provider}.")
     _refuse_consumers(api, claim, situation)
 
 
-def _refuse_consumers(
-    api: client.Client, claim: work.Claim, situation: progress.Situation
-) -> None:
-    """Return when nobody has any of the deployable but those who wait for this very program.
-
-    :raises Refused: a consumer has an allocation of it
-    """
-    if situation.operation.asked_by == operations.RECOVERY:
-        return
-    provider = situation.deployable.rp_uuid
-    others = api.consumers(provider) - progress.awaiting(claim)
-    if others:
-        raise progress.Refused(
-            operations.CONFLICT,
-            f"Consumer {min(others)} has an allocation of provider {provider} in Placement.",
-        )
-
-
 def _await_placement(claim: work.Claim, host: str) -> None:
-    """Return when whatever was to be told to Placement has been told, as far as it takes that.
+    """Return when the work ``placement/<host>`` has been tried since it was last wanted.
 
-    That is left to the work ``placement/<host>``: a second one who tells Placement of the host
-    could have read the database before the deployable was in doubt. A try that failed may have done
-    so for another provider of the host, such as one that is gone and still has allocations.
+    This thread must not update Placement itself: one that does already could have read the database
+    before the inventory was to be withdrawn. That work may have failed for another provider of the
+    host, such as one that is gone and still has allocations.
+
+    :raises TryLater: that takes too long
     """
     rpc.kick()
     deadline = time.monotonic() + PLACEMENT_WAIT
@@ -157,11 +413,61 @@ def _await_placement(claim: work.Claim, host: str) -> None:
         time.sleep(_POLL)
 
 
-def _write(conf: cfg.ConfigOpts, claim: work.Claim, *, taken_over: bool) -> None:
-    claim.checkpoint()
-    situation = progress.read(claim)
-    if situation is None:
+def _refuse_consumers(api: client.Client, claim: work.Claim, situation: Situation) -> None:
+    """Return when only those have an allocation who wait for what is to be written.
+
+    :raises Refused: another consumer has one
+    """
+    if situation.operation.asked_by == operations.RECOVERY:
         return
+    provider = situation.deployable.rp_uuid
+    consumers = api.consumers(provider)
+    with db.reader() as session:
+        operation = operations.active_on(session, claim.key)
+        if operation is not None:
+            consumers = consumers - guard.awaiting(session, operation)
+    if consumers:
+        raise Refused(
+            operations.CONFLICT,
+            f"Consumer {min(consumers)} has an allocation of provider {provider} in Placement.",
+        )
+
+
+@db.retry
+def refuse(claim: work.Claim, refusal: Refused) -> None:
+    """End the operation before anything was written.
+
+    :raises TryLater: a guest still has what it was to restore
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        later = held.fail(str(refusal), refusal.fault)
+        if later is None and held.deployable is not None and not held.deployable.is_settled:
+            # What it has lost is restored next.
+            work.want(session, work.PROGRAM, [claim.key])
+    if later:
+        raise later
+
+
+@db.retry
+def begin_to_write(claim: work.Claim) -> bool:
+    """Note that from now on only the host can say what the deployable runs.
+
+    False if the operation has ended instead, as there is nothing to restore any more.
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        if _end_needless(held):
+            return False
+        again, anew = "It is being written again.", "Nobody has it; it is being written."
+        held.move(operations.WRITING, again if held.restores else anew)
+        held.change(Event.WRITE_BEGAN)
+        return True
+
+
+def _write(
+    conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation, *, taken_over: bool
+) -> None:
     if situation.host.down:
         # Each question to a dead host would hold up a thread.
         raise work.TryLater(f"Host {situation.host.name} is down; it is asked when it reports.")
@@ -170,18 +476,18 @@ def _write(conf: cfg.ConfigOpts, claim: work.Claim, *, taken_over: bool) -> None
             conf, situation.host.name, _step(situation), conf.programming.step_timeout
         )
     except rpc.BrokerUnreachable as exc:
-        progress.restart_clocks(claim)
+        restart_clocks(claim)
         raise work.TryLater(str(exc)) from exc
     except rpc.HostUnreachable as exc:
         raise work.TryLater(str(exc)) from exc
     except rpc.ProgramFailed as exc:
         unchanged = not exc.written and not taken_over
-        progress.end_failed(claim, situation, exc, unchanged=unchanged)
+        end_failed(claim, situation, exc, unchanged=unchanged)
     else:
-        progress.end_well(claim, situation, answer)
+        end_well(claim, situation, answer)
 
 
-def _step(situation: progress.Situation) -> rpc.ProgramStep:
+def _step(situation: Situation) -> rpc.ProgramStep:
     image: dict[str, Any] = situation.operation.image or {}
     path = situation.control_path
     return rpc.ProgramStep(
@@ -205,3 +511,81 @@ def _step(situation: progress.Situation) -> rpc.ProgramStep:
         asked_ms=situation.now_ms,
         agent_started=situation.host.report_started,
     )
+
+
+@db.retry
+def end_failed(
+    claim: work.Claim, situation: Situation, failure: rpc.ProgramFailed, *, unchanged: bool
+) -> None:
+    """End an operation whose host could not do it; ``unchanged``: not a byte was written.
+
+    :raises TryLater: a guest still has what it was to restore
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        later = held.fail(str(failure), operations.BROKEN, written=not unchanged)
+        if failure.report_counter is not None:
+            # Also if it is tried again: it may be given up before anything else is written.
+            _drop_reports(session, situation.host, failure.report_counter)
+    if later:
+        raise later
+
+
+@db.retry
+def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer) -> None:
+    """Record what the host has verified; if that is another function, the operation failed.
+
+    :raises TryLater: a guest still has what it was to restore
+    """
+    with db.writer() as session:
+        held = _hold(session, claim)
+        image: dict[str, Any] = held.operation.image or {}
+        expected, shown = image["function_id"], answer.function
+        by: dict[str, Any] = {
+            "programmed_ms": operations.now(session),
+            "programmed_by": held.operation.asked_by,
+            "verified_by": answer.verified_by,
+        }
+        later = None
+        if expected and shown is not None and not program.same(expected, shown):
+            reason = f"The host shows function {shown or 'none'} where the image has {expected}."
+            found = states.record(function_id=shown or None, **by)
+            later = held.fail(reason, operations.BROKEN, written=True, **found)
+        else:
+            text = f"Written, and verified by {answer.verified_by}."
+            held.move(operations.SUCCEEDED, text, error=None, fault=None)
+            runs = states.record(
+                bitstream_id=image["uuid"],
+                function_id=expected or shown or None,
+                function_name=image.get("function_name"),
+                bitstream=image,
+                **by,
+            )
+            held.change(Event.VERIFIED, **runs)
+            held.notify()
+        _drop_reports(session, situation.host, answer.report_counter)
+    if later:
+        raise later
+
+
+def _drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
+    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
+    host = models.Host
+    db.update(
+        session,
+        host,
+        host.id == seen.id,
+        host.report_started == seen.report_started,
+        host.report_counter < counter,
+        report_counter=counter,
+    )
+
+
+@db.retry
+def restart_clocks(claim: work.Claim) -> None:
+    """Do not count the time during which the broker is down against the host, in any bind."""
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, claim.key)
+        if deployable is not None:
+            arq_states.restart_clocks(session, models.Arq.device_rp_uuid == deployable.rp_uuid)

@@ -26,7 +26,7 @@ def is_run(image: glance.Image, what: program.Program, deployable: models.Deploy
     return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
 
 
-def misfit(
+def why_not(
     image: glance.Image,
     what: program.Program,
     *,
@@ -34,9 +34,9 @@ def misfit(
     deployable: models.Deployable,
     attributes: Iterable[models.Attribute],
 ) -> str | None:
-    """A sentence on the first property that the deployable does not have, or None.
+    """Why the deployable cannot run the image: a sentence on the first property, or None.
 
-    A property that the image does not have is held to fit.
+    A property that the image does not have fits.
     """
     for key in (glance.FUNCTION_ID, glance.FUNCTION_NAME):
         try:

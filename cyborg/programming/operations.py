@@ -19,7 +19,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models, paging
-from cyborg.programming import guard, program
+from cyborg.programming import guard, program, states
 
 LOG = logging.getLogger(__name__)
 
@@ -153,7 +153,41 @@ def wait(uuid: str, seconds: float) -> None:
 def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None:
     """The deployable, on which nobody else decides anything until the transaction ends."""
     query = sa.select(models.Deployable).where(models.Deployable.uuid == deployable_uuid)
-    return session.scalar(query.with_for_update().execution_options(populate_existing=True))
+    query = query.with_for_update().execution_options(populate_existing=True)
+    found = session.scalar(query)
+    if found is not None:
+        adopt(session, found)
+    return found
+
+
+def adopt(session: orm.Session, row: models.Deployable) -> None:
+    """Take over what a conductor of the release before has made of a locked deployable.
+
+    Such a conductor changes ``in_doubt``, ``contradicted`` and the operation, but neither
+    ``program_state`` nor ``function_shown``.
+    """
+    shown = row.function_shown
+    if row.in_doubt:
+        state = _state_in_doubt(active_on(session, row.uuid))
+        if row.contradicted != states.is_contradicted(state, shown, row.function_plain):
+            other = None if state in states.TO_RESTORE else ""
+            shown = other if row.contradicted else row.function_plain or ""
+    else:
+        recorded = models.LOADED if states.is_recorded(row) else models.BLANK
+        state = models.UNMANAGED if row.program_mode is None else recorded
+        shown = shown if states.is_shown(row) else None
+    states.store(session, row, state, function_shown=shown)
+
+
+def _state_in_doubt(operation: models.Operation | None) -> str:
+    """The state of a program in doubt, with the operation on it that has not ended."""
+    if operation is None or operation.state == QUEUED:
+        return models.LOST
+    if operation.asked_by != RECOVERY:
+        return models.WRITING if operation.state == WRITING else models.WITHDRAWN
+    if operation.fault is not None:
+        return models.DAMAGED
+    return models.RESTORING if operation.state == WRITING else models.LOST
 
 
 def request(
@@ -172,13 +206,13 @@ def request(
             "does not say that it can."
         )
     present = active_on(session, deployable.uuid)
-    if present is None and deployable.in_doubt and program.of_deployable(deployable):
-        # A report has said that its program is lost; nothing else is written until it is back.
+    if present is None and not deployable.is_settled:
+        # A report showed that its program is lost; nothing else is written until it is back.
         present = recover(session, deployable)
         work.want(session, work.PROGRAM, [deployable.uuid])
     if present is not None:
-        return _joined(present, deployable, what)
-    made = _made(session, deployable, what, asked_by)
+        return _join(present, deployable, what)
+    made = _new(session, deployable, what, asked_by)
     made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
     if what.is_run_by(deployable):
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
@@ -188,7 +222,7 @@ def request(
         if held and not what.may_be_run_by(deployable):
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
         work.want(session, work.PROGRAM, [deployable.uuid])
-    return _kept(session, made)
+    return _insert(session, made)
 
 
 def recover(session: orm.Session, deployable: models.Deployable) -> models.Operation:
@@ -198,10 +232,10 @@ def recover(session: orm.Session, deployable: models.Deployable) -> models.Opera
     """
     what = program.Program(image_uuid=deployable.bitstream_id)
     what = what or program.of_deployable(deployable)
-    return _kept(session, _made(session, deployable, what, RECOVERY))
+    return _insert(session, _new(session, deployable, what, RECOVERY))
 
 
-def _made(
+def _new(
     session: orm.Session, deployable: models.Deployable, what: program.Program, asked_by: str
 ) -> models.Operation:
     asked_ms = now(session)
@@ -220,7 +254,7 @@ def _made(
     )
 
 
-def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
+def _insert(session: orm.Session, made: models.Operation) -> models.Operation:
     session.add(made)
     try:
         session.flush()
@@ -229,12 +263,12 @@ def _kept(session: orm.Session, made: models.Operation) -> models.Operation:
     return made
 
 
-def _joined(
+def _join(
     present: models.Operation,
     deployable: models.Deployable,
     what: program.Program,
 ) -> models.Operation:
-    its = _coming(present, deployable)
+    its = _will_run(present, deployable)
     if its.agrees(what):
         return present
     raise errors.Conflict(
@@ -243,7 +277,7 @@ def _joined(
     )
 
 
-def _coming(
+def _will_run(
     operation: models.Operation | None, deployable: models.Deployable
 ) -> program.Program:
     """What a deployable with that operation, if any, will run; what it has lost comes back."""
@@ -252,23 +286,22 @@ def _coming(
     return program.of_operation(operation)
 
 
-def coming(
+def will_run(
     session: orm.Session, deployables: Iterable[models.Deployable]
 ) -> dict[str, program.Program]:
-    """What those of the deployables that are in doubt will run soon, by their uuids.
+    """What those of the deployables that are not settled will run soon, by their uuids.
 
-    What could not be put back at first may take any time.
+    One whose operation is tried again is not among them: that may take any time.
     """
-    doubtful = {each.uuid: each for each in deployables if each.in_doubt}
-    if not doubtful:
+    unsettled = {each.uuid: each for each in deployables if not each.is_settled}
+    if not unsettled:
         return {}
-    query = sa.select(_MODEL).where(_MODEL.active.in_(doubtful))
+    query = sa.select(_MODEL).where(_MODEL.active.in_(unsettled))
     active = {found.active: found for found in session.scalars(query)}
-    tried = {uuid for uuid, found in active.items() if found.error is not None}
     return {
-        uuid: _coming(active.get(uuid), each)
-        for uuid, each in doubtful.items()
-        if uuid not in tried
+        uuid: _will_run(operation, each)
+        for uuid, each in unsettled.items()
+        if (operation := active.get(uuid)) is None or operation.error is None
     }
 
 

@@ -44,7 +44,7 @@ class Program:
 
         What is recorded of one that is not programmed any more may be outdated.
         """
-        unknown = deployable.in_doubt or deployable.program_mode is None
+        unknown = not deployable.is_settled or deployable.program_mode is None
         if unknown or self.image_name is not None or not self:
             return False
         function = self.function_id
@@ -60,7 +60,7 @@ class Program:
         rest = replace(self, image_name=None, function_name=None)
         known = deployable.bitstream_id or deployable.function_id
         fits = not rest or rest.is_run_by(deployable)
-        return bool(named and known) and fits and not deployable.in_doubt
+        return bool(named and known) and fits and deployable.is_settled
 
     def is_part_of(self, other: Program) -> bool:
         """Whether the other says all that this one says, and more perhaps."""

@@ -14,7 +14,7 @@ from cyborg.db import models
 from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
-from cyborg.programming import operations, record
+from cyborg.programming import operations, states
 from cyborg.tests import boots, hosts
 from cyborg.tests.service import Site
 
@@ -119,13 +119,12 @@ class Fpgas:
                 assert deployable is not None
                 if error is None:
                     operations.move(session, operation, operations.SUCCEEDED, "Written.")
-                    record.runs(
-                        session,
-                        deployable,
-                        image_uuid=operation.image_uuid or models.new_uuid(),
+                    record = states.record(
+                        bitstream_id=operation.image_uuid or models.new_uuid(),
                         function_id=operation.function_id,
                         programmed_by=operation.asked_by,
                     )
+                    states.change(session, deployable, states.Event.FOUND_LOADED, **record)
                 else:
                     values = {"error": error, "fault": operations.BROKEN}
                     operations.move(session, operation, operations.FAILED, error, **values)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jsonschema
 import pytest
@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import executor
+from cyborg.programming import executor, operations, states
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -38,9 +38,9 @@ class Seen:
 
     #: By the ARQs that are Bound the numbers of their handles.
     bound: dict[str, int]
-    #: What is recorded of each deployable, by its name, and the names of those in doubt.
+    #: What is recorded of each deployable, by its name, and the names of those not settled.
     records: dict[str, Record]
-    doubts: frozenset[str]
+    unsettled: frozenset[str]
     #: Whether Placement has not been told all.
     untold: bool
 
@@ -51,11 +51,29 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
 _RECORDS = sa.select(
     models.Deployable.name,
-    models.Deployable.in_doubt,
+    models.Deployable.is_settled,
     models.Deployable.bitstream_id,
     models.Deployable.function_id,
     models.Deployable.function_name,
 )
+#: What the table of states permits; what settles may turn out not to be programmable any more.
+_PERMITTED = {
+    (before, end)
+    for (before, _), after in states.TABLE.items()
+    for end in ({after, models.UNMANAGED} if after in models.SETTLED else {after})
+}
+#: Notes each change of a program's state that is committed, whoever made it.
+_NOTE_CHANGES = (
+    "CREATE TABLE program_changes (before TEXT, after TEXT, UNIQUE (before, after))",
+    """
+    CREATE TRIGGER note_program_change AFTER UPDATE OF program_state ON deployables
+    WHEN OLD.program_state <> NEW.program_state
+    BEGIN
+        INSERT OR IGNORE INTO program_changes VALUES (OLD.program_state, NEW.program_state);
+    END
+    """,
+)
+_CHANGES = sa.text("SELECT before, after FROM program_changes")
 _UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
@@ -215,8 +233,10 @@ class Fpgas(Cloud):
             bound = {uuid: _number(info) for uuid, info in connection.execute(_BOUND)}
             rows = connection.execute(_RECORDS).all()
             records = {name: Record(*record) for name, _, *record in rows}
-            doubts = frozenset(name for name, in_doubt, *_ in rows if in_doubt)
-            return Seen(bound, records, doubts, untold=connection.scalar(_UNTOLD) is not None)
+            changes = {(before, after) for before, after in connection.execute(_CHANGES)}
+            assert changes <= _PERMITTED
+            unsettled = frozenset(name for name, is_settled, *_ in rows if not is_settled)
+            return Seen(bound, records, unsettled, untold=connection.scalar(_UNTOLD) is not None)
 
     def row(self, card: Fpga) -> models.Deployable:
         """The card's deployable, with its device."""
@@ -273,6 +293,15 @@ def _number(attach_info: str) -> int:
     return int(json.loads(attach_info)["device"], 16)
 
 
+def _adopt_nothing(
+    session: orm.Session, row: models.Deployable, adopt: Any = operations.adopt
+) -> None:
+    """There is no conductor of the release before: what it would read says the same."""
+    before = (row.program_state, row.in_doubt, row.function_shown)
+    adopt(session, row)
+    assert (row.program_state, row.in_doubt, row.function_shown) == before
+
+
 @pytest.fixture
 def fpgas(
     conf: cfg.ConfigOpts,
@@ -287,6 +316,10 @@ def fpgas(
     monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.0)
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
+    monkeypatch.setattr(operations, "adopt", _adopt_nothing)
+    with database.begin() as connection:
+        for statement in _NOTE_CHANGES:
+            connection.execute(sa.text(statement))
     found = Fpgas(conf, ctx, placement)
     monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)

@@ -345,7 +345,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def _assert_records(self) -> None:
         for card in self.cards.values():
             row = self.cloud.row(card)
-            assert not row.in_doubt
+            assert row.is_settled
             assert (row.function_id or "") == card.loaded
             offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
             assert self.cloud.free(card) == (card.handles if offered else 0)
@@ -365,15 +365,15 @@ class Machine(stateful.RuleBasedStateMachine):
         told = not seen.untold
         for card in self.cards.values():
             card.lost = card.lost and not (card.looked_at and told)
-            if not card.lost and card.name not in seen.doubts:
+            if not card.lost and card.name not in seen.unsettled:
                 card.before = ""
             # Of what is written nothing is believed but what its host says in the end.
-            if not card.lost and card.name not in seen.doubts and card.name in seen.records:
+            if not card.lost and card.name not in seen.unsettled and card.name in seen.records:
                 assert seen.records[card.name].holds(card.image)
         shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
             free, traits = shows.get(card.provider, (0, frozenset()))
-            assert not free or not told or card.name not in seen.doubts
+            assert not free or not told or card.name not in seen.unsettled
             if free and not card.lost:
                 expected = {program.function_trait("FAKE", card.loaded)} if card.loaded else set()
                 # It may lack one until a report shows what a failed write has left behind.
@@ -392,7 +392,7 @@ class Machine(stateful.RuleBasedStateMachine):
             guest.got = card.image
         elif card.image != guest.got:
             assert not card.image
-            # It is in doubt until it is back, where somebody has asked for it.
+            # It is not settled until it is back, if somebody has asked for it.
             row = self.cloud.row(card)
             asked = guest.function or guest.image
-            assert card.lost or row.in_doubt or not (asked or row.function_id)
+            assert card.lost or not row.is_settled or not (asked or row.function_id)

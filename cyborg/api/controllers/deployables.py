@@ -128,7 +128,7 @@ def _program(deployable: models.Deployable) -> dict[str, Any] | None:
     at_ms = deployable.programmed_ms
     return {
         "mode": deployable.program_mode,
-        "in_doubt": deployable.in_doubt,
+        "in_doubt": not deployable.is_settled,
         "image_uuid": deployable.bitstream_id,
         "function_id": deployable.function_id,
         "function_name": deployable.function_name,

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db
+from cyborg import availability, db, program_modes
 from cyborg.db import models
 from cyborg.tests import hosts
 
@@ -38,7 +38,7 @@ def test_what_is_offered(status: str, unhealthy: str | None, *, missing: bool) -
     ("mode", "image", "function"),
     list(
         itertools.product(
-            [None, "dynamic", models.SINGLE_PROGRAM], [None, models.new_uuid()], [None, "aes"]
+            [None, "dynamic", program_modes.SINGLE_PROGRAM], [None, models.new_uuid()], [None, "aes"]
         )
     ),
 )
@@ -51,4 +51,4 @@ def test_what_runs_nothing(mode: str | None, image: str | None, function: str | 
         query = sa.select(models.Deployable, availability.runs_nothing())
         row, runs_nothing = session.execute(query).one()
     assert availability.does_run_nothing(row) == bool(runs_nothing)
-    assert bool(runs_nothing) == (mode == models.SINGLE_PROGRAM and not image and not function)
+    assert bool(runs_nothing) == (mode == program_modes.SINGLE_PROGRAM and not image and not function)

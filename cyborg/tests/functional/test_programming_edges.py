@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import consistency, context, db, errors, glance, rpc, work
 from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import image_match, operations, program, progress, record
+from cyborg.programming import executor, image_match, operations, program, states
 from cyborg.tests import boots, engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
@@ -27,6 +28,12 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 def report(function: str) -> None:
     """The card's region shows that function, "" none."""
     hosts.apply(hosts.card("a", program_mode="dynamic", function=function))
+
+
+def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
+    """Record that Cyborg has written the function that a deployable runs."""
+    record = states.record(bitstream_id=image, function_id="aes", programmed_by="user 1")
+    states.change(session, row, states.Event.FOUND_LOADED, **record)
 
 
 def deployable() -> models.Deployable:
@@ -58,16 +65,14 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     report("aes")
     with db.writer() as session:
         row = session.scalars(sa.select(models.Deployable)).one()
-        record.runs(
-            session, row, image_uuid=models.new_uuid(), function_id="aes", programmed_by="user 1"
-        )
+        _written(session, row, models.new_uuid())
     claim = _withdrawn()
     report("")
     assert deployable().in_doubt
-    progress.begin_to_write(claim)
+    executor.begin_to_write(claim)
 
     refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
-    progress.end_failed(claim, _situation(claim), refused, unchanged=True)
+    executor.end_failed(claim, _situation(claim), refused, unchanged=True)
 
     # The very report that was not believed meanwhile.
     report("")
@@ -80,7 +85,7 @@ def claim() -> work.Claim:
     """The operation on the card's region, which is being written by the host."""
     report("")
     claim = _withdrawn()
-    progress.begin_to_write(claim)
+    executor.begin_to_write(claim)
     return claim
 
 
@@ -92,7 +97,7 @@ def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None
     # The host is asked for the same, and so goes on with what it does.
     assert _handles(away) == _handles(before)
     answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
-    progress.end_well(claim, away, answer)
+    executor.end_well(claim, away, answer)
     report("aes")
     found = deployable()
     assert (found.uuid, found.bitstream_id, found.function_id) == (claim.key, IMAGE, "aes")
@@ -102,7 +107,7 @@ def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None
 def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
     hosts.apply()
     failure = rpc.ProgramFailed("There is no such card.", written=True)
-    progress.end_failed(claim, _situation(claim), failure, unchanged=False)
+    executor.end_failed(claim, _situation(claim), failure, unchanged=False)
     hosts.apply()
     assert query.list_deployables() == []
 
@@ -113,7 +118,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     hosts.apply()
     claim = work.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
-    assert progress.read(claim) is None
+    assert executor.read(claim) is None
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (
         operations.FAILED,
@@ -130,7 +135,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     assert _claimed_recovery().operation.state == operations.QUEUED
     hosts.apply()
     claim = _claim()
-    assert progress.read(claim) is None
+    assert executor.read(claim) is None
     assert work.finish(claim)
     (gone,) = operations.list_operations()
     assert (gone.state, deployable().in_doubt) == (operations.FAILED, True)
@@ -172,7 +177,7 @@ def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     engine.drain(conf)
     with db.writer() as session:
         row = session.scalars(sa.select(models.Deployable)).one()
-        record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+        _written(session, row, IMAGE)
     report("")
 
 
@@ -184,18 +189,18 @@ def _claim() -> work.Claim:
     return claim
 
 
-def _claimed_recovery() -> progress.Situation:
+def _claimed_recovery() -> executor.Situation:
     return _situation(_claim())
 
 
 def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
     report("zip")
     claim = _withdrawn()
-    progress.begin_to_write(claim)
+    executor.begin_to_write(claim)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=late.counter)
 
-    progress.end_failed(claim, _situation(claim), failure, unchanged=False)
+    executor.end_failed(claim, _situation(claim), failure, unchanged=False)
 
     inventory_report.apply_report(late)
     assert deployable().function_id is None
@@ -209,16 +214,16 @@ def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
 ) -> None:
     _lose_in_use(ctx, conf)
     claim = _claim()
-    assert progress.read(claim) is not None
-    assert progress.withdraw(claim, dataclasses.replace(_image(), properties=AES))
-    progress.begin_to_write(claim)
+    assert executor.read(claim) is not None
+    assert executor.withdraw(claim, dataclasses.replace(_image(), properties=AES))
+    executor.begin_to_write(claim)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     with pytest.raises(work.TryLater, match="cannot be put back now"):
         _fail(claim, late.counter, shows=shows)
     release.delete_arqs(ctx, list(boots.states(ctx)))
 
     # At once, since somebody could come before it is ended by another transaction.
-    assert not progress.begin_to_write(claim)
+    assert not executor.begin_to_write(claim)
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == ("failed", "No guest has it any more.")
     inventory_report.apply_report(late)
@@ -229,10 +234,10 @@ def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
     """The host shows another function after it was written, or it cannot be written."""
     if shows:
         answer = rpc.ProgramAnswer(function="zip", verified_by="test", report_counter=counter)
-        progress.end_well(claim, _situation(claim), answer)
+        executor.end_well(claim, _situation(claim), answer)
     else:
         failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=counter)
-        progress.end_failed(claim, _situation(claim), failure, unchanged=False)
+        executor.end_failed(claim, _situation(claim), failure, unchanged=False)
 
 
 def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
@@ -249,9 +254,9 @@ def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> No
     claim = _claim()
     hosts.apply(hosts.card("a"))
 
-    assert progress.read(claim) is not None
-    with pytest.raises(progress.Refused, match="not program it any more"):
-        progress.withdraw(claim, _image())
+    assert executor.read(claim) is not None
+    with pytest.raises(executor.Refused, match="not program it any more"):
+        executor.withdraw(claim, _image())
     row = deployable()
     kept = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
     assert (row.function_id, kept) == (None, [])
@@ -298,7 +303,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
     if written:
         with db.writer() as session:
             row = session.scalars(sa.select(models.Deployable)).one()
-            record.runs(session, row, image_uuid=IMAGE, function_id="aes", programmed_by="user 1")
+            _written(session, row, IMAGE)
 
     def prepare(*_: object) -> None:
         """Meanwhile a report shows the loss."""
@@ -325,7 +330,7 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
 ) -> None:
     at = _situation(claim)
     image = dataclasses.replace(_image(), properties={key: value})
-    assert f"its {key} is no text of at most 255 characters." == image_match.misfit(
+    assert f"its {key} is no text of at most 255 characters." == image_match.why_not(
         image,
         program.Program(image_uuid=IMAGE),
         device=at.device,
@@ -334,8 +339,8 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
     )
 
 
-def _situation(claim: work.Claim) -> progress.Situation:
-    found = progress.read(claim)
+def _situation(claim: work.Claim) -> executor.Situation:
+    found = executor.read(claim)
     assert found is not None
     return found
 
@@ -345,12 +350,12 @@ def _withdrawn() -> work.Claim:
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     claim = work.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
-    assert progress.read(claim) is not None
-    assert progress.withdraw(claim, _image())
+    assert executor.read(claim) is not None
+    assert executor.withdraw(claim, _image())
     return claim
 
 
-def _handles(situation: progress.Situation) -> list[str]:
+def _handles(situation: executor.Situation) -> list[str]:
     return [handle.uuid for handle in situation.handles]
 
 

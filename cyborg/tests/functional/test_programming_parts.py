@@ -11,7 +11,7 @@ from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import query
-from cyborg.programming import operations, program, progress
+from cyborg.programming import executor, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -184,14 +184,14 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
         status="active",
         properties={},
     )
-    assert progress.withdraw(claim, image)
-    progress.begin_to_write(claim)
+    assert executor.withdraw(claim, image)
+    executor.begin_to_write(claim)
 
     report(OLD, None, function=None)
-    situation = progress.read(claim)
+    situation = executor.read(claim)
     assert situation is not None
     refused = rpc.ProgramFailed("Another has a part of it.", written=False)
-    progress.end_failed(claim, situation, refused, unchanged=True)
+    executor.end_failed(claim, situation, refused, unchanged=True)
 
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (operations.FAILED, str(refused))

@@ -29,7 +29,7 @@ def misfit(function: str) -> str | None:
         status="active",
         properties={glance.FUNCTION_ID: function},
     )
-    return image_match.misfit(
+    return image_match.why_not(
         image,
         program.Program(image_uuid=image.uuid),
         device=models.Device(),

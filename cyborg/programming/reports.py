@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report of its host means for the program of a deployable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import orm
+
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.programming import operations, program, states
+from cyborg.programming.states import Event
+from cyborg.request_groups import RequestGroup
+
+
+def add(row: models.Deployable, deployable: base.Deployable) -> None:
+    """Set what is known of the program of a deployable that is not in the database yet."""
+    row.program_mode, row.function_vendor = deployable.program_mode, deployable.function_vendor
+    if deployable.program_mode is None:
+        return
+    row.function_id = deployable.function or None
+    row.function_plain = program.plain(deployable.function or "") or None
+    row.program_state = states.next_state(models.UNMANAGED, _found(row))
+    states.set_trait(row)
+
+
+def update(session: orm.Session, row: models.Deployable, deployable: base.Deployable) -> None:
+    """Take over how a locked deployable is programmed, and what its hardware shows.
+
+    While its program is not settled, only the host's answer to an operation counts. What is shown
+    is kept: it decides if nothing was written after all.
+    """
+    operations.adopt(session, row)
+    returns = row.program_mode is None
+    row.program_mode = deployable.program_mode
+    if deployable.program_mode is not None:
+        row.function_vendor = deployable.function_vendor
+    seen: dict[str, Any] = {}
+    if deployable.function is not None:
+        seen["function_shown"] = program.plain(deployable.function)
+    if row.is_settled:
+        _update_settled(session, row, deployable, seen, returns=returns)
+    else:
+        states.store(session, row, row.program_state, **seen)
+    states.set_trait(row)
+
+
+def _update_settled(
+    session: orm.Session,
+    row: models.Deployable,
+    deployable: base.Deployable,
+    seen: dict[str, Any],
+    *,
+    returns: bool,
+) -> None:
+    shown = deployable.function
+    if deployable.program_mode is None:
+        # What its guests were given stays recorded for the day when it can be programmed again.
+        forgotten = {} if _is_used(row) else states.record()
+        states.change(session, row, Event.NOT_PROGRAMMABLE, **forgotten)
+    elif shown is None or program.plain(shown) == (row.function_plain or ""):
+        states.change(session, row, _found(row), **seen)
+    elif _is_used(row) and not (returns and _is_required(row, shown)):
+        states.change(session, row, Event.FOUND_LOST, **seen)
+    else:
+        event = Event.FOUND_LOADED if shown else Event.FOUND_BLANK
+        states.change(session, row, event, **states.record(function_id=shown or None) | seen)
+
+
+def _found(row: models.Deployable) -> Event:
+    return Event.FOUND_LOADED if states.is_recorded(row) else Event.FOUND_BLANK
+
+
+def is_kept_for_guests(row: models.Deployable) -> bool:
+    """Whether the record of a deployable that is not programmed any more is kept for a guest."""
+    return row.program_mode is None and states.is_recorded(row)
+
+
+def _is_used(row: models.Deployable) -> bool:
+    """Whether somebody has what was programmed here, or asked for the function that is recorded."""
+    arqs = [handle.arq for handle in row.attach_handles if handle.arq]
+    if row.bitstream_id is not None:
+        return bool(arqs)
+    return row.function_id is not None and any(_asks_for(arq.request, row) for arq in arqs)
+
+
+def _is_required(row: models.Deployable, shown: str) -> bool:
+    """Whether a guest requires what is shown, which it found while the driver alone knew it."""
+    arqs = (handle.arq for handle in row.attach_handles if handle.arq)
+    trait = program.function_trait(row.function_vendor, shown)
+    return any(arq.state in models.SERVING and trait in arq.request.required for arq in arqs)
+
+
+def _asks_for(group: RequestGroup, row: models.Deployable) -> bool:
+    """Whether a group asks for a program, or for the trait of the function recorded of the row."""
+    known = {each.value for each in program.traits(row.function_vendor, row.function_id)}
+    return not known.isdisjoint(group.required) or bool(program.of_group(group))

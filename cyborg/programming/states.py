@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a deployable's program: the one table of what may follow what.
+
+Everything that happens to a program is an :class:`Event`. :func:`next_state` says what becomes of
+it, and :func:`change` stores that for a locked deployable. Nothing else sets the state.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.db.models import (
+    BLANK,
+    DAMAGED,
+    LOADED,
+    LOST,
+    RESTORING,
+    SETTLED,
+    UNMANAGED,
+    WITHDRAWN,
+    WRITING,
+)
+from cyborg.programming import program
+
+#: What each state means.
+STATES: Mapping[str, str] = {
+    UNMANAGED: "Its driver does not program it. What its guests were given may stay recorded.",
+    BLANK: "It can be programmed, and nothing is known to run on it.",
+    LOADED: "It runs what is recorded, for sure.",
+    WITHDRAWN: "Something else is about to be written; its inventory is being withdrawn.",
+    WRITING: "Something else may have been written.",
+    LOST: "Guests have what is recorded, but a report showed that the hardware does not run it.",
+    RESTORING: "What was lost may have been written again, for the first time.",
+    DAMAGED: "It was written again, and that failed. Reports are not believed any more.",
+}
+
+#: States in which guests have what is recorded, which the hardware does not run.
+TO_RESTORE = frozenset({LOST, RESTORING, DAMAGED})
+
+#: The columns that are recorded anew with each program, besides those of its function.
+_RECORD = (
+    "bitstream_id",
+    "bitstream",
+    "function_name",
+    "function_shown",
+    "programmed_ms",
+    "programmed_by",
+    "verified_by",
+)
+
+
+class Event(enum.Enum):
+    """What happens to the program of a deployable."""
+
+    NOT_PROGRAMMABLE = "A report: its driver does not program it."
+    FOUND_BLANK = "A report: it runs nothing, and no guest needs what was recorded."
+    FOUND_LOADED = "A report: it runs what is recorded, or what is recorded from now on."
+    FOUND_LOST = "A report: it does not run what guests have of it."
+    WITHDRAWN = "An operation that is to write something else begins to reserve it."
+    WRITE_BEGAN = "An operation begins to write."
+    VERIFIED = "The host has written it and said what it runs."
+    WRITE_FAILED = "The host has begun to write it and failed."
+    UNWRITTEN = "The operation was refused or failed, and nothing was written."
+    UNWRITTEN_BLANK = "The same, but nothing is recorded, or a report has shown something else."
+    SHOWN_AGAIN = "A report has shown again what was lost, and nothing was written."
+    VANISHED = "It left its host before it was written again."
+    NOT_NEEDED = "No guest has any more what was to be written again."
+
+
+_E = Event
+
+#: What follows a state after an event. What is not here cannot happen.
+TABLE: Mapping[tuple[str, Event], str] = {
+    (UNMANAGED, _E.NOT_PROGRAMMABLE): UNMANAGED,
+    (UNMANAGED, _E.FOUND_BLANK): BLANK,
+    (UNMANAGED, _E.FOUND_LOADED): LOADED,
+    (UNMANAGED, _E.FOUND_LOST): LOST,
+    (BLANK, _E.NOT_PROGRAMMABLE): UNMANAGED,
+    (BLANK, _E.FOUND_BLANK): BLANK,
+    (BLANK, _E.FOUND_LOADED): LOADED,
+    (BLANK, _E.WITHDRAWN): WITHDRAWN,
+    (LOADED, _E.NOT_PROGRAMMABLE): UNMANAGED,
+    (LOADED, _E.FOUND_BLANK): BLANK,
+    (LOADED, _E.FOUND_LOADED): LOADED,
+    (LOADED, _E.FOUND_LOST): LOST,
+    (LOADED, _E.WITHDRAWN): WITHDRAWN,
+    (WITHDRAWN, _E.WRITE_BEGAN): WRITING,
+    (WITHDRAWN, _E.UNWRITTEN): LOADED,
+    (WITHDRAWN, _E.UNWRITTEN_BLANK): BLANK,
+    (WRITING, _E.VERIFIED): LOADED,
+    (WRITING, _E.WRITE_FAILED): BLANK,
+    (WRITING, _E.UNWRITTEN): LOADED,
+    (WRITING, _E.UNWRITTEN_BLANK): BLANK,
+    # Its last guest has left before something else was to be written.
+    (LOST, _E.WITHDRAWN): WITHDRAWN,
+    (LOST, _E.WRITE_BEGAN): RESTORING,
+    (LOST, _E.SHOWN_AGAIN): LOADED,
+    (LOST, _E.VANISHED): LOST,
+    (LOST, _E.NOT_NEEDED): BLANK,
+    (RESTORING, _E.VERIFIED): LOADED,
+    (RESTORING, _E.WRITE_FAILED): DAMAGED,
+    (RESTORING, _E.UNWRITTEN): LOST,
+    (RESTORING, _E.NOT_NEEDED): BLANK,
+    (DAMAGED, _E.WRITE_BEGAN): DAMAGED,
+    (DAMAGED, _E.VERIFIED): LOADED,
+    (DAMAGED, _E.WRITE_FAILED): DAMAGED,
+    (DAMAGED, _E.UNWRITTEN): DAMAGED,
+    (DAMAGED, _E.VANISHED): LOST,
+    (DAMAGED, _E.NOT_NEEDED): BLANK,
+}
+
+
+def next_state(state: str, event: Event) -> str:
+    """What follows ``state`` after ``event``.
+
+    :raises AssertionError: that cannot happen
+    """
+    if (state, event) not in TABLE:
+        raise AssertionError(f"{event.name} cannot happen to a program that is {state}.")
+    return TABLE[state, event]
+
+
+def change(session: orm.Session, row: models.Deployable, event: Event, **values: Any) -> None:
+    """Bring the program of a locked deployable to its next state.
+
+    ``values`` are other columns that change with it: those of :func:`record`, or
+    ``function_shown``. What becomes blank keeps no record.
+
+    :raises RestartTransaction: somebody else has changed it since it was read
+    """
+    if event is Event.UNWRITTEN and row.program_state not in TO_RESTORE:
+        shows_it = row.function_shown is None or is_shown(row)
+        event = event if is_recorded(row) and shows_it else Event.UNWRITTEN_BLANK
+    state = next_state(row.program_state, event)
+    if state == BLANK:
+        values = record() | values
+    if state == DAMAGED:
+        values = {"function_shown": None} | values
+    if state in SETTLED and row.program_mode is None:
+        state = next_state(state, Event.NOT_PROGRAMMABLE)
+    store(session, row, state, **values)
+
+
+def store(session: orm.Session, row: models.Deployable, state: str, **values: Any) -> None:
+    """Store the state of a locked deployable's program, for :func:`change`.
+
+    Conductors of the release before read the same from ``in_doubt`` and ``contradicted``.
+
+    :raises RestartTransaction: somebody else has changed it since it was read
+    """
+    shown = values.get("function_shown", row.function_shown)
+    recorded = values.get("function_plain", row.function_plain)
+    values |= {
+        "program_state": state,
+        "in_doubt": state not in SETTLED,
+        "contradicted": is_contradicted(state, shown, recorded),
+    }
+    changed = {name: value for name, value in values.items() if getattr(row, name) != value}
+    if not changed:
+        return
+    seen = (models.Deployable.id == row.id, models.Deployable.program_state == row.program_state)
+    if not db.update(session, models.Deployable, *seen, **changed):
+        raise db.RestartTransaction
+    for name, value in changed.items():
+        orm.attributes.set_committed_value(row, name, value)
+    if "function_id" in changed:
+        if "attributes" in sa.inspect(row).unloaded:
+            session.refresh(row, ["attributes"])
+        set_trait(row)
+
+
+def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
+    """The columns that record what a deployable runs: null if not given.
+
+    Nothing has been shown since.
+    """
+    plain = program.plain(function_id) if function_id else None
+    return dict.fromkeys(_RECORD) | values | {"function_id": function_id, "function_plain": plain}
+
+
+def is_recorded(row: models.Deployable) -> bool:
+    """Whether anything is recorded to run on the deployable."""
+    return (row.bitstream_id or row.function_id) is not None
+
+
+def is_shown(row: models.Deployable) -> bool:
+    """Whether the hardware has shown what is recorded, when it was last looked at."""
+    return row.function_shown == (row.function_plain or "")
+
+
+def is_contradicted(state: str, shown: str | None, recorded: str | None) -> bool:
+    """What ``contradicted`` says in that state, for conductors of the release before."""
+    unknown = shown is None and state not in TO_RESTORE
+    return state not in SETTLED and not unknown and shown != (recorded or "")
+
+
+def set_trait(row: models.Deployable) -> None:
+    """Give a deployable whose attributes are loaded the trait of the function recorded of it.
+
+    One that its driver does not program has none: the function may be outdated.
+    """
+    function = row.function_id if row.program_mode is not None else None
+    present = next((each for each in row.attributes if each.key == program.TRAIT_KEY), None)
+    wanted = next(program.traits(row.function_vendor, function), None)
+    if present is not None and wanted is not None:
+        # In place: another row of that key would be inserted before this one is deleted.
+        present.value = wanted.value
+    elif present is not None:
+        row.attributes.remove(present)
+    elif wanted is not None:
+        row.attributes.append(wanted)

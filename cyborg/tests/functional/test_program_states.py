@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each change of a program's state as it is stored, and what the release before makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import context, db, work
+from cyborg.db import models
+from cyborg.inventory import query
+from cyborg.programming import executor, operations, program, states
+from cyborg.programming.states import Event
+from cyborg.tests import boots, hosts
+
+# They put a program in any state, whatever led to it.
+pytestmark = [
+    pytest.mark.usefixtures("database"),
+    pytest.mark.every_database,
+    pytest.mark.makes_up_rows,
+]
+
+AES = states.record(function_id="a-es", bitstream_id=models.new_uuid())
+
+
+@pytest.fixture
+def row() -> models.Deployable:
+    """A card that runs nothing."""
+    hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
+    return deployable()
+
+
+def deployable() -> models.Deployable:
+    (found,) = query.list_deployables()
+    return found
+
+
+def begin_with(row: models.Deployable, **values: Any) -> None:
+    with db.writer() as session:
+        db.update(session, models.Deployable, models.Deployable.id == row.id, **values)
+
+
+def locked(session: orm.Session) -> models.Deployable:
+    return session.scalars(sa.select(models.Deployable).with_for_update()).one()
+
+
+def is_settled_in_sql() -> bool:
+    with db.reader() as session:
+        return bool(session.scalar(sa.select(models.Deployable.is_settled)))
+
+
+@pytest.mark.parametrize("before", states.STATES)
+def test_a_change_is_stored_with_what_the_release_before_reads(
+    row: models.Deployable, before: str
+) -> None:
+    for event in (event for state, event in states.TABLE if state == before):
+        after = states.TABLE[before, event]
+        mode = None if models.UNMANAGED in {before, after} else "dynamic"
+        settled = before in models.SETTLED
+        begin_with(row, **AES, program_state=before, program_mode=mode, in_doubt=not settled)
+
+        with db.writer() as session:
+            states.change(session, locked(session), event, function_shown="")
+
+        found = deployable()
+        ends_here = after in models.SETTLED and mode is None
+        assert found.program_state == (models.UNMANAGED if ends_here else after)
+        settled = after in models.SETTLED
+        assert found.is_settled is is_settled_in_sql() is settled
+        assert (found.in_doubt, found.contradicted) == (not settled, not settled)
+        assert states.is_recorded(found) == (after != models.BLANK)
+
+
+def test_a_change_is_made_again_if_another_one_was_faster(row: models.Deployable) -> None:
+    with db.writer() as session:
+        seen = locked(session)
+        table = models.Deployable
+        db.update(session, table, table.id == seen.id, program_state=models.LOST)
+        with pytest.raises(db.RestartTransaction):
+            states.change(session, seen, Event.WITHDRAWN)
+
+
+def test_the_trait_is_that_of_the_function_that_is_recorded(row: models.Deployable) -> None:
+    for function in ("aes", "zip", None):
+        event = Event.FOUND_LOADED if function else Event.FOUND_BLANK
+        with db.writer() as session:
+            record = states.record(function_id=function)
+            states.change(session, locked(session), event, **record)
+        traits = [each.value for each in deployable().attributes if each.key == program.TRAIT_KEY]
+        expected = [program.function_trait("", function)] if function else []
+        assert traits == expected
+
+
+RUNS = {"function_id": "aes", "function_plain": "AES"}
+NOTHING = {"function_id": None, "function_plain": None}
+OTHER, BACK = {"contradicted": True}, {"contradicted": False}
+RECOVERY = operations.RECOVERY
+
+
+@pytest.mark.parametrize(
+    ("left", "operation", "state", "shown"),
+    [
+        (RUNS | {"in_doubt": False}, None, models.LOADED, None),
+        (NOTHING | {"in_doubt": False}, None, models.BLANK, None),
+        (RUNS | {"in_doubt": False, "program_mode": None}, None, models.UNMANAGED, None),
+        (RUNS | BACK, ("user 1", "reserving", None), models.WITHDRAWN, None),
+        (RUNS | OTHER, ("user 1", "reserving", None), models.WITHDRAWN, ""),
+        (RUNS | BACK, ("user 1", "writing", None), models.WRITING, None),
+        (RUNS | OTHER, None, models.LOST, None),
+        (RUNS | BACK, None, models.LOST, "AES"),
+        (RUNS | OTHER, ("user 1", "queued", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "queued", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "reserving", None), models.LOST, None),
+        (RUNS | OTHER, (RECOVERY, "writing", None), models.RESTORING, None),
+        (RUNS | OTHER, (RECOVERY, "reserving", "failed"), models.DAMAGED, None),
+        (RUNS | OTHER, (RECOVERY, "writing", "failed"), models.DAMAGED, None),
+    ],
+)
+def test_what_a_conductor_of_the_release_before_has_made_of_it_is_taken_over(
+    row: models.Deployable,
+    left: dict[str, Any],
+    operation: tuple[str, str, str | None] | None,
+    state: str,
+    shown: str | None,
+) -> None:
+    if operation is not None:
+        by, of_it, fault = operation
+        with db.writer() as session:
+            session.add(
+                models.Operation(
+                    uuid=models.new_uuid(),
+                    deployable_uuid=row.uuid,
+                    active=row.uuid,
+                    asked_by=by,
+                    state=of_it,
+                    fault=fault,
+                )
+            )
+
+    for before in states.STATES:
+        values = {"in_doubt": True, "function_shown": None, "program_state": before}
+        begin_with(row, **values | left)
+        with db.writer() as session:
+            found = operations.lock(session, row.uuid)
+            assert found is not None
+            assert (found.program_state, found.function_shown) == (state, shown)
+            assert found.is_settled == (not found.in_doubt)
+
+
+def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(
+    ctx: context.RequestContext, row: models.Deployable
+) -> None:
+    operations.ask(row.uuid, program.Program(function_id="aes"), "user 1")
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
+    boots.bind(ctx, uuids, models.new_uuid())
+    started = sa.select(models.Arq.bind_started_ms)
+    with db.writer() as session:
+        db.update(session, models.Arq, bind_started_ms=1)
+        db.update(session, models.Work, models.Work.id == claim.id, owner="conductor-2")
+
+    with pytest.raises(work.LeaseLost):
+        executor.restart_clocks(claim)
+
+    with db.reader() as session:
+        assert session.scalars(started).all() == [1]
