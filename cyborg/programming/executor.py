@@ -389,7 +389,7 @@ def _reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> N
     _await_placement(claim, situation.host.name)
     api, provider = client.Client(conf), situation.deployable.rp_uuid
     # Inventory of other classes belongs to somebody else, who may leave it there.
-    ours = {each.value for each in situation.attributes if each.key == "rc"}
+    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
     if not api.is_withdrawn(provider, ours):
         raise work.TryLater(f"Placement still offers provider {provider}.")
     _refuse_consumers(api, claim, situation)

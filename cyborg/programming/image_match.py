@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cyborg import glance
 from cyborg.db import models
-from cyborg.drivers import value_checks
+from cyborg.drivers import base, value_checks
 from cyborg.programming import program
 
 
@@ -84,7 +84,7 @@ class _Facts:
         rows = list(attributes)
         self._device = device
         self._deployable = deployable
-        self._traits = {row.value for row in rows if row.key.startswith("trait")}
+        self._traits = {row.value for row in rows if row.key.startswith(base.TRAIT_PREFIX)}
         self._facts = {row.key: row.value for row in rows}
 
     def is_vendor(self, vendor: str) -> bool:

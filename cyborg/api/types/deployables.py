@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from cyborg import program_modes
 from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value
@@ -20,7 +21,7 @@ _ATTRIBUTES = Value(
 class RunProgram(Object):
     """The program of a deployable."""
 
-    mode = Field(fields.one_of(["dynamic", "single-program"]), "How its driver programs it.")
+    mode = Field(fields.one_of(list(program_modes.ALL)), "How its driver programs it.")
     in_doubt = Field(bool, "Whether it is being written or was lost; it is not offered then.")
     image_uuid = Field(fields.UUID_OR_NULL, "The image it runs, or null.")
     function_id = Field(fields.TEXT_OR_NULL, "The id of the function it runs, or null.")

@@ -15,6 +15,8 @@ from cyborg.tests import hosts
 
 pytestmark = pytest.mark.usefixtures("database")
 
+IMAGE = "bbbbbbbb-0000-4000-8000-000000000001"
+
 
 @pytest.mark.parametrize(
     ("status", "unhealthy", "missing"),
@@ -36,11 +38,7 @@ def test_what_is_offered(status: str, unhealthy: str | None, *, missing: bool) -
 
 @pytest.mark.parametrize(
     ("mode", "image", "function"),
-    list(
-        itertools.product(
-            [None, "dynamic", program_modes.SINGLE_PROGRAM], [None, models.new_uuid()], [None, "aes"]
-        )
-    ),
+    list(itertools.product([None, *program_modes.ALL], [None, IMAGE], [None, "aes"])),
 )
 def test_what_runs_nothing(mode: str | None, image: str | None, function: str | None) -> None:
     hosts.apply(hosts.card("a"))
@@ -51,4 +49,5 @@ def test_what_runs_nothing(mode: str | None, image: str | None, function: str | 
         query = sa.select(models.Deployable, availability.runs_nothing())
         row, runs_nothing = session.execute(query).one()
     assert availability.does_run_nothing(row) == bool(runs_nothing)
-    assert bool(runs_nothing) == (mode == program_modes.SINGLE_PROGRAM and not image and not function)
+    single = mode == program_modes.SINGLE_PROGRAM
+    assert bool(runs_nothing) == (single and not image and not function)
