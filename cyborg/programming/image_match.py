@@ -21,7 +21,7 @@ def is_run(image: glance.Image, what: program.Program, deployable: models.Deploy
     if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
         same = program.Program(function_id=image.function_id)
     name = deployable.function_name and what.function_name
-    # Else a bind that asks for it would ask again and again.
+    # Otherwise a bind that asks for the name would ask again and again.
     asked = replace(what, image_name=None, function_name=name)
     return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
 
@@ -73,7 +73,7 @@ _FUNCTION = "FPGA_FUNCTION_ID_"
 
 
 class _Facts:
-    """What is known of a deployable, in the words that bitstreams use."""
+    """What is known of a deployable, by the properties that bitstreams have."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class _Facts:
         return _plain(board) in {_plain(name) for name in names} or self._is_card(board)
 
     def is_region(self, region: str) -> bool:
-        # Where a driver knows no regions, a bitstream that names one is for other hardware.
+        # If a driver knows no regions, a bitstream that names one is for other hardware.
         end = "_" + region.replace("-", "").upper()
         return any(trait.endswith(end) for trait in self._traits if _REGION in trait)
 
     def is_version(self, version: str) -> bool:
-        # Of the static part, which some drivers cannot tell.
+        # The version of the static part, which some drivers do not know.
         known = self._facts.get("firmware")
         return known is None or _plain(version) == _plain(known)
 

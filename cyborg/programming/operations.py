@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations: each request to program a deployable, from being asked for to its end.
+"""Operations: each request to program a deployable, from the request to its end.
 
-The states and what may follow each are in one table here, and every change is a guarded UPDATE.
+One table says what may follow each state of an operation, and every change is a guarded UPDATE.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FAILED = "failed"
 
 STATES = (QUEUED, RESERVING, WRITING, SUCCEEDED, FAILED)
 
-#: What may follow each state. What is being written ends only when the host has said how; what a
-#: guest has is written again until that is done.
+#: What may follow each state. A write ends only when the host has said how; what a guest has lost
+#: is written again until that succeeds.
 _FOLLOWS: Mapping[str, Collection[str]] = {
     QUEUED: {RESERVING, SUCCEEDED, FAILED},
     RESERVING: {WRITING, SUCCEEDED, FAILED},
@@ -42,13 +42,13 @@ _FOLLOWS: Mapping[str, Collection[str]] = {
     FAILED: (),
 }
 
-#: Why an operation failed: something holds the deployable; what was asked for cannot be; the host
-#: could not do it.
+#: Why an operation failed: the deployable is in use; the request cannot be carried out; the host
+#: failed.
 CONFLICT = "conflict"
 INVALID = "invalid"
 BROKEN = "failed"
 
-#: Who asks for what is written again because the hardware has lost it.
+#: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"
 
 _FAULTS: Mapping[str, type[errors.CyborgError]] = {
@@ -57,15 +57,15 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     BROKEN: errors.HostFailed,
 }
 
-#: Seconds between two looks of a request that waits.
+#: Seconds between two looks at an operation that a request waits for.
 _POLL = 0.5
 
-#: The most entries that an operation keeps, the last ones.
+#: How many entries of its history an operation keeps: the last ones.
 _HISTORY_MAX = 100
 
 _WAITS = "It waits: "
 
-#: Ended operations that are forgotten at once.
+#: How many ended operations are deleted at once.
 _BATCH = 500
 
 _MODEL = models.Operation
@@ -85,9 +85,9 @@ COLUMNS: dict[str, Any] = {
 def list_operations(
     page: paging.Page = paging.ALL, **narrowed: str
 ) -> list[models.Operation]:
-    """Operations; those only that have the values ``narrowed``. From one SELECT.
+    """Operations, only those that have the values ``narrowed``. From one SELECT.
 
-    :raises Invalid: operations cannot be sorted by that key, or the marker is none
+    :raises Invalid: operations cannot be sorted by that key, or there is no such marker
     """
     with db.reader() as session:
         return paging.fetch(session, sa.select(_MODEL), COLUMNS, page, narrowed)
@@ -106,8 +106,8 @@ def get_operation(uuid: str) -> models.Operation:
 def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Operation:
     """Record that a deployable is to run a program.
 
-    The operation that is returned may have ended already, where the deployable runs it, or may be
-    another one's for the same program.
+    The operation that is returned has ended already if the deployable runs the program, and may be
+    an older one for the same program.
 
     :raises NotFound: there is no such deployable
     :raises NotOffered: its driver does not program it
@@ -121,10 +121,9 @@ def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Op
 
 
 def wait(uuid: str, seconds: float) -> None:
-    """Return when the operation has succeeded.
+    """Block until the operation has succeeded.
 
-    :raises ServiceUnavailable: it has not ended after that time, or could not be carried out at
-        first, and goes on
+    :raises ServiceUnavailable: it has not ended after ``seconds``, or failed and is tried again
     :raises Conflict, Invalid, HostFailed: it has failed
     """
     deadline = time.monotonic() + seconds
@@ -228,7 +227,7 @@ def request(
 def recover(session: orm.Session, deployable: models.Deployable) -> models.Operation:
     """Make the operation that writes again what a locked deployable has lost.
 
-    An image of the same function will do where it is not known which image it was.
+    If it is not known which image it was, any image of the same function is written.
     """
     what = program.Program(image_uuid=deployable.bitstream_id)
     what = what or program.of_deployable(deployable)
@@ -280,7 +279,7 @@ def _join(
 def _will_run(
     operation: models.Operation | None, deployable: models.Deployable
 ) -> program.Program:
-    """What a deployable with that operation, if any, will run; what it has lost comes back."""
+    """What a deployable will run after that operation, if any; what it has lost is restored."""
     if operation is None or operation.asked_by == RECOVERY:
         return program.of_deployable(deployable)
     return program.of_operation(operation)
@@ -355,7 +354,7 @@ def move(
 
 
 def note(session: orm.Session, operation: models.Operation, error: str) -> None:
-    """Keep why an operation that goes on could not be carried out, as it is being tried again.
+    """Keep why an operation could not be carried out that is tried again.
 
     :raises LeaseLost: somebody else has moved it
     """
@@ -367,14 +366,14 @@ def note(session: orm.Session, operation: models.Operation, error: str) -> None:
 
 @db.retry
 def note_wait(claim: work.Claim, reason: str) -> None:
-    """Let the history of the operation that is seen to say at its end what it waits for.
+    """Note at the end of the operation's history what it waits for.
 
-    :raises LeaseLost: somebody else sees to it
+    :raises LeaseLost: somebody else carries it out
     """
     with db.writer() as session:
         work.hold(session, claim)
         found = active_on(session, claim.key)
-        # What is tried again and again says so in its error.
+        # What is tried again says so in its error.
         if found is not None and found.error is None:
             waits = found.history[-1]["text"].startswith(_WAITS)
             before = found.history[:-1] if waits else found.history

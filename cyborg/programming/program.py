@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a deployable shall run, as somebody asks for it, held against what it does run."""
+"""A program as somebody asks for it, compared with what a deployable runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from cyborg.db import models
 from cyborg.request_groups import RequestGroup
 
-#: The attribute that holds the trait of the function, and whose it is: reports leave it alone.
+#: The attribute that holds the trait of the function, and its origin: reports leave it alone.
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
 _TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
@@ -40,9 +40,9 @@ class Program:
         return " and ".join(_WORDS[name].format(value) for name, value in given.items())
 
     def is_run_by(self, deployable: models.Deployable) -> bool:
-        """Whether the deployable is known to run it. An image's name alone tells nothing.
+        """Whether the deployable is known to run it. By an image's name alone that is never known.
 
-        What is recorded of one that is not programmed any more may be outdated.
+        The record of one that its driver does not program any more may be outdated.
         """
         unknown = not deployable.is_settled or deployable.program_mode is None
         if unknown or self.image_name is not None or not self:
@@ -55,7 +55,7 @@ class Program:
         )
 
     def may_be_run_by(self, deployable: models.Deployable) -> bool:
-        """Whether only Glance can tell: it is asked for by a name that is not known here."""
+        """Whether only Glance knows: it is asked for by a name that is not known here."""
         named = self.image_name or (self.function_name and deployable.function_name is None)
         rest = replace(self, image_name=None, function_name=None)
         known = deployable.bitstream_id or deployable.function_id
@@ -63,13 +63,13 @@ class Program:
         return bool(named and known) and fits and deployable.is_settled
 
     def is_part_of(self, other: Program) -> bool:
-        """Whether the other says all that this one says, and more perhaps."""
+        """Whether the other one gives everything that this one gives, and perhaps more."""
         mine, others = asdict(self), asdict(other)
         given = [name for name in mine if mine[name]]
         return all(others[name] for name in given) and self.agrees(other)
 
     def agrees(self, other: Program) -> bool:
-        """Whether whoever asks for the one is served by the other as well."""
+        """Whether both give something in common, and nothing in which they differ."""
         mine, others = asdict(self), asdict(other)
         both = [name for name in mine if mine[name] and others[name]]
         equal = {name: mine[name] == others[name] for name in both}
@@ -88,7 +88,7 @@ def of_group(group: RequestGroup) -> Program:
 
 
 def of_operation(operation: models.Operation) -> Program:
-    """What the operation was asked for, and what is known of the image that was found for it."""
+    """What the operation asks for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
     return Program(
         image_uuid=operation.image_uuid or image.get("uuid"),
@@ -108,7 +108,7 @@ def of_deployable(deployable: models.Deployable) -> Program:
 
 
 def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
-    """The attribute that says which function a deployable runs; none where it runs none."""
+    """The attribute that says which function a deployable runs, if it runs one."""
     if function_id:
         trait = function_trait(vendor, function_id)
         yield models.Attribute(key=TRAIT_KEY, value=trait, origin=ORIGIN)
@@ -122,12 +122,12 @@ def function_trait(vendor: str, function_id: str) -> str:
 
 
 def is_function_trait(trait: str) -> bool:
-    """Whether a trait is that of some function."""
+    """Whether a trait stands for a function."""
     return trait.startswith(f"{_TRAIT}_")
 
 
 def same(one: str, other: str | None) -> bool:
-    """Whether two ids name one function: hyphens and case mean nothing in them."""
+    """Whether two ids name the same function, whatever their hyphens and case."""
     return other is not None and plain(one) == plain(other)
 
 

@@ -41,8 +41,8 @@ class Seen:
     #: What is recorded of each deployable, by its name, and the names of those not settled.
     records: dict[str, Record]
     unsettled: frozenset[str]
-    #: Whether Placement has not been told all.
-    untold: bool
+    #: Whether Placement has yet to be updated.
+    placement_lags: bool
 
 
 _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
@@ -74,7 +74,7 @@ _NOTE_CHANGES = (
     """,
 )
 _CHANGES = sa.text("SELECT before, after FROM program_changes")
-_UNTOLD = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
+_PLACEMENT_WORK = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
 class Fpgas(Cloud):
@@ -100,8 +100,8 @@ class Fpgas(Cloud):
         self.claimed: list[Guest] = []
         #: Numbers of the handles that are prepared for a guest.
         self.prepared: set[int] = set()
-        #: Whether somebody tells Placement as soon as an operation waits for that.
-        self.tells = True
+        #: Whether Placement is updated as soon as an operation waits for that.
+        self.updates_placement = True
         self._works = False
         #: What happens in the middle of the next step, and while Glance is asked the next time.
         self.meanwhile: Callable[[], None] | None = None
@@ -115,8 +115,8 @@ class Fpgas(Cloud):
             self._works = False
 
     def kick(self) -> None:
-        """What is told to Placement is told by another conductor while an operation waits."""
-        if self._works and self.tells:
+        """Another conductor updates Placement while an operation waits for that."""
+        if self._works and self.updates_placement:
             self.do_one([work.PLACEMENT])
 
     def begin_pass(self) -> Pass:
@@ -228,7 +228,7 @@ class Fpgas(Cloud):
         return in_use
 
     def look(self) -> Seen:
-        """What Cyborg says of guests, and whether it has said all to Placement."""
+        """What Cyborg says of guests, and whether Placement knows it."""
         with self._engine.connect() as connection:
             bound = {uuid: _number(info) for uuid, info in connection.execute(_BOUND)}
             rows = connection.execute(_RECORDS).all()
@@ -236,7 +236,8 @@ class Fpgas(Cloud):
             changes = {(before, after) for before, after in connection.execute(_CHANGES)}
             assert changes <= _PERMITTED
             unsettled = frozenset(name for name, is_settled, *_ in rows if not is_settled)
-            return Seen(bound, records, unsettled, untold=connection.scalar(_UNTOLD) is not None)
+            lags = connection.scalar(_PLACEMENT_WORK) is not None
+            return Seen(bound, records, unsettled, placement_lags=lags)
 
     def row(self, card: Fpga) -> models.Deployable:
         """The card's deployable, with its device."""
@@ -256,7 +257,7 @@ class Fpgas(Cloud):
         return self.placement.shows("FPGA").get(card.provider, (0, frozenset()))[0]
 
     def claim(self, guest: Guest) -> bool:
-        """Have Placement give some of its card to the guest, where it has what that needs."""
+        """Have Placement give some of its card to the guest, if it has what that needs."""
         provider = guest.card.provider
         if provider not in self.placement.candidates("FPGA"):
             return False
@@ -312,7 +313,7 @@ def fpgas(
 ) -> Iterator[Fpgas]:
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
-    # Who would tell Placement meanwhile is the same thread.
+    # The same thread would have to update Placement meanwhile.
     monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.0)
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)

@@ -98,10 +98,10 @@ class Machine(stateful.RuleBasedStateMachine):
                 # What it runs may be written again.
                 card.before = card.before or card.image
 
-    @stateful.rule(how=AGENTS, tells=USUALLY)
-    def change_the_agent(self, how: str, *, tells: bool) -> None:
-        """And whether Placement is told at once while an operation waits for that."""
-        self.cloud.agent, self.cloud.tells = how, tells
+    @stateful.rule(how=AGENTS, updates=USUALLY)
+    def change_the_agent(self, how: str, *, updates: bool) -> None:
+        """And whether Placement is updated at once while an operation waits for that."""
+        self.cloud.agent, self.cloud.updates_placement = how, updates
 
     @stateful.rule(letter=LETTERS, loses=st.booleans(), early=st.booleans())
     def meet_a_step(self, letter: str, *, loses: bool, early: bool = False) -> None:
@@ -122,7 +122,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(what=st.sampled_from(INCIDENTS), letter=LETTERS, works=USUALLY)
     def happen(self, what: str, letter: str, *, works: bool) -> None:
-        """Something that nobody is told of at once, or that is rare."""
+        """Something that nobody notices at once, or that is rare."""
         card = self.cards[letter]
         if what == "loss":
             # Guests are restarted with their host, which reports first.
@@ -252,7 +252,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def want_slots(
         self, function: str, free: int, devices: int, *, works: bool, image: bool = False
     ) -> None:
-        """The pool of the function is made, changed, or deleted where nothing is to be free."""
+        """The pool of the function is made, changed, or deleted if nothing is to be free."""
         known = [pool.row for pool in pools.list_pools() if pool.row.name == function]
         spec = pool_spec(
             name=function,
@@ -287,7 +287,7 @@ class Machine(stateful.RuleBasedStateMachine):
         then=st.sampled_from(["works", "fails at the start", "fails at the start", "fails"]),
     )
     def take_over(self, letter: str, program: str, first: str, then: str) -> None:
-        """One conductor begins to write, and another sees to it; a report is under way."""
+        """One conductor begins to write, and another one takes over; a report is under way."""
         letter = self._idle(letter)
         agent, seen = self.cloud.agent, self.cloud.begin_pass()
         self.cloud.agent = first
@@ -362,9 +362,9 @@ class Machine(stateful.RuleBasedStateMachine):
         for guest in self.guests:
             if guest.arq in seen.bound:
                 self._assert_served(guest, seen.bound[guest.arq])
-        told = not seen.untold
+        is_current = not seen.placement_lags
         for card in self.cards.values():
-            card.lost = card.lost and not (card.looked_at and told)
+            card.lost = card.lost and not (card.looked_at and is_current)
             if not card.lost and card.name not in seen.unsettled:
                 card.before = ""
             # Of what is written nothing is believed but what its host says in the end.
@@ -373,7 +373,7 @@ class Machine(stateful.RuleBasedStateMachine):
         shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
             free, traits = shows.get(card.provider, (0, frozenset()))
-            assert not free or not told or card.name not in seen.unsettled
+            assert not free or not is_current or card.name not in seen.unsettled
             if free and not card.lost:
                 expected = {program.function_trait("FAKE", card.loaded)} if card.loaded else set()
                 # It may lack one until a report shows what a failed write has left behind.
@@ -388,7 +388,7 @@ class Machine(stateful.RuleBasedStateMachine):
             guest.got = card.before if card.lost else card.image
             assert guest.is_served_by(guest.got)
         elif card.loaded and card.loaded == function_of(guest.got) and guest.image is None:
-            # Another image of it, where nobody knew which one it was.
+            # Another image of it: nobody knew which one it was.
             guest.got = card.image
         elif card.image != guest.got:
             assert not card.image

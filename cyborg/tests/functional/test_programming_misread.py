@@ -52,14 +52,14 @@ def test_after_there_was_no_image(
         shown.misread = True
         machine.report(works=True)
     assert recoveries() == [("queued", "There is none")]
-    machine.cloud.tells = False
+    machine.cloud.updates_placement = False
     machine.cloud.let_time_pass()
     while machine.cloud.do_one([work.PROGRAM]):
         pass
     assert recoveries() == [("reserving", "There is none")]
 
     machine.report(works=False)
-    machine.cloud.tells = True
+    machine.cloud.updates_placement = True
     machine.let_time_pass()
 
     assert recoveries() == [("succeeded", None)]
