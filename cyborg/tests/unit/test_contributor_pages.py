@@ -46,7 +46,7 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def members() -> dict[str, set[str]]:
     """The names in each module and class, by its name; modules of one name count as one."""
-    found = collections.defaultdict(set)
+    found: dict[str, set[str]] = collections.defaultdict(set)
     for path in (ROOT / "cyborg").rglob("*.py"):
         tree = ast.parse(path.read_text())
         module = path.parent if path.stem == "__init__" else path
