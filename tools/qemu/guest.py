@@ -129,7 +129,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
         uuid="11111111-2222-3333-4444-555555555555",
         control_path=place,
     )
-    assert privileged.nvme_sanitize_ways(address) == []
+    assert privileged.nvme_sanitize_methods(address) == []
     nvme.NvmeDriver(configuration()).clean(handle)
     with disk.open("rb", buffering=0) as opened:
         assert opened.read(8192) == bytes(8192)
