@@ -29,6 +29,8 @@ class Proxy(proxy.Proxy):
         current = oslo_context.get_current()
         if current is not None:
             kwargs.setdefault("global_request_id", current.global_id)
+        # The SDK's default was 1 for some time, whatever the options say.
+        kwargs.setdefault("connect_retries", self.connect_retries or 0)
         labels = {"service": str(self.service_type), "method": method, "status": "none"}
         with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen:
             try:

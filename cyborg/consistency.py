@@ -44,7 +44,7 @@ def violations() -> list[str]:
 
 
 def orphans(age: float = DONE_WITHIN) -> list[str]:
-    """A sentence for each row of work whose object does not exist, and for work nobody does.
+    """A sentence for each row of work whose object does not exist, and for work not taken.
 
     Rows younger than ``age`` seconds do not count: a conductor may still take them. Some kinds of
     work are about the whole cloud and name no object.

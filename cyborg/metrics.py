@@ -104,7 +104,7 @@ DRIVER_DEVICES = _gauge(
     "cyborg_agent_driver_devices", "Devices a driver has found in the last pass.", "driver"
 )
 DRIVER_FAILING = _gauge(
-    "cyborg_agent_driver_failing", "1 where a driver failed in the last pass, else 0.", "driver"
+    "cyborg_agent_driver_failing", "1 if a driver failed in the last pass, else 0.", "driver"
 )
 DRIVER_STEP_SECONDS = _histogram(
     "cyborg_agent_step_duration_seconds",

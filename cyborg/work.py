@@ -123,7 +123,7 @@ def want_once(kind: str, key: str) -> None:
 
 
 def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | None:
-    """Claim one due row of ``kinds`` that nobody owns; None if there is none.
+    """Claim one due row of ``kinds`` that has no owner; None if there is none.
 
     ``owner`` must be new for each claim: it tells a former owner from the present one.
     """

@@ -23,7 +23,7 @@ readonly READY_SECONDS=120 STOP_SECONDS=30
 
 declare -A PACKAGE=([rabbitmq]=rabbitmq-server [mariadb]=mariadb-server [postgresql]=postgresql)
 declare -A SYSTEM_USER=([rabbitmq]=rabbitmq [mariadb]=mysql [postgresql]=postgres)
-# RabbitMQ crashes; the databases, which are told not to sync what they write, must end well.
+# RabbitMQ crashes; the databases, which do not sync what they write, must be stopped properly.
 declare -A RESTART_SIGNAL=([rabbitmq]=KILL [mariadb]=TERM [postgresql]=INT)
 declare -A VARIABLE=([rabbitmq]=CYBORG_TEST_RABBITMQ_URL [mariadb]=CYBORG_TEST_MYSQL_URL
     [postgresql]=CYBORG_TEST_POSTGRESQL_URL)

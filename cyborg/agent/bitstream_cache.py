@@ -135,7 +135,7 @@ class Cache:
             try:
                 self._make_room(path.parent, 0)
             except OSError as exc:
-                # The deployable is programmed all the same.
+                # The deployable is programmed even so.
                 LOG.warning("Bitstreams cannot be removed: %s", exc)
 
     def _provide(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:

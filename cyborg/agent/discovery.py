@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One discovery pass: what every driver finds, as far as it may report it."""
+"""One discovery pass: the devices that each driver finds and may report."""
 
 from __future__ import annotations
 
@@ -221,8 +221,10 @@ def _with_health(
             sentence = device.unhealthy or driver.health(device, host)
         except Exception as exc:
             path = device.control_path
-            LOG.warning("The health of %s cannot be told", path, exc_info=True)
-            errors.append(f"The health of {path} cannot be told, {type(exc).__name__}: {exc}")
+            LOG.warning("The health of %s cannot be determined", path, exc_info=True)
+            errors.append(
+                f"The health of {path} cannot be determined, {type(exc).__name__}: {exc}"
+            )
             checked.append(replace(device, health_unknown=True))
         else:
             checked.append(device if sentence is None else replace(device, unhealthy=sentence))

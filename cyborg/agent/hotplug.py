@@ -50,14 +50,14 @@ class Watcher:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._stop.close()
         self._loop.stop()
 
     def _step(self) -> float:
         """Wait for one event, or until it is time to look; return how long to pause then."""
         if self._monitor is None:
-            # Events that came when nobody listened are lost.
+            # Events from before it listened are lost, so it is time to look.
             self._due = time.monotonic() if self._listen() else math.inf
         pause = 0.0 if self._wait() else self._next_pause()
         if time.monotonic() >= self._due:

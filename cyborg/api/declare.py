@@ -52,7 +52,7 @@ class Operation:
     """What one HTTP method does on one path."""
 
     summary: str
-    #: The policy rule; None for what everybody may read.
+    #: The policy rule; None if everyone may read it.
     rule: str | None
     success: int = 200
     #: The microversion that brought it.

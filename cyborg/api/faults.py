@@ -79,7 +79,7 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nested(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
-    """The body up to 2.3: a text, which for our own errors is JSON once more."""
+    """The body up to 2.3: a text, which for our own errors is JSON again."""
     if isinstance(error, webob_exc.WSGIHTTPException):
         text = error.plain_body(dict(environ))
     elif isinstance(error, errors.Unresolved):

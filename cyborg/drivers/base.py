@@ -68,7 +68,9 @@ class AttachHandle:
 
     def __post_init__(self) -> None:
         if self.attach_type not in ATTACH_TYPES:
-            raise ValueError(f"attach_type {self.attach_type!r} is none of {sorted(ATTACH_TYPES)}")
+            raise ValueError(
+                f"attach_type {self.attach_type!r} is not one of {sorted(ATTACH_TYPES)}"
+            )
         info = canonical_json(dict(self.attach_info))
         value_checks.text("attach_info", info, value_checks.NAME_MAX)
 
@@ -162,7 +164,7 @@ class Device:
 
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
-            raise ValueError(f"device type {self.type!r} is none of {sorted(DEVICE_TYPES)}")
+            raise ValueError(f"device type {self.type!r} is not one of {sorted(DEVICE_TYPES)}")
         value_checks.text("vendor", self.vendor, value_checks.NAME_MAX)
         value_checks.text("model", self.model, value_checks.NAME_MAX)
         for name in ("std_board_info", "vendor_board_info", "unhealthy"):

@@ -135,7 +135,7 @@ class _Subsystem:
         return self.why_shared(host_nqn) or self.bdev.problem
 
     def why_shared(self, host_nqn: str) -> str | None:
-        """Which host besides that one may connect, or None if no other may."""
+        """A host other than that one that may connect, or None."""
         if self.any_host:
             return "any host may connect to it"
         others = sorted(self.hosts - {host_nqn})

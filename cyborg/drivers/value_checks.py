@@ -47,7 +47,7 @@ def fact(key: str, value: object) -> None:
 def program(mode: str | None, function: str | None, vendor: str) -> None:
     """The program mode, function and vendor of a deployable."""
     if mode is not None and mode not in program_modes.ALL:
-        raise ValueError(f"program_mode {mode!r} is none of {sorted(program_modes.ALL)}")
+        raise ValueError(f"program_mode {mode!r} is not one of {sorted(program_modes.ALL)}")
     if function is not None and mode is None:
         raise ValueError(f"function {function!r} is of a deployable without a program_mode")
     if function is not None:

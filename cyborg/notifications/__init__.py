@@ -40,10 +40,10 @@ class _Process:
 
     def __init__(self) -> None:
         self.announces = threading.Event()
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _nothing
 
 
-def _nobody() -> None:
+def _nothing() -> None:
     """Do nothing: there is no conductor in this process, and those elsewhere poll."""
 
 
@@ -74,7 +74,7 @@ def configure(conf: cfg.ConfigOpts) -> None:
 def close() -> None:
     """Announce nothing any more."""
     _process.announces.clear()
-    _process.wake = _nobody
+    _process.wake = _nothing
 
 
 def wake_after_commit(wake: Callable[[], None]) -> None:

@@ -102,7 +102,7 @@ def kick() -> None:
     try:
         _current.kick()
     except Exception:
-        LOG.exception("Cannot tell a conductor of new work; it will look by itself")
+        LOG.exception("Cannot announce new work to a conductor; it will look by itself")
 
 
 def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
@@ -142,7 +142,7 @@ def run_program(
     """Have the agent of ``host`` load a bitstream; return when it is verified to be there.
 
     :raises ProgramFailed: it is not loaded
-    :raises HostStepRunning: it is not done within ``timeout`` seconds; asking again joins it
+    :raises HostStepRunning: it is not done within ``timeout`` seconds; a second request joins it
     :raises HostUnreachable: no answer
     :raises BrokerUnreachable: the message broker cannot be reached
     """

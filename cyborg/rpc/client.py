@@ -22,7 +22,7 @@ CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
 #: A topic that no queue is bound to.
-_NOBODY = "cyborg-nobody"
+_UNBOUND = "cyborg-nobody"
 
 #: Seconds without a sign of life after which a service that carries out a call counts as dead.
 SILENCE = 6
@@ -78,7 +78,7 @@ class Client:
         if self._in_memory:
             return
         try:
-            self._conductor.prepare(topic=_NOBODY, retry=0).cast({}, "hello")
+            self._conductor.prepare(topic=_UNBOUND, retry=0).cast({}, "hello")
         except messaging.MessageUndeliverable:
             return
         except Exception as exc:
@@ -171,10 +171,10 @@ class Client:
 
     def _connect(self) -> None:
         """Make the connection with a call to no receiver."""
-        nobody = self._conductor.prepare(topic=_NOBODY, timeout=1, retry=0)
+        unbound = self._conductor.prepare(topic=_UNBOUND, timeout=1, retry=0)
         while not self._closed.is_set():
             try:
-                nobody.call({}, "hello")
+                unbound.call({}, "hello")
             except (messaging.MessageUndeliverable, messaging.MessagingTimeout):
                 self._connected.set()
                 return

@@ -129,7 +129,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
         uuid="11111111-2222-3333-4444-555555555555",
         control_path=place,
     )
-    assert privileged.nvme_sanitize_ways(address) == []
+    assert privileged.nvme_sanitize_methods(address) == []
     nvme.NvmeDriver(configuration()).clean(handle)
     with disk.open("rb", buffering=0) as opened:
         assert opened.read(8192) == bytes(8192)
@@ -197,11 +197,11 @@ def test_a_function_that_is_pulled_is_gone_and_comes_back() -> None:
     conf.set_override("device_spec", [json.dumps({"vendor_id": EDU})], group="pci")
 
     def found() -> list[str]:
-        survey_ = discovery_preview.make(conf)
-        assert not survey_.failed, survey_.findings.errors
+        preview = discovery_preview.make(conf)
+        assert not preview.failed, preview.findings.errors
         return [
             pci.join(handle.attach_info)
-            for device in survey_.findings.devices["pci_driver"]
+            for device in preview.findings.devices["pci_driver"]
             for deployable in device.deployables
             for handle in deployable.attach_handles
         ]

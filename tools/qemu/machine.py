@@ -133,8 +133,8 @@ def command(kernel: Path, root: Path, disk: Path) -> list[str]:
 
 def _newest_kernel() -> str | None:
     ask = ["apt-cache", "depends", "--important", _KERNEL]
-    told = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=False).stdout
-    found = re.search(r"Depends: (linux-image-\S+)", told)
+    output = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=False).stdout
+    found = re.search(r"Depends: (linux-image-\S+)", output)
     return found[1] if found is not None else None
 
 
@@ -143,10 +143,10 @@ def _put_python(root: Path) -> str:
 
     Returns the command that runs the tests.
     """
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, GUEST, "--files"], stdout=subprocess.PIPE, check=True, text=True
     ).stdout
-    listed = json.loads(told)
+    listed = json.loads(output)
     interpreter = Path(sys.executable).resolve()
     libudev = _library(_LIBUDEV)
     shared = [interpreter, libudev]
@@ -213,8 +213,8 @@ def _library(name: str) -> Path:
 
 def _libraries(files: Iterable[Path]) -> set[Path]:
     """The shared libraries that the files need, and those that they need."""
-    told = subprocess.run(["ldd", *files], stdout=subprocess.PIPE, text=True, check=False).stdout
-    return {Path(path) for path in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", told, re.MULTILINE)}
+    output = subprocess.run(["ldd", *files], stdout=subprocess.PIPE, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", output, re.MULTILINE)}
 
 
 def _apt(*arguments: str, cwd: Path | None = None) -> None:

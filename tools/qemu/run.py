@@ -65,19 +65,19 @@ def boot(command: list[str], log: Path) -> list[dict[str, Any]]:
         assert process.stdout is not None
         for line in process.stdout:
             console.write(line)
-            _before, mark, told = line.partition(guest.MARK)
+            _before, mark, text = line.partition(guest.MARK)
             if mark:
-                tests.append(json.loads(told))
+                tests.append(json.loads(text))
                 verdict = "FAILED" if tests[-1]["fault"] else "passed"
                 say(f"{tests[-1]['name']} {verdict} in {tests[-1]['seconds']:.1f} s")
         process.wait()
         timer.cancel()
     # A test of which nothing is known was lost with the machine.
-    told_of = {test["name"] for test in tests}
+    reported = {test["name"] for test in tests}
     tests += [
         {"name": name, "seconds": 0, "fault": f"The machine ended before it. See {log}"}
         for name in vars(guest)
-        if name.startswith("test_") and name not in told_of
+        if name.startswith("test_") and name not in reported
     ]
     return tests
 

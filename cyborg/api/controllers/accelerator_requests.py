@@ -139,7 +139,6 @@ class AcceleratorRequests(Resource):
         }
 
 
-
 def _change(request: Request, body: dict[str, Any]) -> None:
     changes = arq_patch.parse(body, request.version)
     if changes.names_project and not request.caller.is_admin:

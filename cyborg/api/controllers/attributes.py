@@ -68,7 +68,6 @@ class Attributes(Resource):
         }
 
 
-
 def _stored(body: dict[str, Any]) -> dict[str, Any]:
     """The fields of a new attribute as they are stored."""
     stored: dict[str, Any] = {field: arguments.as_text(body[field]) for field in ("key", "value")}

@@ -119,7 +119,6 @@ class DeviceProfiles(Resource):
         }
 
 
-
 def _candidate(candidate: candidates.Candidate) -> dict[str, Any]:
     return {
         "hostname": candidate.hostname,

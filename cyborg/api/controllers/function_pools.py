@@ -77,7 +77,6 @@ class FunctionPools(Resource):
         }
 
 
-
 def _spec(body: dict[str, Any]) -> pools.Spec:
     """The pool in the form in which it is stored."""
     image = body.get("image_uuid")

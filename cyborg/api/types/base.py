@@ -62,7 +62,7 @@ class Object(wsme_types.Base):
 
     #: The name of requests in the OpenAPI document; that of answers is the name of the class.
     _sent_title: ClassVar[str | None] = None
-    #: Keywords of JSON Schema that requests have besides, by the microversion that brought them.
+    #: Further keywords of JSON Schema for requests, by the microversion that brought them.
     _rules: ClassVar[Versioned] = {versions.MIN: {}}
     #: The refusal of a request that does not have just one property, if it must.
     _exactly_one: ClassVar[str | None] = None

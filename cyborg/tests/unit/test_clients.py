@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from keystoneauth1 import adapter as ka_adapter
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
@@ -86,3 +87,21 @@ def test_errors_are_those_of_keystoneauth(conf: cfg.ConfigOpts) -> None:
         clients.proxy(conf, "glance").get("/v2/images")
     with pytest.raises(ka_exc.ConnectFailure):
         clients.proxy(conf, "placement").get("/resource_providers")
+
+
+def test_a_connection_is_tried_again_only_if_configured(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def request(*_arguments: object, **options: object) -> None:
+        seen.append(options["connect_retries"])
+        raise ka_exc.ConnectFailure
+
+    monkeypatch.setattr(ka_adapter.Adapter, "request", request)
+    placement = clients.proxy(conf, "placement")
+    for configured in (None, 3):
+        placement.connect_retries = configured
+        with pytest.raises(ka_exc.ConnectFailure):
+            placement.get("/resource_providers")
+    assert seen == [0, 3]

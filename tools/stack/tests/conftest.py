@@ -38,7 +38,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
-    """Show with a failure what the logs told of since the test began."""
+    """Show with a failure the log lines since the test began."""
     report = yield
     if report.failed:
         for log in _logs():

@@ -194,13 +194,13 @@ class Scene:
         find: Callable[[], T | None],
         *,
         pause: float = 0.2,
-        told: Callable[[], str] = str,
+        explain: Callable[[], str] = str,
     ) -> T:
-        """Ask until there is an answer; ``told`` says what was the matter where there is none."""
+        """Ask until there is an answer; ``explain`` says why there is none."""
         deadline = time.monotonic() + PATIENCE
         while (found := find()) is None:
             if time.monotonic() >= deadline:
-                raise AssertionError(f"{what}: not in {PATIENCE:.0f} seconds. {told()}")
+                raise AssertionError(f"{what}: not in {PATIENCE:.0f} seconds. {explain()}")
             time.sleep(pause)
         return found
 
@@ -228,11 +228,11 @@ class Scene:
     def fault(self, server: Any) -> str:
         """Why a server is in ERROR. Nova writes the state first, and then this."""
 
-        def told() -> str | None:
+        def message() -> str | None:
             found = self.compute.get_server(server.id).fault
             return str(found["message"]) if found else None
 
-        return self.until(f"fault of server {server.name}", told)
+        return self.until(f"fault of server {server.name}", message)
 
     def until_gone(self, server: Any) -> None:
         """Return when Nova has no such server."""
@@ -317,7 +317,7 @@ class Scene:
         """No ARQ is left, every provider is free, and the database contradicts nobody."""
         self.until("the end of every ARQ", lambda: None if self.arqs() else True)
         self.until("free providers", lambda: None if self._in_use() else True)
-        self.until("a sound state", self._is_sound, told=lambda: self._contradictions)
+        self.until("a sound state", self._is_sound, explain=lambda: self._contradictions)
 
     def _in_use(self) -> list[str]:
         return [

@@ -60,7 +60,7 @@ def test_a_shelved_server_gets_accelerators_anew(scene):
         scene.act(server, "shelve", "SHELVED_OFFLOADED")
         scene.until("free handles", lambda: None if scene.arqs(server) else True)
         assert scene.allocations(server) == {}
-        # Nova forgets the host after it has told the state, and is confused if disturbed at that.
+        # Nova forgets the host after it has shown the state, and fails if disturbed meanwhile.
         scene.until("a server without a host", lambda: is_nowhere(scene, server))
         scene.act(server, "unshelve", "ACTIVE")
 

@@ -96,7 +96,7 @@ def bound(scene, server):
 
 @contextlib.contextmanager
 def reporting_agent(scene):
-    """Neutron has been told by an agent of the host which interfaces are in which network."""
+    """An agent of the host has reported to Neutron which interfaces are in which network."""
     row = (
         "NIC Switch agent", "neutron-sriov-nic-agent", "N/A", HOST,
         json.dumps({"device_mappings": {NETWORK: [INTERFACE]}}),
