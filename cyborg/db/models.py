@@ -243,13 +243,16 @@ class Deployable(Base):
 
     @hybrid.hybrid_property
     def is_settled(self) -> bool:
-        """Whether it is known what it runs, and that is not about to change."""
-        return self.program_state in SETTLED and not self.in_doubt
+        """Whether it is known what it runs, and that is not about to change.
+
+        Conductors of the release before change ``in_doubt`` and leave ``program_state`` as it was.
+        """
+        return not self.in_doubt
 
     @is_settled.inplace.expression
     @classmethod
     def _is_settled(cls) -> sa.ColumnElement[bool]:
-        return sa.and_(cls.program_state.in_(sorted(SETTLED)), cls.in_doubt.is_(False))
+        return cls.in_doubt.is_(False)
 
 
 class Attribute(Base):

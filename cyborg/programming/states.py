@@ -139,7 +139,7 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
         shows_it = row.function_shown is None or is_shown(row)
         event = event if is_recorded(row) and shows_it else Event.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
-    if state == BLANK:
+    if state == BLANK != row.program_state:
         values = record() | values
     if state == DAMAGED:
         values = {"function_shown": None} | values
