@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import context, db, work
+from cyborg import availability, context, db, work
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import executor, operations, program, states
@@ -72,12 +72,12 @@ def test_a_change_is_stored_with_what_the_release_before_reads(
         assert found.is_settled is is_settled_in_sql() is settled
         assert (found.in_doubt, found.contradicted) == (not settled, not settled)
         # Really, nothing is recorded of what was blank before.
-        assert states.is_recorded(found) == (before == models.BLANK or after != models.BLANK)
+        assert availability.is_blank(found) == (before != models.BLANK and after == models.BLANK)
 
 
 @pytest.mark.parametrize("in_doubt", [True, False])
 def test_it_is_settled_as_soon_as_the_release_before_says_so(
-    row: models.Deployable, in_doubt: bool
+    row: models.Deployable, *, in_doubt: bool
 ) -> None:
     # Nobody takes it over before the next report that says something new.
     for left in states.STATES:
