@@ -334,9 +334,9 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             held.notify()
             return False
         if not held.restores:
-            by = guard.holder(session, deployable, what)
-            if by:
-                raise Refused(operations.CONFLICT, by)
+            why_not = guard.why_not(session, deployable, what)
+            if why_not:
+                raise Refused(operations.CONFLICT, why_not)
             if operation.instance_uuid and not guard.awaiting(session, operation):
                 raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
             held.change(Event.WITHDRAWN)

@@ -217,9 +217,9 @@ def request(
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
-        held = guard.holder(session, deployable, what)
-        if held and not what.may_be_run_by(deployable):
-            raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
+        why_not = guard.why_not(session, deployable, what)
+        if why_not and not what.may_be_run_by(deployable):
+            raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {why_not}")
         work.want(session, work.PROGRAM, [deployable.uuid])
     return _insert(session, made)
 
