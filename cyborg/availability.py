@@ -53,6 +53,11 @@ def blank() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
 
 
+def is_blank(deployable: models.Deployable) -> bool:
+    """:func:`blank` for a row."""
+    return deployable.bitstream_id is None and deployable.function_id is None
+
+
 def runs_nothing() -> sa.ColumnElement[bool]:
     """The deployable must be programmed before use: one program serves all handles."""
     return sa.and_(_DEPLOYABLE.program_mode == program_modes.SINGLE_PROGRAM, blank())
@@ -60,8 +65,7 @@ def runs_nothing() -> sa.ColumnElement[bool]:
 
 def does_run_nothing(deployable: models.Deployable) -> bool:
     """:func:`runs_nothing` for a row."""
-    known = deployable.bitstream_id or deployable.function_id
-    return deployable.program_mode == program_modes.SINGLE_PROGRAM and not known
+    return deployable.program_mode == program_modes.SINGLE_PROGRAM and is_blank(deployable)
 
 
 def in_use() -> sa.ColumnElement[bool]:

@@ -20,7 +20,6 @@ FORBIDDEN = "forbidden"
 BITSTREAM_ID = "accel:bitstream_id"
 FUNCTION_ID = "accel:function_id"
 FUNCTION_NAME = "accel:function_name"
-PROGRAM_KEYS = frozenset({BITSTREAM_ID, FUNCTION_ID, FUNCTION_NAME})
 #: Keys that sort allocation candidates and exclude none.
 PREFERRED_FUNCTION = "accel:preferred_function"
 PREFERRED_TRAIT = "accel:preferred_trait"

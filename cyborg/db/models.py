@@ -45,7 +45,7 @@ LOST = "lost"
 RESTORING = "restoring"
 DAMAGED = "damaged"
 
-#: States in which it is known what a deployable runs. In any other nobody is given any of it.
+#: States in which it is known what a deployable runs. In any other it is not given out.
 SETTLED = frozenset({UNMANAGED, BLANK, LOADED})
 
 
@@ -146,7 +146,7 @@ class Device(Base):
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     #: :data:`ENABLED` or :data:`MAINTAINING`.
     status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
-    #: Why nobody may be given the device, as its driver says; null where nothing is known to ail.
+    #: The fault of the device that its driver reports, so that it is not given out; null if none.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
@@ -194,11 +194,11 @@ class Deployable(Base):
     driver_name: orm.Mapped[str] = orm.mapped_column(string(100))
     #: How it is programmed, as its driver says: ``dynamic``, ``single-program``; null: it is not.
     program_mode: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
-    #: The vendor in the trait of a function; empty where there is none in it.
+    #: The vendor in the trait of a function; empty if it has none.
     function_vendor: orm.Mapped[str] = orm.mapped_column(
         string(50), default="", server_default=""
     )
-    #: What it runs: image and function, as far as known; both null where it is not programmed.
+    #: What it runs: image and function, as far as known; both null if nothing is known.
     bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     #: What the host checked that image by, to write it again: an operation's ``image``.
     bitstream: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)
@@ -217,7 +217,7 @@ class Deployable(Base):
         string(20), default=UNMANAGED, server_default=UNMANAGED
     )
     #: The function in its plain form that the hardware has shown since that was recorded, ``""``
-    #: for none; null where it has not.
+    #: for none; null if it has shown nothing.
     function_shown: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: What conductors of the release before read in the place of these two.
     in_doubt: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
@@ -243,13 +243,16 @@ class Deployable(Base):
 
     @hybrid.hybrid_property
     def is_settled(self) -> bool:
-        """Whether it is known what it runs, and that is not about to change."""
-        return self.program_state in SETTLED and not self.in_doubt
+        """Whether it is known what it runs, and that is not about to change.
+
+        Conductors of the release before change ``in_doubt`` and leave ``program_state`` as it was.
+        """
+        return not self.in_doubt
 
     @is_settled.inplace.expression
     @classmethod
     def _is_settled(cls) -> sa.ColumnElement[bool]:
-        return sa.and_(cls.program_state.in_(sorted(SETTLED)), cls.in_doubt.is_(False))
+        return cls.in_doubt.is_(False)
 
 
 class Attribute(Base):
@@ -449,9 +452,9 @@ class Operation(Base):
     image_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     function_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: The instance for whose binding it is; null where it is for none.
+    #: The instance for whose binding it is; null if it is for none.
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
-    #: The function pool that asked for it, which may be gone; null where none did.
+    #: The function pool that asked for it, which may be gone; null if none did.
     pool_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: Who asked: ``user <id>``, ``instance <uuid>``, ``function pool <name>``, ``recovery``.
     asked_by: orm.Mapped[str] = orm.mapped_column(string(255))
@@ -467,7 +470,7 @@ class Operation(Base):
 
 
 class FunctionPool(Base):
-    """A wish to have some slots of a function free, which conductors see to."""
+    """A number of slots of a function that conductors keep free."""
 
     __tablename__ = "function_pools"
 
@@ -486,9 +489,9 @@ class FunctionPool(Base):
     #: How many slots are to be free, and how many deployables may run the function for that.
     free: orm.Mapped[int] = orm.mapped_column()
     max_devices: orm.Mapped[int] = orm.mapped_column()
-    #: Why there are not as many free slots as wanted; null where there are, or soon will be.
+    #: Why fewer slots are free than wanted; null if enough are free, or soon will be.
     reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
-    #: When a conductor was last told to look at it, by the database's clock.
+    #: When it was last due to be filled, by the database's clock.
     looked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
 
     traits: orm.Mapped[list[FunctionPoolTrait]] = orm.relationship(
@@ -512,7 +515,7 @@ class FunctionPoolTrait(Base):
 
 
 class FunctionMiss(Base):
-    """Slots of a pool's function that somebody looked for in vain, until it is forgotten."""
+    """Slots of a pool's function that were wanted and not free. It is deleted after a while."""
 
     __tablename__ = "function_misses"
     __table_args__ = table_args(sa.UniqueConstraint("pool_id", "project_id"))
@@ -523,7 +526,7 @@ class FunctionMiss(Base):
         sa.ForeignKey("function_pools.id", ondelete="CASCADE"), index=True
     )
     slots: orm.Mapped[int] = orm.mapped_column()
-    #: Whose ARQs have shown it; null where somebody has posted it.
+    #: Whose ARQs have shown it; null if it was posted.
     project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: When, by the database's clock.
     at_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())

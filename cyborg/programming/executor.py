@@ -201,10 +201,10 @@ class _Held:
         return None
 
     def notify(self, *, binds: bool = True) -> None:
-        """Have everybody look at the deployable again for whom that may be news.
+        """Want the work that depends on what has become of the deployable's program.
 
-        That is Placement; unless ``binds`` is false, also the binds that wait for it, and its
-        host's next report is read even if it is the same as the last one.
+        Placement is updated. Unless ``binds`` is false, the binds that wait for it are looked at
+        again, and its host's next report is read even if it is the same as the last one.
         """
         session, row = self.session, self.deployable
         if row is None:
@@ -334,9 +334,9 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             held.notify()
             return False
         if not held.restores:
-            by = guard.holder(session, deployable, what)
-            if by:
-                raise Refused(operations.CONFLICT, by)
+            why_not = guard.why_not(session, deployable, what)
+            if why_not:
+                raise Refused(operations.CONFLICT, why_not)
             if operation.instance_uuid and not guard.awaiting(session, operation):
                 raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
             held.change(Event.WITHDRAWN)
@@ -409,7 +409,7 @@ def _await_placement(claim: work.Claim, host: str) -> None:
     while work.is_untried(work.PLACEMENT, host):
         claim.checkpoint()
         if time.monotonic() >= deadline:
-            raise work.TryLater(f"Placement is not told yet what host {host} offers.")
+            raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
         time.sleep(_POLL)
 
 

@@ -14,7 +14,7 @@ from cyborg.db import models
 from cyborg.programming import program
 
 
-def holder(
+def why_not(
     session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> str | None:
     """Why a locked deployable may not be programmed, as a sentence, or None if it may.

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import availability, db, errors, work
 from cyborg.db import models, paging
 from cyborg.programming import guard, program, states
 
@@ -172,7 +172,7 @@ def adopt(session: orm.Session, row: models.Deployable) -> None:
             other = None if state in states.TO_RESTORE else ""
             shown = other if row.contradicted else row.function_plain or ""
     else:
-        recorded = models.LOADED if states.is_recorded(row) else models.BLANK
+        recorded = models.BLANK if availability.is_blank(row) else models.LOADED
         state = models.UNMANAGED if row.program_mode is None else recorded
         shown = shown if states.is_shown(row) else None
     states.store(session, row, state, function_shown=shown)
@@ -217,9 +217,9 @@ def request(
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
-        held = guard.holder(session, deployable, what)
-        if held and not what.may_be_run_by(deployable):
-            raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {held}")
+        why_not = guard.why_not(session, deployable, what)
+        if why_not and not what.may_be_run_by(deployable):
+            raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {why_not}")
         work.want(session, work.PROGRAM, [deployable.uuid])
     return _insert(session, made)
 

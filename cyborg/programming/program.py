@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from cyborg import availability
 from cyborg.db import models
 from cyborg.request_groups import RequestGroup
 
@@ -58,7 +59,7 @@ class Program:
         """Whether only Glance knows: it is asked for by a name that is not known here."""
         named = self.image_name or (self.function_name and deployable.function_name is None)
         rest = replace(self, image_name=None, function_name=None)
-        known = deployable.bitstream_id or deployable.function_id
+        known = not availability.is_blank(deployable)
         fits = not rest or rest.is_run_by(deployable)
         return bool(named and known) and fits and deployable.is_settled
 

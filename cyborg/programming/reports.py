@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import orm
 
+from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import operations, program, states
@@ -69,12 +70,12 @@ def _update_settled(
 
 
 def _found(row: models.Deployable) -> Event:
-    return Event.FOUND_LOADED if states.is_recorded(row) else Event.FOUND_BLANK
+    return Event.FOUND_BLANK if availability.is_blank(row) else Event.FOUND_LOADED
 
 
 def is_kept_for_guests(row: models.Deployable) -> bool:
     """Whether the record of a deployable that is not programmed any more is kept for a guest."""
-    return row.program_mode is None and states.is_recorded(row)
+    return row.program_mode is None and not availability.is_blank(row)
 
 
 def _is_used(row: models.Deployable) -> bool:

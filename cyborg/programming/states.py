@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db
+from cyborg import availability, db
 from cyborg.db import models
 from cyborg.db.models import (
     BLANK,
@@ -137,9 +137,9 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
     """
     if event is Event.UNWRITTEN and row.program_state not in TO_RESTORE:
         shows_it = row.function_shown is None or is_shown(row)
-        event = event if is_recorded(row) and shows_it else Event.UNWRITTEN_BLANK
+        event = event if shows_it and not availability.is_blank(row) else Event.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
-    if state == BLANK:
+    if state == BLANK != row.program_state:
         values = record() | values
     if state == DAMAGED:
         values = {"function_shown": None} | values
@@ -183,11 +183,6 @@ def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
     """
     plain = program.plain(function_id) if function_id else None
     return dict.fromkeys(_RECORD) | values | {"function_id": function_id, "function_plain": plain}
-
-
-def is_recorded(row: models.Deployable) -> bool:
-    """Whether anything is recorded to run on the deployable."""
-    return (row.bitstream_id or row.function_id) is not None
 
 
 def is_shown(row: models.Deployable) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import context, db, work
+from cyborg import availability, context, db, work
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import executor, operations, program, states
@@ -71,7 +71,27 @@ def test_a_change_is_stored_with_what_the_release_before_reads(
         settled = after in models.SETTLED
         assert found.is_settled is is_settled_in_sql() is settled
         assert (found.in_doubt, found.contradicted) == (not settled, not settled)
-        assert states.is_recorded(found) == (after != models.BLANK)
+        # Really, nothing is recorded of what was blank before.
+        assert availability.is_blank(found) == (before != models.BLANK and after == models.BLANK)
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_it_is_settled_as_soon_as_the_release_before_says_so(
+    row: models.Deployable, *, in_doubt: bool
+) -> None:
+    # Nobody takes it over before the next report that says something new.
+    for left in states.STATES:
+        begin_with(row, program_state=left, in_doubt=in_doubt)
+        assert deployable().is_settled is is_settled_in_sql() is not in_doubt
+
+
+def test_a_report_leaves_recorded_who_wrote_what_shows_no_function(row: models.Deployable) -> None:
+    begin_with(row, program_state=models.WRITING, in_doubt=True)
+    with db.writer() as session:
+        states.change(session, locked(session), Event.WRITE_FAILED, programmed_by="user 1")
+        db.update(session, models.Host, report_digest=None)
+    hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
+    assert (deployable().programmed_by, deployable().function_shown) == ("user 1", "")
 
 
 def test_a_change_is_made_again_if_another_one_was_faster(row: models.Deployable) -> None:

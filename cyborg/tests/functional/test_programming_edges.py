@@ -240,6 +240,26 @@ def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
         executor.end_failed(claim, _situation(claim), failure, unchanged=False)
 
 
+def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_back(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    _lose_in_use(ctx, conf)
+    claim = _claim()
+    assert executor.read(claim) is not None
+    assert executor.withdraw(claim, dataclasses.replace(_image(), properties=AES))
+    executor.begin_to_write(claim)
+    with pytest.raises(work.TryLater, match="cannot be put back now"):
+        _fail(claim, 0, shows=False)
+    assert deployable().program_state == models.DAMAGED
+    hosts.apply()
+    assert executor.read(claim) is None
+    assert deployable().program_state == models.LOST
+
+    # It cannot show its function any more.
+    hosts.apply(hosts.card("a", program_mode="dynamic"))
+    assert _claimed_recovery().operation.state == operations.QUEUED
+
+
 def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
     report("aes")
     report("zip")

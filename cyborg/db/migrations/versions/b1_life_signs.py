@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which conductors and hosts live, what ails a device, which request wanted a work row.
+"""Which conductors and hosts live, the fault of a device, which request wanted a work row.
 
 And what is to be announced.
 """
