@@ -260,6 +260,28 @@ def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_ba
     assert _claimed_recovery().operation.state == operations.QUEUED
 
 
+def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report("aes")
+    before = boots.arqs(ctx, 1, boots.GROUP)
+    boots.bind(ctx, before, models.new_uuid())
+    engine.drain(conf)
+    with db.writer() as session:
+        _written(session, session.scalars(sa.select(models.Deployable)).one(), IMAGE)
+    zip_trait = program.function_trait("", "zip")
+    hosts.apply(hosts.card("a", traits=(hosts.card("a").deployables[0].traits[0], zip_trait)))
+    newcomers = boots.arqs(ctx, 1, boots.GROUP | {f"trait:{zip_trait}": "required"})
+    boots.bind(ctx, newcomers, models.new_uuid())
+    engine.drain(conf)
+    assert boots.states(ctx)[newcomers[0]] == "Bound"
+    release.delete_arqs(ctx, before)
+
+    report("zip")
+
+    assert (deployable().function_id, deployable().in_doubt) == ("zip", False)
+
+
 def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
     report("aes")
     report("zip")
