@@ -79,7 +79,7 @@ class Sender:
             send({}, notification.event_type, _payload(notification))
             if transport.failure is not None:
                 raise Undelivered(
-                    f"The message broker did not take a notification: {transport.failure}"
+                    f"The message broker took no notification: {transport.failure}"
                 ) from transport.failure
         metrics.NOTIFICATIONS_SENT.labels(notification.event_type).inc()
         LOG.debug("Sent %s %s", notification.event_type, notification.uuid)
