@@ -221,9 +221,9 @@ def _with_health(
             sentence = device.unhealthy or driver.health(device, host)
         except Exception as exc:
             path = device.control_path
-            LOG.warning("The health of %s cannot be determined", path, exc_info=True)
+            LOG.warning("The health of %s cannot be told", path, exc_info=True)
             errors.append(
-                f"The health of {path} cannot be determined, {type(exc).__name__}: {exc}"
+                f"The health of {path} cannot be told, {type(exc).__name__}: {exc}"
             )
             checked.append(replace(device, health_unknown=True))
         else:

@@ -137,7 +137,7 @@ def test_a_device_whose_health_cannot_be_told_stays_as_it_was(
     hosts.apply(hosts.card("a", unhealthy=before))
     caplog.clear()
     unknown = dataclasses.replace(hosts.card("a"), health_unknown=True)
-    hosts.apply(unknown, errors={hosts.DRIVER: "The health of a cannot be determined"})
+    hosts.apply(unknown, errors={hosts.DRIVER: "The health of a cannot be told"})
 
     assert _health() == {"host-1_a": before}
     assert "healthy" not in caplog.text
