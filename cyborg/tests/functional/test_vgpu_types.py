@@ -10,7 +10,8 @@ from cyborg.agent import discovery
 from cyborg.drivers import base, privileged, registry
 from cyborg.tests.contract import passes
 
-OPTIONS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
+#: Without the limit the card's memory decides, which is read from the name in ``pci.ids`` here.
+OPTIONS = "[gpu_devices]\nenabled_vgpu_types = 1137\n[vgpu_1137]\nmax_instances = 2\n"
 HOST = {"cards": [{"card": "h100", "vfs": 4}]}
 UUID = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
 
