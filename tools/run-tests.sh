@@ -90,7 +90,7 @@ function main {
     rm --recursive --force "$JUNIT"
     "$VENV/bin/tox" "$@" || RESULT=$?
     stop_services
-    "$VENV/bin/python" tools/junit_summary.py "$JUNIT"
+    "$VENV/bin/python" tools/junit_summary.py "$JUNIT" || RESULT=1
     return "$RESULT"
 }
 

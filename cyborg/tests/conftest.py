@@ -27,6 +27,7 @@ from cyborg.tests.novasink import NovaSink
 from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.programmed_host import fpgas  # noqa: F401
+from cyborg.tests.reruns import pytest_configure  # noqa: F401
 from cyborg.tests.scene import scene  # noqa: F401
 from cyborg.tests.service import api_server, site  # noqa: F401
 from cyborg.tests.simulated.live import simulate_live  # noqa: F401
