@@ -177,6 +177,15 @@ def test_a_file_that_breaks_later_changes_nothing(policy_file: PolicyFile, scene
         assert outcome(scene, "reader", "device:get_one") == "403"
 
 
+def test_a_file_that_is_gone_changes_nothing(policy_file: PolicyFile, scene: Scene) -> None:
+    policy_file.define({"cyborg:device:get_all": "rule:project_reader_or_admin"})
+    assert outcome(scene, "reader", "device:get_all") == "ok"
+    policy_file.path.unlink()
+    assert outcome(scene, "reader", "device:get_all") == "ok"
+    policy_file.define({})
+    assert outcome(scene, "reader", "device:get_all") == "403"
+
+
 def test_the_api_does_not_start_with_a_broken_file(
     policy_file: PolicyFile, conf: cfg.ConfigOpts, database: sa.Engine
 ) -> None:
