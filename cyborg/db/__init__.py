@@ -23,6 +23,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
 from cyborg import errors
+from cyborg.db import round_trips
 from cyborg.db import sqlite as sqlite_engine
 
 P = ParamSpec("P")
@@ -83,7 +84,10 @@ def configure(conf: cfg.ConfigOpts) -> None:
         sqlite_engine.prepare(engine())
     elif conf.database.connection.startswith(("mysql", "mariadb")):
         sa.event.listen(engine(), "connect", _prepare_mysql)
+        round_trips.save(engine())
         engine().dispose()
+    else:
+        round_trips.save(engine())
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transaction costs on a server, and that cheap ones hold what dear ones held."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.db import models, round_trips
+
+pytestmark = pytest.mark.services
+
+on_servers = pytest.mark.parametrize("database_kind", ["mysql", "postgresql"], indirect=True)
+on_mysql = pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
+
+#: Of one session, by the name that MariaDB gives them.
+COUNTERS = ("Questions", "Com_commit", "Com_rollback", "Com_admin_commands")
+
+
+def counters() -> dict[str, int]:
+    """What the server has counted of the pool's one connection."""
+    with db.reader() as session:
+        rows = session.execute(sa.text("SHOW SESSION STATUS"))
+        return {name: int(value) for name, value in rows if name in COUNTERS}
+
+
+@db.retry
+def write(key: str) -> None:
+    with db.writer() as session:
+        work.want(session, work.BIND, [key])
+
+
+@db.retry
+def read() -> int:
+    with db.reader() as session:
+        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0
+
+
+@on_mysql
+def test_a_writer_takes_its_statements_and_one_commit(database: sa.Engine) -> None:
+    write("one")
+    before = counters()
+    write("two")
+    after = counters()
+    # A ROLLBACK and the query are those of the first look at the counters.
+    assert {name: after[name] - before[name] for name in COUNTERS} == {
+        "Questions": 4,
+        "Com_commit": 1,
+        "Com_rollback": 1,
+        "Com_admin_commands": 0,
+    }
+
+
+@on_mysql
+def test_a_connection_that_rested_is_pinged(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_trips, "FRESH", 0.0)
+    before = counters()
+    write("one")
+    assert counters()["Com_admin_commands"] - before["Com_admin_commands"] == 2
+
+
+def close_all(database: sa.Engine) -> None:
+    """Let the server close every connection of the pool to this database."""
+    mysql = database.dialect.name != "postgresql"
+    own, name, kill, table = (
+        ("CONNECTION_ID()", "DATABASE()", "KILL {}", "information_schema.processlist")
+        if mysql
+        else (
+            "pg_backend_pid()",
+            "current_database()",
+            "SELECT pg_terminate_backend({}, 10000)",
+            "pg_stat_activity",
+        )
+    )
+    number, place = ("id", "db") if mysql else ("pid", "datname")
+    killer = sa.create_engine(database.url, isolation_level="AUTOCOMMIT")
+    with killer.connect() as connection:
+        query = f"SELECT {number} FROM {table} WHERE {place} = {name} AND {number} != {own}"
+        found = list(connection.exec_driver_sql(query).scalars())
+        assert found
+        for each in found:
+            connection.exec_driver_sql(kill.format(each))
+    killer.dispose()
+
+
+@on_servers
+@pytest.mark.parametrize("fresh", [0.0, 3600.0])
+def test_a_connection_that_the_server_closed_is_replaced(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch, fresh: float
+) -> None:
+    monkeypatch.setattr(round_trips, "FRESH", fresh)
+    write("one")
+    close_all(database)
+    write("two")
+    close_all(database)
+    assert read() == 2
+
+
+def write_and_fail(key: str) -> None:
+    with db.writer() as session:
+        work.want(session, work.BIND, [key])
+        raise RuntimeError
+
+
+@on_servers
+def test_no_lock_and_no_change_outlives_its_transaction(database: sa.Engine) -> None:
+    write("one")
+    with db.reader() as session:
+        session.execute(sa.select(models.Work).with_for_update())
+    with pytest.raises(RuntimeError):
+        write_and_fail("two")
+    other = sa.create_engine(database.url)
+    with other.connect() as connection:
+        rows = connection.execute(sa.select(models.Work.key).with_for_update(nowait=True))
+        assert list(rows.scalars()) == ["one"]
+    other.dispose()
