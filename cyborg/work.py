@@ -33,7 +33,7 @@ INSTANCES = "instances"
 
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.
-FIRST_BACK_OFF = 0.5
+FIRST_BACK_OFF = 0.1
 LONGEST_BACK_OFF = 30.0
 
 #: Due rows among which a claim chooses at random, so that conductors rarely choose the same one.
@@ -211,11 +211,19 @@ def finish(claimed: Claim) -> bool:
 _UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
 
 
+def back_off(claimed: Claim, error: str) -> float:
+    """Give the row back, to be tried later, or at once if it was wanted again in the meantime.
+
+    Returns in how many seconds it is due, unless it was wanted again.
+    """
+    delay = _delay(claimed.attempts)
+    _give_back(claimed, error, round(delay * 1000))
+    return delay
+
+
 @db.retry
-def back_off(claimed: Claim, error: str) -> None:
-    """Give the row back, to be tried later, or at once if it was wanted again in the meantime."""
+def _give_back(claimed: Claim, error: str, delay_ms: int) -> None:
     row = models.Work
-    delay_ms = round(_delay(claimed.attempts) * 1000)
     due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
     mine = (row.id == claimed.id, row.owner == claimed.owner)
     with db.writer() as session:

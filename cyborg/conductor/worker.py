@@ -24,6 +24,9 @@ Handler = Callable[[work.Claim], None]
 #: Seconds to wait before trying again when the work table itself cannot be read.
 _TABLE_RETRY = 1.0
 
+#: Seconds by which the look for a row follows its time, since the database rounds that.
+_DUE_LATER = 0.002
+
 
 class Worker:
     """Claims rows one at a time and runs up to ``threads`` handlers of each kind in parallel.
@@ -58,6 +61,8 @@ class Worker:
         self._stopping = threading.Event()
         self._idle = threading.Condition()
         self._running: dict[str, work.Claim] = {}
+        #: When rows that this process gave back are due, by the monotonic clock.
+        self._due: list[float] = []
         self._claimer = threading.Thread(target=self._claim_loop, name="work-claim", daemon=True)
         self._renewer = threading.Thread(target=self._renew_loop, name="work-renew", daemon=True)
 
@@ -91,13 +96,30 @@ class Worker:
         while not self._stopping.is_set():
             # Cleared before the look, so that a kick during the look causes another one.
             self._wake.clear()
+            self._forget_due()
             claim = self._claim(self._kinds_with_room())
             if claim is not None:
                 with self._idle:
                     self._running[claim.owner] = claim
                 self._pool.submit(self._run, claim)
             elif not self._stopping.is_set():
-                self._wake.wait(self.poll_interval)
+                self._wake.wait(self._pause())
+
+    def _forget_due(self) -> None:
+        """Drop the times that have come: the look that follows sees those rows."""
+        with self._idle:
+            now = time.monotonic()
+            self._due = [due for due in self._due if due > now]
+
+    def _pause(self) -> float:
+        """Seconds to the next look: until the poll, or until a row is due that failed here."""
+        with self._idle:
+            return max(0.0, min([self.poll_interval, *(d - time.monotonic() for d in self._due)]))
+
+    def _back_off(self, claim: work.Claim, error: str) -> None:
+        due = work.back_off(claim, error) + _DUE_LATER + time.monotonic()
+        with self._idle:
+            self._due.append(due)
 
     def _kinds_with_room(self) -> list[str]:
         with self._idle:
@@ -140,11 +162,11 @@ class Worker:
                 raise
             except (errors.CyborgError, ka_exc.ClientException) as exc:
                 LOG.warning("%s/%s failed; it is tried again: %s", claim.kind, claim.key, exc)
-                work.back_off(claim, str(exc))
+                self._back_off(claim, str(exc))
                 labels["outcome"] = "again"
             except Exception as exc:
                 LOG.exception("%s/%s met a fault; it is tried again", claim.kind, claim.key)
-                work.back_off(claim, f"{type(exc).__name__}: {exc}")
+                self._back_off(claim, f"{type(exc).__name__}: {exc}")
                 labels["outcome"] = "fault"
             else:
                 work.finish(claim)

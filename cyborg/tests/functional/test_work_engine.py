@@ -248,3 +248,22 @@ def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -
     assert _claims(1, "another") == []
     work.hand_back_all()
     assert [claim.key for claim in _claims(1, "another")] == ["a"]
+
+
+def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None:
+    tries: list[int] = []
+
+    def fail_twice(claim: work.Claim) -> None:
+        tries.append(claim.attempts)
+        if len(tries) < 3:
+            raise work.TryLater("not yet")
+
+    with db.writer() as session:
+        work.want(session, "test", ["one"])
+    runner = worker.Worker(
+        {"test": fail_twice}, name="me", threads=1, lease_seconds=30, poll_interval=3600
+    )
+    runner.start()
+    _wait_until_empty()
+    runner.stop(1)
+    assert tries == [1, 2, 3]
