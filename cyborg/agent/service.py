@@ -141,7 +141,9 @@ class Agent:
 
     def _deliver(self, report: rpc.HostReport) -> None:
         try:
-            rpc.report(self._conf, report)
+            same = _is_same(report, self._delivered)
+            if not (same and rpc.report_unchanged(self._conf, report)):
+                rpc.report(self._conf, report)
         except rpc.ReportFailed as exc:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
             self._next_attempt = time.monotonic() + self._pause

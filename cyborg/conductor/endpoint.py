@@ -23,7 +23,18 @@ class ConductorEndpoint:
         """Apply the report of one host."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
             labels["outcome"] = inventory_report.apply_report(rpc.HostReport.from_wire(report))
-        self._kick()
+        if labels["outcome"] == inventory_report.APPLIED:
+            self._kick()
+
+    def report_unchanged(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
+        """Note that a host reports what is stored; False if something else is stored."""
+        with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
+            said = rpc.UnchangedReport.from_wire(report)
+            stored = inventory_report.note_unchanged(said)
+            labels["outcome"] = (
+                inventory_report.UNCHANGED if stored else inventory_report.UNKNOWN
+            )
+        return stored
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""

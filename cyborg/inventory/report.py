@@ -25,21 +25,22 @@ LOG = logging.getLogger(__name__)
 #: Milliseconds. No message is delivered later than this after it was sent.
 _MAX_DELAY = 300_000
 
-#: The results of :func:`apply_report`.
-APPLIED, UNCHANGED, OLD = "applied", "unchanged", "old"
+#: The results of :func:`apply_report`, and of a digest that is not the stored one.
+APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 
 
 def apply_report(report: rpc.HostReport) -> str:
     """Bring the rows of the report's host in line with the report; an old report is dropped."""
-    if _unchanged(report):
+    if note_unchanged(report.unchanged()):
         return UNCHANGED
     return APPLIED if _apply(report) else OLD
 
 
 @db.retry
-def _unchanged(report: rpc.HostReport) -> bool:
+def note_unchanged(report: rpc.UnchangedReport) -> bool:
+    """Take it as a sign of life if the stored report has the same content; whether it has."""
     host = models.Host
-    same = (host.name == report.host, host.report_digest == report.digest())
+    same = (host.name == report.host, host.report_digest == report.digest)
     with db.writer() as session:
         newer = (*same, _newer_than_stored(report))
         if db.update(session, host, *newer, host.down.is_(False), **_report_columns(report)):
@@ -74,7 +75,7 @@ def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 
 
-def _newer_than_stored(report: rpc.HostReport) -> sa.ColumnElement[bool]:
+def _newer_than_stored(report: rpc.UnchangedReport) -> sa.ColumnElement[bool]:
     host = models.Host
     return sa.or_(
         host.report_started < report.started,
@@ -84,7 +85,7 @@ def _newer_than_stored(report: rpc.HostReport) -> sa.ColumnElement[bool]:
     )
 
 
-def _report_columns(report: rpc.HostReport) -> dict[str, object]:
+def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, object]:
     return {
         "last_seen_ms": db.now_ms(),
         "down": False,

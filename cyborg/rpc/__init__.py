@@ -27,7 +27,7 @@ from cyborg.rpc.faults import (
     ReportFailed,
     TooOld,
 )
-from cyborg.rpc.payloads import HostReport, HostStep, ProgramAnswer, ProgramStep
+from cyborg.rpc.payloads import HostReport, HostStep, ProgramAnswer, ProgramStep, UnchangedReport
 from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
 from cyborg.rpc.version import VERSION
 
@@ -47,6 +47,7 @@ __all__ = [
     "ProgramStep",
     "ReportFailed",
     "Server",
+    "UnchangedReport",
     "agent_server",
     "check",
     "close",
@@ -54,6 +55,7 @@ __all__ = [
     "configure",
     "kick",
     "report",
+    "report_unchanged",
     "run_host_step",
     "run_program",
     "use_memory",
@@ -116,6 +118,22 @@ def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
         raise ReportFailed(str(exc)) from exc
     if "failed" in answer:
         raise ReportFailed(f"the conductor failed: {answer['failed']}")
+
+
+def report_unchanged(conf: cfg.ConfigOpts, host_report: HostReport) -> bool:
+    """Have a conductor note that a host report is the stored one, without sending the devices.
+
+    False if the report is to be sent whole: another is stored, or the conductor is older.
+
+    :raises ReportFailed: it is not known whether that is noted
+    """
+    try:
+        answer = _client(conf).report_unchanged(host_report)
+    except TooOld:
+        return False
+    except errors.CyborgError as exc:
+        raise ReportFailed(str(exc)) from exc
+    return bool(answer.get("stored"))
 
 
 def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:

@@ -91,6 +91,17 @@ class Client:
         )
         return self._call(client, "a conductor", "report", report=report.to_wire())
 
+    def report_unchanged(self, report: payloads.HostReport) -> Mapping[str, Any]:
+        """Have a conductor note that a host's report is what it has stored."""
+        client = self._conductor.prepare(
+            version=version.REPORT_UNCHANGED,
+            timeout=_REPORT_TIMEOUT,
+            call_monitor_timeout=SILENCE,
+            retry=1,
+        )
+        said = report.unchanged()
+        return self._call(client, "a conductor", "report_unchanged", report=said.to_wire())
+
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
         """Have an agent run a step."""
         return self._call_agent(host, "host_step", version.LEAST, step, wait)

@@ -33,6 +33,12 @@ class HostReport:
         said = {key: value for key, value in self.to_wire().items() if key in _SAID}
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
+    def unchanged(self) -> UnchangedReport:
+        """What is sent in the report's place if a conductor has stored one of the same content."""
+        return UnchangedReport(
+            host=self.host, started=self.started, counter=self.counter, digest=self.digest()
+        )
+
     def to_wire(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
@@ -64,6 +70,28 @@ class HostReport:
                 for driver, devices in data["devices"].items()
             },
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedReport:
+    """A report whose content, of which this is the digest, the conductor has already."""
+
+    host: str
+    started: int
+    counter: int
+    digest: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> UnchangedReport:
+        """The report of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises TypeError: the data is no report
+        """
+        return cls(**base.known_values(cls, data))
 
 
 _SAID = frozenset({"host", "node", "errors", "devices"})

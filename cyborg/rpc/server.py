@@ -26,6 +26,9 @@ class ConductorEndpoint(Protocol):
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
         """Store a host report; return when it is committed."""
 
+    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+        """Note that the host's report is the stored one; False if another is stored."""
+
     def kick(self, context: dict[str, Any]) -> None:
         """Look for work now."""
 
@@ -61,6 +64,16 @@ class ConductorMethods:
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
         """Store a host report."""
         return _answer(context, lambda: self._endpoint.report(context, report))
+
+    def report_unchanged(
+        self, context: dict[str, Any], report: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Note that the host's report is the stored one."""
+
+        def note() -> dict[str, Any]:
+            return {"stored": self._endpoint.report_unchanged(context, report)}
+
+        return _answer(context, note)
 
     def kick(self, context: dict[str, Any]) -> dict[str, Any]:
         """Look for work now."""

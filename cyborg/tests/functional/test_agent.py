@@ -29,13 +29,27 @@ class Conductor:
 
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals
+        #: Every report, whether it came whole or as a digest.
         self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+        self.whole = 0
+        self.stored: rpc.HostReport | None = None
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
         if self.refusals:
             self.refusals -= 1
             raise rpc.ReportFailed("the database is down")
-        self.reports.put(rpc.HostReport.from_wire(report))
+        self.whole += 1
+        self.stored = rpc.HostReport.from_wire(report)
+        self.reports.put(self.stored)
+
+    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+        said = rpc.UnchangedReport.from_wire(report)
+        if self.stored is None or self.stored.digest() != said.digest:
+            return False
+        self.reports.put(
+            dataclasses.replace(self.stored, started=said.started, counter=said.counter)
+        )
+        return True
 
     def kick(self, context: dict[str, Any]) -> None:
         raise AssertionError("an agent has nothing to kick a conductor for")
@@ -100,7 +114,7 @@ def test_the_node_is_the_name_of_the_root_provider(run_conductor, run_agent):
     assert (report.host, report.node) == ("host-1", "host-1.example")
 
 
-def test_reports_are_repeated_and_say_the_same_while_nothing_changes(run_conductor, run_agent):
+def test_while_nothing_changes_only_the_digest_is_sent(run_conductor, run_agent):
     conductor = run_conductor()
 
     run_agent(report_interval=1)
@@ -110,6 +124,33 @@ def test_reports_are_repeated_and_say_the_same_while_nothing_changes(run_conduct
     assert (first.counter, second.counter) == (1, 2)
     assert first.started == second.started
     assert first.digest() == second.digest()
+    assert conductor.whole == 1
+
+
+def test_a_conductor_that_has_stored_something_else_gets_the_whole_report(
+    run_conductor, run_agent
+):
+    conductor = run_conductor()
+    run_agent(report_interval=1)
+    conductor.reports.get(timeout=PATIENCE)
+
+    conductor.stored = None
+
+    until(lambda: conductor.whole == 2)
+    assert conductor.stored.devices.keys() == {"fake_driver"}
+
+
+def test_a_conductor_that_knows_no_digests_gets_every_report_whole(
+    conf, run_conductor, run_agent
+):
+    conf.set_override("conductor", "2.1", group="upgrade_levels")
+    conductor = run_conductor()
+
+    run_agent(report_interval=1)
+
+    counters = [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)]
+    assert counters == [1, 2]
+    assert conductor.whole >= 2
 
 
 def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(

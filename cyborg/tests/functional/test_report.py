@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,22 @@ def test_an_unchanged_report_costs_one_statement_and_wants_nothing(count_sql: Co
         hosts.apply(device)
     assert len(counter.statements) == 1, counter.statements
     assert _wanted() == set()
+
+
+def test_a_digest_is_a_sign_of_life_if_it_is_the_stored_one(count_sql: CountSql) -> None:
+    first = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
+    other = hosts.report(hosts.device("b", hosts.deployable("host-1_b")))
+    assert not inventory_report.note_unchanged(first.unchanged())
+    assert inventory_report.apply_report(first) == inventory_report.APPLIED
+    later = dataclasses.replace(first, counter=first.counter + 10)
+    with count_sql() as counter:
+        assert inventory_report.note_unchanged(later.unchanged())
+    assert len(counter.statements) == 1, counter.statements
+    # It counts: what was sent before it is old.
+    assert not inventory_report.note_unchanged(first.unchanged())
+    assert inventory_report.apply_report(first) == inventory_report.OLD
+    newest = dataclasses.replace(other, counter=first.counter + 20)
+    assert not inventory_report.note_unchanged(newest.unchanged())
 
 
 @pytest.mark.parametrize("many", [2, 40])

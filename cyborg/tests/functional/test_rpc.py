@@ -40,6 +40,9 @@ class Conductor:
             raise self.fault
         self.reports.put(rpc.HostReport.from_wire(report))
 
+    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+        return rpc.UnchangedReport.from_wire(report).digest == test_payloads.report().digest()
+
     def kick(self, context: dict[str, Any]) -> None:
         self.kicks.put(None)
 
@@ -157,6 +160,13 @@ def test_a_report_that_the_conductor_refuses_fails_with_its_sentence(services):
 
     with pytest.raises(rpc.ReportFailed, match="the host's name is too long"):
         rpc.report(services.conf, test_payloads.report())
+
+
+def test_an_unchanged_report_is_answered_with_whether_it_is_the_stored_one(services):
+    report = test_payloads.report()
+
+    assert rpc.report_unchanged(services.conf, report)
+    assert not rpc.report_unchanged(services.conf, dataclasses.replace(report, devices={}))
 
 
 def test_an_unexpected_fault_of_the_conductor_shows_no_details(services):

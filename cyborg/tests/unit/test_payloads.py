@@ -103,6 +103,7 @@ PAYLOADS: dict[str, Any] = {
     "host_step": step(),
     "program_answer": program_answer(),
     "program_step": program_step(),
+    "unchanged_report": report().unchanged(),
 }
 
 
@@ -127,7 +128,7 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
     wire["devices"]["pci_driver"][0]["deployables"][0]["colour"] = "red"
 
     assert rpc.HostReport.from_wire(wire) == report()
-    for name in ("host_step", "program_answer", "program_step"):
+    for name in ("host_step", "program_answer", "program_step", "unchanged_report"):
         payload = PAYLOADS[name]
         assert type(payload).from_wire({**payload.to_wire(), "deadline": 1}) == payload
 
