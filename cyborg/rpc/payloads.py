@@ -122,7 +122,9 @@ class ProgramStep:
     The image must have ``hash_value`` by ``hash_algo``; ``md5`` means Glance's checksum, for an
     image with nothing better. ``function_id`` is the function that must be loaded in the end, or
     None if it is not known. ``signature`` has the image's signature properties, and is empty if it
-    is not signed. The rest is as in :class:`HostStep`.
+    is not signed. ``operation_uuid`` is the operation that orders the write, and ``write`` which of
+    its writes this is; a conductor of the release before says neither. The rest is as in
+    :class:`HostStep`.
     """
 
     driver: str
@@ -137,6 +139,8 @@ class ProgramStep:
     hash_value: str
     function_id: str | None
     signature: Mapping[str, str] = field(default_factory=dict)
+    operation_uuid: str | None = None
+    write: int = 0
     asked_ms: int
     agent_started: int
 

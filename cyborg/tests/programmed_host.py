@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class Fpgas(Cloud):
         #: Whether Placement is updated as soon as an operation waits for that.
         self.updates_placement = True
         self._works = False
+        #: What became of the writes that have ended, by their operations and numbers.
+        self.written: dict[tuple[str | None, int], rpc.ProgramAnswer | rpc.ProgramFailed] = {}
         #: What happens in the middle of the next step, and while Glance is asked the next time.
         self.meanwhile: Callable[[], None] | None = None
         self.while_asked: Callable[[], None] | None = None
@@ -134,9 +137,24 @@ class Fpgas(Cloud):
     def run_program(
         self, conf: cfg.ConfigOpts, host: str, step: rpc.ProgramStep, timeout: float
     ) -> rpc.ProgramAnswer:
-        """The agent's side."""
-        (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
+        """The agent's side, which makes no write twice."""
         self._refuse(step)
+        number = (step.operation_uuid, step.write)
+        if number not in self.written:
+            try:
+                self.written[number] = self._write(step)
+            except rpc.ProgramFailed as exc:
+                self.written[number] = exc
+            self._answer()
+        known = self.written[number]
+        if isinstance(known, rpc.ProgramFailed):
+            raise rpc.ProgramFailed(
+                str(known), written=known.written, report_counter=self.passes
+            )
+        return dataclasses.replace(known, report_counter=self.passes)
+
+    def _write(self, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+        (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
         self._meet()
@@ -157,7 +175,6 @@ class Fpgas(Cloud):
             card.child = step.image_uuid
             self._die()
         card.image = step.image_uuid
-        self._answer()
         return rpc.ProgramAnswer(
             function=card.loaded, verified_by="a look", report_counter=self.passes
         )

@@ -15,7 +15,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.agent import host_steps, pass_counter
+from cyborg.agent import host_steps, pass_counter, write_results
 from cyborg.drivers import base, fake
 from cyborg.tests import messages
 from cyborg.tests.contract import driver as contract
@@ -45,14 +45,18 @@ class Host:
         conf.set_override("host_step_control", str(folder / "control"), group="fake_driver")
         self.looks: list[int] = []
         self._counter = pass_counter.PassCounter(lambda: self.looks.append(self._counter.value))
-        self._driver = fake.FakeDriver(conf)
+        self._conf = conf
         self._images = images
         self._control = folder / "control"
         self._began = 0
-        self.endpoint = host_steps.Endpoint(
-            conf, {"fake_driver": self._driver, "plain": Plain()}, 5, self._counter
-        )
+        self.restart()
         self.begin_pass = self._counter.begin
+
+    def restart(self) -> None:
+        """Let another agent take the place of the one before."""
+        self._driver = fake.FakeDriver(self._conf)
+        drivers: dict[str, base.Driver] = {"fake_driver": self._driver, "plain": Plain()}
+        self.endpoint = host_steps.Endpoint(self._conf, drivers, 5, self._counter)
 
     def control(self, **sections: Any) -> None:
         """Let the driver do this from now on."""
@@ -75,6 +79,8 @@ class Host:
             hash_value=hashlib.sha512(data).hexdigest(),
             function_id=function,
             signature={},
+            operation_uuid=f"operation for {function}",
+            write=1,
             asked_ms=1000,
             agent_started=5,
         )
@@ -166,6 +172,107 @@ def test_a_conductor_that_asks_again_joins(host):
 
     assert host.program(dataclasses.replace(step, asked_ms=1002)).function == "aes"
     assert host.looks == [0]
+
+
+def end_unheard(host: Host, step: rpc.ProgramStep, *loaded: str) -> None:
+    """Let a write end after its conductor has gone, and before it asks again."""
+    host.control(program={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(step, 0.1)
+    host.control()
+    host.await_loaded(*loaded)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_write_that_ends_between_two_questions_is_not_made_again(host, caplog, restarts):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    end_unheard(host, step, "aes", "")
+    if restarts:
+        await_text(caplog, "is kept")
+        host.restart()
+    host.begin_pass()
+
+    answers = [host.program(dataclasses.replace(step, asked_ms=ms)) for ms in (1001, 1002)]
+
+    assert caplog.text.count("Fake program of") == 1
+    # Reports of what was seen before the answer may be older than the write.
+    assert answers == 2 * [
+        rpc.ProgramAnswer(function="aes", verified_by="the fake card's memory", report_counter=1)
+    ]
+
+
+def test_a_write_whose_failure_was_not_heard_is_not_made_again(host, caplog):
+    caplog.set_level("INFO")
+    host.control(program={"fail": "out of order"})
+    step = host.step("aes")
+    for asked_ms in (1000, 1001):
+        with pytest.raises(rpc.ProgramFailed, match=r"^RuntimeError: out of order$") as caught:
+            host.program(dataclasses.replace(step, asked_ms=asked_ms))
+        assert caught.value.written
+        host.control()
+    assert caplog.text.count("Fake program of") == 1
+
+    again = host.program(dataclasses.replace(step, write=2, asked_ms=1002))
+
+    assert (again.function, caplog.text.count("Fake program of")) == ("aes", 2)
+
+
+@pytest.mark.parametrize(
+    "other", [{"operation_uuid": "another"}, {"write": 2}, {"operation_uuid": None}]
+)
+def test_what_another_order_asks_for_is_written(host, caplog, other):
+    """A conductor of the release before does not say which write it means."""
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+
+    host.program(dataclasses.replace(step, asked_ms=1001, **other))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+def test_what_was_written_before_the_host_was_booted_is_written_again(
+    host, caplog, tmp_path, monkeypatch
+):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+    boot = tmp_path / "boot"
+    boot.write_text("another\n")
+    monkeypatch.setattr(write_results, "_BOOT", boot)
+    host.restart()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "null"])
+def test_a_result_that_cannot_be_read_is_none(conf, host, caplog, content):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+    (path,) = pathlib.Path(conf.state_path, "writes").iterdir()
+    path.write_text(content)
+    host.restart()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+def test_without_room_on_its_disk_an_agent_remembers_by_itself(conf, host, caplog):
+    caplog.set_level("INFO")
+    folder = pathlib.Path(conf.state_path, "writes")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.touch()
+    step = host.step("aes")
+
+    for asked_ms in (1000, 1001):
+        host.program(dataclasses.replace(step, asked_ms=asked_ms))
+
+    assert caplog.text.count("Fake program of") == 1
 
 
 def test_what_is_asked_for_next_waits_for_what_runs(host):

@@ -85,6 +85,8 @@ def program_step() -> rpc.ProgramStep:
         hash_value="ab" * 64,
         function_id="9aeffe5f84570612c000c9660d824272",
         signature={"img_signature_hash_method": "SHA-256"},
+        operation_uuid="0b7f2d5e-3c41-4a6b-9d8e-5f1a2b3c4d5e",
+        write=2,
         asked_ms=1_800_000_000_000,
         agent_started=1_700_000_000_000,
     )
