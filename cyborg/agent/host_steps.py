@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import errors, metrics, rpc
-from cyborg.agent import bitstream_cache, pass_counter, write_results
+from cyborg.agent import bitstream_cache, pass_counter, write_results, writes
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class Endpoint:
         self._started = started
         self._counter = counter
         self._bitstreams = bitstream_cache.Cache(conf)
+        self.writes = writes.Writes(conf, counter)
         self._results = write_results.Results(conf)
         self._locks = _Locks()
         self._lock = threading.Lock()
@@ -168,11 +169,11 @@ class Endpoint:
                 self._locks.held([*handles, _device_key(target.control_path)]),
             ):
                 return self._write(driver, step, target, bitstream)
-        except (bitstream_cache.Refused, base.NothingWritten) as exc:
-            raise rpc.ProgramFailed(str(exc), written=False) from exc
-        except (bitstream_cache.NotNow, base.BeingWritten) as exc:
+        except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:
             # The conductor takes the step as running, and asks again.
             raise rpc.HostStepRunning(str(exc)) from exc
+        except (bitstream_cache.Refused, base.NothingWritten) as exc:
+            raise rpc.ProgramFailed(str(exc), written=False) from exc
 
     def _write(
         self,
@@ -182,8 +183,9 @@ class Endpoint:
         bitstream: pathlib.Path,
     ) -> rpc.ProgramAnswer:
         try:
-            done = driver.program(target, bitstream)
-        except (base.NothingWritten, base.BeingWritten):
+            with self.writes.permitted(step, target) as permitted:
+                done = driver.program(permitted, bitstream)
+        except (base.NothingWritten, base.BeingWritten, rpc.HostStepFailed, rpc.HostStepRunning):
             raise
         except Exception as exc:
             LOG.exception("Cannot program deployable %s", target.deployable)

@@ -37,6 +37,7 @@ class Agent:
         )
         self._sriov = sriov.Configurator(conf)
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
+        self._writes = steps.writes
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
@@ -141,7 +142,8 @@ class Agent:
 
     def _deliver(self, report: rpc.HostReport) -> None:
         try:
-            rpc.report(self._conf, report)
+            # Marked last of all: it may have waited long.
+            rpc.report(self._conf, self._writes.marked(report))
         except rpc.ReportFailed as exc:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
             self._next_attempt = time.monotonic() + self._pause

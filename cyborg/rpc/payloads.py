@@ -171,6 +171,54 @@ class ProgramStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """A host asks whether it may write a deployable now.
+
+    ``operation_uuid`` and ``write`` are those of the :class:`ProgramStep` that orders it.
+    """
+
+    host: str
+    deployable_uuid: str
+    operation_uuid: str
+    write: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The request as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> WriteRequest:
+        """The request of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises TypeError: the data is no request
+        """
+        return cls(**base.known_values(cls, data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePermit:
+    """The answer: the host may write if it begins within ``seconds`` after it has asked.
+
+    ``refused`` says why it may not, and is None if it may.
+    """
+
+    seconds: float
+    refused: str | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> WritePermit:
+        """The answer of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError: the data is no such answer
+        """
+        return cls(seconds=data["seconds"], refused=data["refused"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramAnswer:
     """A deployable was programmed.
 

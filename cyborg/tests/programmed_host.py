@@ -18,7 +18,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import executor, operations, states
+from cyborg.programming import executor, operations, permits, states
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -142,7 +142,7 @@ class Fpgas(Cloud):
         number = (step.operation_uuid, step.write)
         if number not in self.written:
             try:
-                self.written[number] = self._write(step)
+                self.written[number] = self._write(host, step)
             except rpc.ProgramFailed as exc:
                 self.written[number] = exc
             self._answer()
@@ -153,11 +153,13 @@ class Fpgas(Cloud):
             )
         return dataclasses.replace(known, report_counter=self.passes)
 
-    def _write(self, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+    def _write(self, host: str, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
         (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
         self._meet()
+        # Whatever has happened since it was asked.
+        assert permits.permit_write(_request(host, step)).refused is None
         if self.agent == "fails at the start":
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
@@ -305,6 +307,16 @@ class Fpgas(Cloud):
             status="active",
             properties={glance.FUNCTION_ID: function, glance.FUNCTION_NAME: function.title()},
         )
+
+
+def _request(host: str, step: rpc.ProgramStep) -> rpc.WriteRequest:
+    assert step.operation_uuid is not None
+    return rpc.WriteRequest(
+        host=host,
+        deployable_uuid=step.deployable_uuid,
+        operation_uuid=step.operation_uuid,
+        write=step.write,
+    )
 
 
 def _number(attach_info: str) -> int:

@@ -14,13 +14,19 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from cyborg import rpc
+from cyborg import errors, rpc
 from cyborg.agent import host_steps, pass_counter, write_results
 from cyborg.drivers import base, fake
-from cyborg.tests import messages
+from cyborg.tests import hosts, messages
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.functional.test_agent import broker, run_agent, run_conductor  # noqa: F401
+from cyborg.tests.functional.test_agent import (  # noqa: F401
+    Conductor,
+    broker,
+    run_agent,
+    run_conductor,
+)
 from cyborg.tests.glance_server import GlanceServer
+from cyborg.tests.service import until
 from cyborg.tests.unit import test_payloads
 
 PATIENCE = 60
@@ -99,6 +105,12 @@ class Host:
         )
         return dataclasses.replace(step, **changes)
 
+    def report(self) -> rpc.HostReport:
+        """What the agent finds in another pass."""
+        counter = self.begin_pass()
+        devices = tuple(self._driver.discover(contract.Host()))
+        return hosts.report(by_driver={"fake_driver": devices}, order=(5, counter))
+
     def program(self, step: rpc.ProgramStep, wait: float = PATIENCE) -> rpc.ProgramAnswer:
         """Ask for it as a conductor does."""
         return self.endpoint.program({}, json.loads(json.dumps(step.to_wire())), wait)
@@ -121,7 +133,14 @@ class Host:
 
 
 @pytest.fixture
-def host(conf, images, tmp_path) -> Iterator[Host]:
+def conductor(run_conductor) -> Conductor:  # noqa: F811
+    """Permits every write."""
+    permitting: Conductor = run_conductor()
+    return permitting
+
+
+@pytest.fixture
+def host(conf, images, tmp_path, conductor) -> Iterator[Host]:
     running = Host(conf, images, tmp_path)
     yield running
     running.control()
@@ -218,11 +237,8 @@ def test_a_write_whose_failure_was_not_heard_is_not_made_again(host, caplog):
     assert (again.function, caplog.text.count("Fake program of")) == ("aes", 2)
 
 
-@pytest.mark.parametrize(
-    "other", [{"operation_uuid": "another"}, {"write": 2}, {"operation_uuid": None}]
-)
+@pytest.mark.parametrize("other", [{"operation_uuid": "another"}, {"write": 2}])
 def test_what_another_order_asks_for_is_written(host, caplog, other):
-    """A conductor of the release before does not say which write it means."""
     caplog.set_level("INFO")
     step = host.step("aes")
     host.program(step)
@@ -246,6 +262,102 @@ def test_what_was_written_before_the_host_was_booted_is_written_again(
     host.program(dataclasses.replace(step, asked_ms=1001))
 
     assert caplog.text.count("Fake program of") == 2
+
+
+def test_leave_is_asked_for_right_before_the_first_byte(conf, host, conductor):
+    step = host.step("aes")
+    host.control(prepare={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.prepare(host.handle_step(asked_ms=999), 0.1)
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(step, 0.1)
+    cache = pathlib.Path(conf.programming.cache_path)
+    until(lambda: [path for path in cache.glob("*.sha512.*") if path.suffix != ".part"])
+    assert conductor.requests == []
+    host.control()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert conductor.requests == [
+        rpc.WriteRequest(
+            host="host-1",
+            deployable_uuid=step.deployable_uuid,
+            operation_uuid="operation for aes",
+            write=1,
+        )
+    ]
+
+
+def test_what_is_refused_leave_is_not_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^Nothing is written: It has ended\.$") as caught:
+        host.program(host.step("aes"))
+
+    assert not caught.value.written
+    assert host.loaded() == ["old", ""]
+
+
+def test_after_the_term_of_its_permit_nothing_is_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    step = host.step("aes")
+    conductor.permit = rpc.WritePermit(seconds=0, refused=None)
+
+    with pytest.raises(rpc.HostStepRunning, match="expired before anything was written"):
+        host.program(step)
+
+    assert host.loaded() == ["old", ""]
+    conductor.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
+
+
+def test_without_an_answer_nothing_is_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    step = host.step("aes")
+    conductor.fault = errors.ServiceUnavailable("Host host-1 is down, and must report first.")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"without a permit: Host host-1 is down"):
+        host.program(step)
+
+    assert host.loaded() == ["old", ""]
+    conductor.fault = None
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
+
+
+def test_for_a_conductor_of_an_older_release_nothing_is_written(host, conductor):
+    """It does not say which operation it is."""
+    with pytest.raises(rpc.HostStepRunning, match="upgrade conductors first"):
+        host.program(host.step("aes", operation_uuid=None))
+
+    assert conductor.requests == []
+    assert host.loaded() == ["", ""]
+
+
+def test_a_report_says_which_devices_were_written_since(host, conductor):
+    report = host.report()
+    told: list[bool] = []
+
+    def is_marked() -> bool:
+        (device,) = host.endpoint.writes.marked(report).devices["fake_driver"]
+        return bool(device.being_written)
+
+    assert not is_marked()
+    conductor.while_asked = lambda: told.append(is_marked())
+    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.ProgramFailed):
+        host.program(host.step("des"))
+    # As if nobody had ever asked.
+    assert not is_marked()
+    conductor.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+
+    host.program(host.step("aes", asked_ms=1001))
+
+    # An answer may be on its way, and what it permits is not known to any report that is.
+    assert told == [True, True]
+    assert is_marked()
+    report = host.report()
+    assert not is_marked()
 
 
 @pytest.mark.parametrize("content", ["", "{", "null"])
@@ -419,9 +531,8 @@ def test_another_function_than_was_asked_for_is_a_failure(host):
 
 
 def test_the_report_after_programming_shows_what_is_loaded(
-    conf, host, run_conductor, run_agent  # noqa: F811
+    conf, host, conductor, run_agent  # noqa: F811
 ):
-    conductor = run_conductor()
     run_agent()
     first = conductor.reports.get(timeout=PATIENCE)
     step = host.step("aes", agent_started=first.started)
@@ -437,10 +548,9 @@ def test_the_report_after_programming_shows_what_is_loaded(
 
 
 def test_a_pass_that_began_before_is_known_by_its_number(
-    conf, host, run_conductor, run_agent, caplog  # noqa: F811
+    conf, host, conductor, run_agent, caplog  # noqa: F811
 ):
     caplog.set_level("INFO")
-    conductor = run_conductor()
     step = host.step("aes", agent_started=2**62)
     host.control(discover={"hang": True})
     caplog.clear()

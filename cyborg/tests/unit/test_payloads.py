@@ -100,11 +100,23 @@ def program_answer() -> rpc.ProgramAnswer:
     )
 
 
+def write_request() -> rpc.WriteRequest:
+    step = program_step()
+    return rpc.WriteRequest(
+        host="host-1",
+        deployable_uuid=step.deployable_uuid,
+        operation_uuid=step.operation_uuid or "",
+        write=step.write,
+    )
+
+
 PAYLOADS: dict[str, Any] = {
     "host_report": report(),
     "host_step": step(),
     "program_answer": program_answer(),
     "program_step": program_step(),
+    "write_permit": rpc.WritePermit(seconds=10.0, refused=None),
+    "write_request": write_request(),
 }
 
 
@@ -129,7 +141,7 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
     wire["devices"]["pci_driver"][0]["deployables"][0]["colour"] = "red"
 
     assert rpc.HostReport.from_wire(wire) == report()
-    for name in ("host_step", "program_answer", "program_step"):
+    for name in PAYLOADS.keys() - {"host_report"}:
         payload = PAYLOADS[name]
         assert type(payload).from_wire({**payload.to_wire(), "deadline": 1}) == payload
 
