@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import errors, metrics, rpc
-from cyborg.agent import bitstream_cache, pass_counter
+from cyborg.agent import bitstream_cache, pass_counter, write_results, writes
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
@@ -30,8 +30,9 @@ REMEMBERED_MAX = 10_000
 class Endpoint:
     """Runs the steps that conductors ask for.
 
-    A conductor that got no answer asks again: the step that still runs is joined, not repeated. A
-    different step of the same handle waits for the one before it. A message that arrives after
+    A conductor that got no answer asks again: the step that still runs is joined, not repeated, and
+    a write that has ended is not made again. A different step of the same handle waits for the one
+    before it. A message that arrives after
     newer ones is refused, as it could undo what they have done. A message to an agent that has
     since restarted is refused too, as newer messages are not known any more; conductors ask again
     for steps that are still needed when they have the first report of the new agent.
@@ -51,6 +52,8 @@ class Endpoint:
         self._started = started
         self._counter = counter
         self._bitstreams = bitstream_cache.Cache(conf)
+        self.writes = writes.Writes(conf, counter)
+        self._results = write_results.Results(conf)
         self._locks = _Locks()
         self._lock = threading.Lock()
         self._latest: dict[str, _Run] = {}
@@ -122,7 +125,7 @@ class Endpoint:
         run = self._join_or_start(
             _Run(
                 asked,
-                lambda: self._fetch_and_write(driver, asked, target, handles),
+                lambda: self._write_once(driver, asked, target, handles),
                 key=asked.deployable_uuid,
                 action="program",
                 failed=_failed_after_write,
@@ -131,6 +134,26 @@ class Endpoint:
         )
         run.wait(wait, f"Driver {asked.driver} has not finished to program the deployable")
         answer: rpc.ProgramAnswer = run.answer
+        return answer
+
+    def _write_once(
+        self,
+        driver: base.Programmable,
+        step: rpc.ProgramStep,
+        target: base.ProgramTarget,
+        handles: Iterable[str],
+    ) -> rpc.ProgramAnswer:
+        """Write, unless this very write has been made; keep what becomes of it."""
+        known = self._results.find(step)
+        if known is not None:
+            # Counted by this agent, and now.
+            return dataclasses.replace(known, report_counter=self._current_pass())
+        try:
+            answer = self._fetch_and_write(driver, step, target, handles)
+        except rpc.ProgramFailed as exc:
+            self._results.keep_failure(step, exc)
+            raise
+        self._results.keep_answer(step, answer)
         return answer
 
     def _fetch_and_write(
@@ -146,11 +169,11 @@ class Endpoint:
                 self._locks.held([*handles, _device_key(target.control_path)]),
             ):
                 return self._write(driver, step, target, bitstream)
-        except (bitstream_cache.Refused, base.NothingWritten) as exc:
-            raise rpc.ProgramFailed(str(exc), written=False) from exc
-        except (bitstream_cache.NotNow, base.BeingWritten) as exc:
+        except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:
             # The conductor takes the step as running, and asks again.
             raise rpc.HostStepRunning(str(exc)) from exc
+        except (bitstream_cache.Refused, base.NothingWritten) as exc:
+            raise rpc.ProgramFailed(str(exc), written=False) from exc
 
     def _write(
         self,
@@ -160,8 +183,9 @@ class Endpoint:
         bitstream: pathlib.Path,
     ) -> rpc.ProgramAnswer:
         try:
-            done = driver.program(target, bitstream)
-        except (base.NothingWritten, base.BeingWritten):
+            with self.writes.permitted(step, target) as permitted:
+                done = driver.program(permitted, bitstream)
+        except (base.NothingWritten, base.BeingWritten, rpc.HostStepFailed, rpc.HostStepRunning):
             raise
         except Exception as exc:
             LOG.exception("Cannot program deployable %s", target.deployable)

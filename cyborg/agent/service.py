@@ -37,6 +37,7 @@ class Agent:
         )
         self._sriov = sriov.Configurator(conf)
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
+        self._writes = steps.writes
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
@@ -141,9 +142,11 @@ class Agent:
 
     def _deliver(self, report: rpc.HostReport) -> None:
         try:
+            # Marked last of all: it may have waited long.
+            marked = self._writes.marked(report)
             same = _is_same(report, self._delivered)
-            if not (same and rpc.report_unchanged(self._conf, report)):
-                rpc.report(self._conf, report)
+            if not (same and rpc.report_unchanged(self._conf, marked)):
+                rpc.report(self._conf, marked)
         except rpc.ReportFailed as exc:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
             self._next_attempt = time.monotonic() + self._pause

@@ -9,6 +9,7 @@ from typing import Any
 
 from cyborg import metrics, rpc
 from cyborg.inventory import report as inventory_report
+from cyborg.programming import permits
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,12 @@ class ConductorEndpoint:
                 inventory_report.UNCHANGED if stored else inventory_report.UNKNOWN
             )
         return stored
+
+    def permit_write(
+        self, context: Mapping[str, Any], request: Mapping[str, Any]
+    ) -> rpc.WritePermit:
+        """Say whether a host may write a deployable now."""
+        return permits.permit_write(rpc.WriteRequest.from_wire(request))
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""

@@ -10,8 +10,8 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds that a conductor waits for a host to program a deployable before it asks "
-        "again. Meanwhile the host continues, and the next question waits for the same run; "
-        "programming may take much longer than this.",
+        "again. Meanwhile the host continues, and the next question waits for the same run, or "
+        "gets its result; programming may take much longer than this.",
     ),
     cfg.IntOpt(
         "answer_timeout",

@@ -460,6 +460,8 @@ class Operation(Base):
     asked_by: orm.Mapped[str] = orm.mapped_column(string(255))
     #: The image that it is carried out with, once that is found: what the host checks it by.
     image: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)
+    #: How many writes it has ordered, so that a host tells the next one from a repeated question.
+    writes: orm.Mapped[int] = orm.mapped_column(default=0, server_default="0")
     #: Milliseconds since the epoch by the database's clock.
     asked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
     ended_ms: orm.Mapped[int | None] = orm.mapped_column(

@@ -8,13 +8,14 @@ method each, found by ``isinstance``.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg import program_modes
-from cyborg.drivers import value_checks
+from cyborg.drivers import permits, value_checks
 
 if TYPE_CHECKING:
     import pathlib
@@ -150,6 +151,8 @@ class Device:
 
     ``unhealthy`` is a sentence that says why the device must not be given out; None if it is
     healthy or nothing is known. ``health_unknown`` says that its health stays as it was.
+    ``being_written`` says that what it shows may be in the middle of a write, or from before it: if
+    the device is new, it is not offered yet.
     """
 
     type: str
@@ -161,6 +164,7 @@ class Device:
     vendor_board_info: str | None = None
     unhealthy: str | None = None
     health_unknown: bool = False
+    being_written: bool = False
 
     def __post_init__(self) -> None:
         if self.type not in DEVICE_TYPES:
@@ -325,12 +329,23 @@ class ProgramTarget:
 
     ``function`` is the id of the function that the bitstream should have, or None if it is not
     known. A driver that can read a bitstream's function refuses any other before it writes.
+    ``until`` is when the permit to begin to write ends, by the clock of
+    :mod:`cyborg.drivers.permits`.
     """
 
     deployable: str
     control_path: ControlPath
     attach_handles: tuple[AttachHandle, ...]
     function: str | None = None
+    until: float = math.inf
+
+    def check_permit(self) -> None:
+        """Check that writing may still begin. Call this right before the first byte is written.
+
+        :raises NotPermitted: it may not
+        """
+        if permits.is_over(self.until):
+            raise NotPermitted("The permit to write has expired before anything was written")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +369,10 @@ class NothingWritten(Exception):
     """A driver refused a bitstream and changed nothing: the former program still runs."""
 
 
+class NotPermitted(NothingWritten):
+    """It took too long until writing could begin; it must be asked for again."""
+
+
 class BeingWritten(Exception):
     """A process that was started before still writes the device; nothing else was done."""
 
@@ -373,6 +392,7 @@ class Programmable(Protocol):
         The file is complete, its hash is verified, and nothing changes it meanwhile.
 
         :raises NothingWritten: it was refused, and the former program still runs. After any other
-            exception except the next the deployable counts as unprogrammed
+            exception except the next ones the deployable counts as unprogrammed
+        :raises NotPermitted: as :meth:`ProgramTarget.check_permit`; nothing was written either
         :raises BeingWritten: the call must be repeated later, as the result is not known yet
         """

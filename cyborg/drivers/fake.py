@@ -57,6 +57,7 @@ class FakeDriver:
         function = _function_of(bitstream)
         LOG.info("Fake program of %s with %s", target.deployable, function)
         self._fail_at("start", base.NothingWritten)
+        target.check_permit()
         self._programs.load(target.deployable, "")
         self._wait("program")
         self._fail_at("middle", RuntimeError)

@@ -6,6 +6,7 @@ A tool goes on if its agent dies, and the next agent leaves the card alone until
 
 from __future__ import annotations
 
+import errno
 import pathlib
 from collections.abc import Callable, Collection, Iterable
 
@@ -30,13 +31,17 @@ def check_not_running(conf: cfg.ConfigOpts, address: str) -> None:
 
 def write(
     conf: cfg.ConfigOpts,
-    tool: Callable[[str, str, float, str], None],
+    tool: Callable[[str, str, float, str, float], None],
     address: str,
     bitstream: pathlib.Path,
+    until: float,
 ) -> None:
     """Load a bitstream with the tool, a function of :mod:`cyborg.drivers.privileged`.
 
+    ``until`` is when the permit to start it ends, by the clock of :mod:`cyborg.drivers.permits`.
+
     :raises NothingWritten: there is no such tool, or the lock cannot be created
+    :raises NotPermitted: the permit ended before the tool could be started
     :raises BeingWritten: another tool writes the card, or this one left a process that does
     :raises OSError: the tool failed, and none of its processes is left
     """
@@ -47,12 +52,14 @@ def write(
     except OSError as exc:
         raise base.NothingWritten(f"The card cannot be locked: {exc}") from exc
     try:
-        tool(address, str(bitstream), conf.programming.tool_timeout, str(lock))
+        tool(address, str(bitstream), conf.programming.tool_timeout, str(lock), until)
     except BlockingIOError as exc:
         raise _being_written(conf, address) from exc
     except FileNotFoundError as exc:
         raise base.NothingWritten(str(exc)) from exc
     except OSError as exc:
+        if exc.errno == errno.ETIME:
+            raise base.NotPermitted(str(exc)) from exc
         if is_running(conf, address):
             raise _being_written(conf, address, exc) from exc
         raise

@@ -165,7 +165,8 @@ class IntelFpgaDriver(pci.PciDriver):
         (deployable,) = device.deployables
         if fpga_tools.missing_functions(deployable.attach_handles, _given_functions(function)):
             shown = region if not written else None
-            return replace(device, deployables=(_with_trait(deployable, shown),))
+            shows = _with_trait(deployable, shown)
+            return replace(device, deployables=(shows,), being_written=written)
         # The guest of one handle must not change the program of the other handles.
         alone = len(deployable.attach_handles) == 1
         programmable = replace(
@@ -174,7 +175,7 @@ class IntelFpgaDriver(pci.PciDriver):
             function=region.function if region is not None and not written else None,
             function_vendor="INTEL",
         )
-        return replace(device, deployables=(programmable,))
+        return replace(device, deployables=(programmable,), being_written=written)
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream with ``fpgaconf``; sysfs shows then what is loaded."""
@@ -192,7 +193,7 @@ class IntelFpgaDriver(pci.PciDriver):
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
             )
-        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream)
+        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target.until)
         shown = _region_now(address)
         if shown is None or shown.function != wanted.afu_id:
             loaded = shown.function if shown is not None else None

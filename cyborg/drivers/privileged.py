@@ -221,10 +221,11 @@ def nvme_zero(address: str) -> None:
 
 
 @programming.entrypoint
-def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
+def fpgaconf(address: str, bitstream: str, timeout: float, lock: str, until: float) -> None:
     """Load a bitstream into the one region of an Intel card with OPAE's tool.
 
-    The tool holds the card's lock, the file ``lock``, as long as it runs.
+    The tool holds the card's lock, the file ``lock``, as long as it runs. It is not started after
+    ``until``, by the clock of :mod:`cyborg.drivers.permits`.
 
     :raises OSError: as :func:`cyborg.drivers.tool_process.run`
     """
@@ -241,18 +242,19 @@ def fpgaconf(address: str, bitstream: str, timeout: float, lock: str) -> None:
         ],
         timeout,
         _file(lock),
+        until,
     )
 
 
 @programming.entrypoint
-def xbmgmt(address: str, bitstream: str, timeout: float, lock: str) -> None:
+def xbmgmt(address: str, bitstream: str, timeout: float, lock: str, until: float) -> None:
     """Load a bitstream into a Xilinx card with XRT's tool. ``address`` is its managing function.
 
     :raises OSError: as :func:`fpgaconf`
     """
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
-    tool_process.run(command, timeout, _file(lock))
+    tool_process.run(command, timeout, _file(lock), until)
 
 
 def _file(path: str) -> str:

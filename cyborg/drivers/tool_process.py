@@ -20,6 +20,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+from cyborg.drivers import permits
+
 #: The kernel's ``struct flock`` of a write lock on all of a file.
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -32,16 +34,19 @@ _POLL = 0.02
 _OUTPUT_MAX = 500
 
 
-def run(command: list[str], timeout: float, lock: str) -> None:
+def run(command: list[str], timeout: float, lock: str, until: float) -> None:
     """Run a tool, which holds the file ``lock`` until all its processes have ended.
 
-    The caller has checked every argument.
+    The caller has checked every argument. ``until`` is when the permit to start it ends.
 
-    :raises OSError: ENOENT without the tool, EAGAIN if the lock is held, ETIMEDOUT if the tool was
-        killed after ``timeout`` seconds, EIO if it failed
+    :raises OSError: ENOENT without the tool, EAGAIN if the lock is held, ETIME if the permit has
+        ended, ETIMEDOUT if the tool was killed after ``timeout`` seconds, EIO if it failed
     """
     try:
         with _locked(pathlib.Path(lock)) as descriptor:
+            # Last of all: this process may have been stopped since it was asked.
+            if permits.is_over(until):
+                raise OSError(errno.ETIME, f"The permit ended before {command[0]} was started")
             status, output = _wait(command, timeout, descriptor)
     except FileNotFoundError as exc:
         raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc

@@ -69,7 +69,7 @@ class XilinxFpgaDriver(pci.PciDriver):
             function=None if written else _loaded(address, functions),
             function_vendor="XILINX",
         )
-        return replace(device, deployables=(programmable,))
+        return replace(device, deployables=(programmable,), being_written=written)
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The user function is missing: the card is of no use, even if it was never there."""
@@ -85,7 +85,7 @@ class XilinxFpgaDriver(pci.PciDriver):
         address = pci.join(target.control_path.cpid_info)
         fpga_tools.check_not_running(self.conf, address)
         fpga_tools.check_whole_card(target, _slot(address, pci.scan()))
-        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream)
+        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream, target.until)
         shown = _loaded(address, pci.scan())
         if shown is None:
             return base.Programmed(function=wanted, verified_by="exit status of xbmgmt")

@@ -56,6 +56,14 @@ class Plan:
         of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
         return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
 
+    def new_names_being_written(self) -> Mapping[str, str]:
+        """Those of :meth:`new_names` whose device may be in the middle of a write."""
+        written = {dep.name for kept, dep in self.new_deployables if kept.device.being_written}
+        for new in self.new:
+            if new.device.being_written:
+                written.update(dep.name for dep in new.device.deployables)
+        return {name: driver for name, driver in self.new_names().items() if name in written}
+
     def device_uuids(self) -> dict[int, str]:
         """The device's uuid of each deployable in the database, by the deployable's id."""
         rows = (*self.gone, *(kept.row for kept in self.kept))

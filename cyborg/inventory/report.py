@@ -110,6 +110,7 @@ def _apply(report: rpc.HostReport) -> bool:
         before = _handle_ids(known)
         plan = diff.diff(known, reported, failed_drivers=failed)
         errors = dict(report.errors)
+        plan = diff.without(plan, _unfinished_names(host, plan, errors))
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
         try:
@@ -207,6 +208,20 @@ def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:
         .order_by(device.id)
     )
     return list(session.scalars(query))
+
+
+def _unfinished_names(host: models.Host, plan: diff.Plan, errors: dict[str, str]) -> set[str]:
+    """Names of new deployables that may be in the middle of a write, each added to ``errors``.
+
+    No operation is known that keeps them from being given out, as when their record was removed
+    while they were written. Because of the error the next report is applied in full.
+    """
+    written = plan.new_names_being_written()
+    for name, driver in written.items():
+        sentence = f"deployable {name} is left out: its device may be in the middle of a write"
+        LOG.warning("Host %s: %s", host.name, sentence)
+        errors[driver] = sentence
+    return set(written)
 
 
 def _taken_names(

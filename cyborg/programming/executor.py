@@ -460,7 +460,8 @@ def begin_to_write(claim: work.Claim) -> bool:
         if _end_needless(held):
             return False
         again, anew = "It is being written again.", "Nobody has it; it is being written."
-        held.move(operations.WRITING, again if held.restores else anew)
+        text, number = again if held.restores else anew, held.operation.writes + 1
+        held.move(operations.WRITING, text, writes=number)
         held.change(Event.WRITE_BEGAN)
         return True
 
@@ -508,6 +509,8 @@ def _step(situation: Situation) -> rpc.ProgramStep:
         hash_value=image["hash_value"],
         function_id=image["function_id"],
         signature=image["signature"],
+        operation_uuid=situation.operation.uuid,
+        write=situation.operation.writes,
         asked_ms=situation.now_ms,
         agent_started=situation.host.report_started,
     )

@@ -29,6 +29,19 @@ def why_not(
     return None
 
 
+def why_not_now(
+    session: orm.Session, deployable: models.Deployable, what: program.Program
+) -> str | None:
+    """Why what has been withdrawn for a program may not be written to it any more, or None.
+
+    A handle that was given back meanwhile is cleaned after that.
+    """
+    for arq in _users(session, deployable.id):
+        if arq.state in models.SERVING and not _waits_for(arq, what):
+            return _sentence(arq, deployable)
+    return None
+
+
 def awaiting(session: orm.Session, operation: models.Operation) -> set[str]:
     """The instances with a bind that waits for the program of an operation."""
     row = models.Deployable

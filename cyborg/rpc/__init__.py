@@ -23,11 +23,21 @@ from cyborg.rpc.faults import (
     HostStepFailed,
     HostStepRunning,
     HostUnreachable,
+    NoPermit,
     ProgramFailed,
     ReportFailed,
     TooOld,
+    WriteRefused,
 )
-from cyborg.rpc.payloads import HostReport, HostStep, ProgramAnswer, ProgramStep, UnchangedReport
+from cyborg.rpc.payloads import (
+    HostReport,
+    HostStep,
+    ProgramAnswer,
+    ProgramStep,
+    UnchangedReport,
+    WritePermit,
+    WriteRequest,
+)
 from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
 from cyborg.rpc.version import VERSION
 
@@ -42,18 +52,23 @@ __all__ = [
     "HostStepFailed",
     "HostStepRunning",
     "HostUnreachable",
+    "NoPermit",
     "ProgramAnswer",
     "ProgramFailed",
     "ProgramStep",
     "ReportFailed",
     "Server",
     "UnchangedReport",
+    "WritePermit",
+    "WriteRefused",
+    "WriteRequest",
     "agent_server",
     "check",
     "close",
     "conductor_server",
     "configure",
     "kick",
+    "permit_write",
     "report",
     "report_unchanged",
     "run_host_step",
@@ -134,6 +149,26 @@ def report_unchanged(conf: cfg.ConfigOpts, host_report: HostReport) -> bool:
     except errors.CyborgError as exc:
         raise ReportFailed(str(exc)) from exc
     return bool(answer.get("stored"))
+
+
+def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
+    """Ask a conductor for leave to write; return for how many seconds from now it is given.
+
+    :raises WriteRefused: it is not given
+    :raises NoPermit: there is no answer, or none that says
+    """
+    try:
+        answer = _client(conf).permit_write(request)
+        if "failed" in answer:
+            raise NoPermit(answer["failed"])
+        permit = WritePermit.from_wire(answer)
+    except KeyError as exc:
+        raise NoPermit(f"The conductor's answer lacks {exc}") from exc
+    except (BadMessage, HostUnreachable) as exc:
+        raise NoPermit(str(exc)) from exc
+    if permit.refused is not None:
+        raise WriteRefused(permit.refused)
+    return permit.seconds
 
 
 def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:

@@ -28,6 +28,8 @@ _UNBOUND = "cyborg-nobody"
 SILENCE = 6
 #: Seconds a report may take to be stored, as long as the conductor sends signs of life.
 _REPORT_TIMEOUT = 120
+#: Seconds a permit to write is waited for; a later one would hardly be good any more.
+_PERMIT_TIMEOUT = 8
 #: Seconds a call waits for this process's first connection to the broker.
 CONNECT_WAIT = 5.0
 _RECONNECT_PAUSE = 1.0
@@ -101,6 +103,13 @@ class Client:
         )
         said = report.unchanged()
         return self._call(client, "a conductor", "report_unchanged", report=said.to_wire())
+
+    def permit_write(self, request: payloads.WriteRequest) -> Mapping[str, Any]:
+        """Ask a conductor for leave to write."""
+        client = self._conductor.prepare(
+            version=version.PERMIT_WRITE, timeout=_PERMIT_TIMEOUT, retry=1
+        )
+        return self._call(client, "a conductor", "permit_write", request=request.to_wire())
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
         """Have an agent run a step."""

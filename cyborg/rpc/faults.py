@@ -49,3 +49,11 @@ class ProgramFailed(HostStepFailed):
 
 class ReportFailed(errors.CyborgError):
     """No conductor is known to have stored the report."""
+
+
+class NoPermit(errors.CyborgError):
+    """No conductor is known to permit the write."""
+
+
+class WriteRefused(NoPermit):
+    """A conductor does not permit the write, and never will."""

@@ -150,7 +150,9 @@ class ProgramStep:
     The image must have ``hash_value`` by ``hash_algo``; ``md5`` means Glance's checksum, for an
     image with nothing better. ``function_id`` is the function that must be loaded in the end, or
     None if it is not known. ``signature`` has the image's signature properties, and is empty if it
-    is not signed. The rest is as in :class:`HostStep`.
+    is not signed. ``operation_uuid`` is the operation that orders the write, and ``write`` which of
+    its writes this is; a conductor of the release before says neither. The rest is as in
+    :class:`HostStep`.
     """
 
     driver: str
@@ -165,6 +167,8 @@ class ProgramStep:
     hash_value: str
     function_id: str | None
     signature: Mapping[str, str] = field(default_factory=dict)
+    operation_uuid: str | None = None
+    write: int = 0
     asked_ms: int
     agent_started: int
 
@@ -192,6 +196,54 @@ class ProgramStep:
         """
         handles = base.handles_from_wire(data["attach_handles"])
         return cls(**{**base.known_values(cls, data), "attach_handles": handles})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """A host asks whether it may write a deployable now.
+
+    ``operation_uuid`` and ``write`` are those of the :class:`ProgramStep` that orders it.
+    """
+
+    host: str
+    deployable_uuid: str
+    operation_uuid: str
+    write: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The request as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> WriteRequest:
+        """The request of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises TypeError: the data is no request
+        """
+        return cls(**base.known_values(cls, data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePermit:
+    """The answer: the host may write if it begins within ``seconds`` after it has asked.
+
+    ``refused`` says why it may not, and is None if it may.
+    """
+
+    seconds: float
+    refused: str | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> WritePermit:
+        """The answer of a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError: the data is no such answer
+        """
+        return cls(seconds=data["seconds"], refused=data["refused"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

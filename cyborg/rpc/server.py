@@ -32,6 +32,11 @@ class ConductorEndpoint(Protocol):
     def kick(self, context: dict[str, Any]) -> None:
         """Look for work now."""
 
+    def permit_write(
+        self, context: dict[str, Any], request: dict[str, Any]
+    ) -> payloads.WritePermit:
+        """Say whether a host may write a deployable now."""
+
 
 class AgentEndpoint(Protocol):
     """What an agent does with messages."""
@@ -78,6 +83,10 @@ class ConductorMethods:
     def kick(self, context: dict[str, Any]) -> dict[str, Any]:
         """Look for work now."""
         return _answer(context, lambda: self._endpoint.kick(context))
+
+    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+        """Say whether a host may write a deployable now."""
+        return _answer(context, lambda: self._endpoint.permit_write(context, request).to_wire())
 
 
 class AgentMethods:

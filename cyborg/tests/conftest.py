@@ -36,13 +36,17 @@ from cyborg.tests.spdk_server import spdk  # noqa: F401
 
 
 @pytest.fixture
-def conf() -> cfg.ConfigOpts:
-    """A fresh configuration with every option of Cyborg, as if read from an empty file."""
+def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
+    """A fresh configuration with every option of Cyborg, as if read from an empty file.
+
+    But for files, which are kept in a folder of the test's own.
+    """
     fresh = cfg.ConfigOpts()
     cyborg_conf.register(fresh)
     db.register(fresh)
     fresh(args=[], project="cyborg", default_config_files=[], default_config_dirs=[])
     fresh.set_override("host", "host-1")
+    fresh.set_override("state_path", str(tmp_path / "state"))
     return fresh
 
 

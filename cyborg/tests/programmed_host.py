@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import executor, operations, states
+from cyborg.programming import executor, operations, permits, states
 from cyborg.tests import hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -103,6 +104,8 @@ class Fpgas(Cloud):
         #: Whether Placement is updated as soon as an operation waits for that.
         self.updates_placement = True
         self._works = False
+        #: What became of the writes that have ended, by their operations and numbers.
+        self.written: dict[tuple[str | None, int], rpc.ProgramAnswer | rpc.ProgramFailed] = {}
         #: What happens in the middle of the next step, and while Glance is asked the next time.
         self.meanwhile: Callable[[], None] | None = None
         self.while_asked: Callable[[], None] | None = None
@@ -134,12 +137,29 @@ class Fpgas(Cloud):
     def run_program(
         self, conf: cfg.ConfigOpts, host: str, step: rpc.ProgramStep, timeout: float
     ) -> rpc.ProgramAnswer:
-        """The agent's side."""
-        (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
+        """The agent's side, which makes no write twice."""
         self._refuse(step)
+        number = (step.operation_uuid, step.write)
+        if number not in self.written:
+            try:
+                self.written[number] = self._write(host, step)
+            except rpc.ProgramFailed as exc:
+                self.written[number] = exc
+            self._answer()
+        known = self.written[number]
+        if isinstance(known, rpc.ProgramFailed):
+            raise rpc.ProgramFailed(
+                str(known), written=known.written, report_counter=self.passes
+            )
+        return dataclasses.replace(known, report_counter=self.passes)
+
+    def _write(self, host: str, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+        (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
         self._meet()
+        # Whatever has happened since it was asked.
+        assert permits.permit_write(_request(host, step)).refused is None
         if self.agent == "fails at the start":
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
@@ -157,7 +177,6 @@ class Fpgas(Cloud):
             card.child = step.image_uuid
             self._die()
         card.image = step.image_uuid
-        self._answer()
         return rpc.ProgramAnswer(
             function=card.loaded, verified_by="a look", report_counter=self.passes
         )
@@ -288,6 +307,16 @@ class Fpgas(Cloud):
             status="active",
             properties={glance.FUNCTION_ID: function, glance.FUNCTION_NAME: function.title()},
         )
+
+
+def _request(host: str, step: rpc.ProgramStep) -> rpc.WriteRequest:
+    assert step.operation_uuid is not None
+    return rpc.WriteRequest(
+        host=host,
+        deployable_uuid=step.deployable_uuid,
+        operation_uuid=step.operation_uuid,
+        write=step.write,
+    )
 
 
 def _number(attach_info: str) -> int:

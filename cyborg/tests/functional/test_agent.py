@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ class Conductor:
         self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
         self.whole = 0
         self.stored: rpc.HostReport | None = None
+        self.requests: list[rpc.WriteRequest] = []
+        #: What it says to each.
+        self.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+        self.fault: Exception | None = None
+        self.while_asked: Callable[[], object] = lambda: None
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
         if self.refusals:
@@ -53,6 +59,13 @@ class Conductor:
 
     def kick(self, context: dict[str, Any]) -> None:
         raise AssertionError("an agent has nothing to kick a conductor for")
+
+    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
+        self.requests.append(rpc.WriteRequest.from_wire(request))
+        self.while_asked()
+        if self.fault is not None:
+            raise self.fault
+        return self.permit
 
 
 @pytest.fixture

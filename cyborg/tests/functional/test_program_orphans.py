@@ -18,6 +18,7 @@ from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import pci, privileged, registry
 from cyborg.tests.contract import passes
+from cyborg.tests.functional.test_agent import Conductor
 from cyborg.tests.functional.test_program_tools import (
     AFU,
     OLD,
@@ -39,6 +40,10 @@ def ask(driver: str, state: str, address: str) -> str:
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = str(pathlib.Path(state, "tool"))
     conf = passes.configured(settings(state), [driver], "host-1")
+    rpc.use_memory(conf)
+    conductor = rpc.conductor_server(conf, Conductor())
+    conductor.start()
+    assert conductor.wait_started(PATIENCE)
     (bitstream,) = pathlib.Path(state, "bitstreams").iterdir()
     agent = host_steps.Endpoint(
         conf, registry.load(conf).drivers, 5, pass_counter.PassCounter(lambda: None)
@@ -56,6 +61,7 @@ def ask(driver: str, state: str, address: str) -> str:
         hash_value=hashlib.sha512(bitstream.read_bytes()).hexdigest(),
         function_id=None,
         signature={},
+        operation_uuid=str(uuid.uuid4()),
         asked_ms=1000,
         agent_started=5,
     )
@@ -119,6 +125,7 @@ class Orphan:
         assert only.errors == {}
         (device,) = only.devices[self.driver]
         assert device.unhealthy is None
+        assert device.being_written == self.hold.exists()
         return [(each.program_mode, each.function) for each in device.deployables]
 
 

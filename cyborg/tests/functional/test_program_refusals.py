@@ -90,6 +90,18 @@ def test_a_card_is_not_programmed_under_those_who_have_another_part(simulate, pr
     assert all_of_it == f"{AFU} by afu_id in sysfs"
 
 
+@pytest.mark.parametrize(
+    ("vendor", "card", "data"), [("intel", "pac-a10", gbs()), ("xilinx", "u250", xclbin())]
+)
+def test_after_the_term_of_its_permit_no_tool_is_started(
+    simulate, program, tool, vendor, card, data
+):
+    done = program(simulate({"cards": [card]}), vendor, card, data, until=0.0)
+
+    assert done == f"NotPermitted: [Errno 62] The permit ended before {tool} was started"
+    assert asked(tool) is None
+
+
 @pytest.mark.parametrize("number", ["0", "1"])
 def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
     xilinx, program, tool, number

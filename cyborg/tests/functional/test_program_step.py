@@ -14,13 +14,19 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from cyborg import rpc
-from cyborg.agent import host_steps, pass_counter
+from cyborg import errors, rpc
+from cyborg.agent import host_steps, pass_counter, write_results
 from cyborg.drivers import base, fake
-from cyborg.tests import messages
+from cyborg.tests import hosts, messages
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.functional.test_agent import broker, run_agent, run_conductor  # noqa: F401
+from cyborg.tests.functional.test_agent import (  # noqa: F401
+    Conductor,
+    broker,
+    run_agent,
+    run_conductor,
+)
 from cyborg.tests.glance_server import GlanceServer
+from cyborg.tests.service import until
 from cyborg.tests.unit import test_payloads
 
 PATIENCE = 60
@@ -45,14 +51,18 @@ class Host:
         conf.set_override("host_step_control", str(folder / "control"), group="fake_driver")
         self.looks: list[int] = []
         self._counter = pass_counter.PassCounter(lambda: self.looks.append(self._counter.value))
-        self._driver = fake.FakeDriver(conf)
+        self._conf = conf
         self._images = images
         self._control = folder / "control"
         self._began = 0
-        self.endpoint = host_steps.Endpoint(
-            conf, {"fake_driver": self._driver, "plain": Plain()}, 5, self._counter
-        )
+        self.restart()
         self.begin_pass = self._counter.begin
+
+    def restart(self) -> None:
+        """Let another agent take the place of the one before."""
+        self._driver = fake.FakeDriver(self._conf)
+        drivers: dict[str, base.Driver] = {"fake_driver": self._driver, "plain": Plain()}
+        self.endpoint = host_steps.Endpoint(self._conf, drivers, 5, self._counter)
 
     def control(self, **sections: Any) -> None:
         """Let the driver do this from now on."""
@@ -75,6 +85,8 @@ class Host:
             hash_value=hashlib.sha512(data).hexdigest(),
             function_id=function,
             signature={},
+            operation_uuid=f"operation for {function}",
+            write=1,
             asked_ms=1000,
             agent_started=5,
         )
@@ -92,6 +104,12 @@ class Host:
             agent_started=5,
         )
         return dataclasses.replace(step, **changes)
+
+    def report(self) -> rpc.HostReport:
+        """What the agent finds in another pass."""
+        counter = self.begin_pass()
+        devices = tuple(self._driver.discover(contract.Host()))
+        return hosts.report(by_driver={"fake_driver": devices}, order=(5, counter))
 
     def program(self, step: rpc.ProgramStep, wait: float = PATIENCE) -> rpc.ProgramAnswer:
         """Ask for it as a conductor does."""
@@ -115,7 +133,14 @@ class Host:
 
 
 @pytest.fixture
-def host(conf, images, tmp_path) -> Iterator[Host]:
+def conductor(run_conductor) -> Conductor:  # noqa: F811
+    """Permits every write."""
+    permitting: Conductor = run_conductor()
+    return permitting
+
+
+@pytest.fixture
+def host(conf, images, tmp_path, conductor) -> Iterator[Host]:
     running = Host(conf, images, tmp_path)
     yield running
     running.control()
@@ -166,6 +191,200 @@ def test_a_conductor_that_asks_again_joins(host):
 
     assert host.program(dataclasses.replace(step, asked_ms=1002)).function == "aes"
     assert host.looks == [0]
+
+
+def end_unheard(host: Host, step: rpc.ProgramStep, *loaded: str) -> None:
+    """Let a write end after its conductor has gone, and before it asks again."""
+    host.control(program={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(step, 0.1)
+    host.control()
+    host.await_loaded(*loaded)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_write_that_ends_between_two_questions_is_not_made_again(host, caplog, restarts):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    end_unheard(host, step, "aes", "")
+    if restarts:
+        await_text(caplog, "is kept")
+        host.restart()
+    host.begin_pass()
+
+    answers = [host.program(dataclasses.replace(step, asked_ms=ms)) for ms in (1001, 1002)]
+
+    assert caplog.text.count("Fake program of") == 1
+    # Reports of what was seen before the answer may be older than the write.
+    assert answers == 2 * [
+        rpc.ProgramAnswer(function="aes", verified_by="the fake card's memory", report_counter=1)
+    ]
+
+
+def test_a_write_whose_failure_was_not_heard_is_not_made_again(host, caplog):
+    caplog.set_level("INFO")
+    host.control(program={"fail": "out of order"})
+    step = host.step("aes")
+    for asked_ms in (1000, 1001):
+        with pytest.raises(rpc.ProgramFailed, match=r"^RuntimeError: out of order$") as caught:
+            host.program(dataclasses.replace(step, asked_ms=asked_ms))
+        assert caught.value.written
+        host.control()
+    assert caplog.text.count("Fake program of") == 1
+
+    again = host.program(dataclasses.replace(step, write=2, asked_ms=1002))
+
+    assert (again.function, caplog.text.count("Fake program of")) == ("aes", 2)
+
+
+@pytest.mark.parametrize("other", [{"operation_uuid": "another"}, {"write": 2}])
+def test_what_another_order_asks_for_is_written(host, caplog, other):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+
+    host.program(dataclasses.replace(step, asked_ms=1001, **other))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+def test_what_was_written_before_the_host_was_booted_is_written_again(
+    host, caplog, tmp_path, monkeypatch
+):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+    boot = tmp_path / "boot"
+    boot.write_text("another\n")
+    monkeypatch.setattr(write_results, "_BOOT", boot)
+    host.restart()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+def test_leave_is_asked_for_right_before_the_first_byte(conf, host, conductor):
+    step = host.step("aes")
+    host.control(prepare={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.prepare(host.handle_step(asked_ms=999), 0.1)
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(step, 0.1)
+    cache = pathlib.Path(conf.programming.cache_path)
+    until(lambda: [path for path in cache.glob("*.sha512.*") if path.suffix != ".part"])
+    assert conductor.requests == []
+    host.control()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert conductor.requests == [
+        rpc.WriteRequest(
+            host="host-1",
+            deployable_uuid=step.deployable_uuid,
+            operation_uuid="operation for aes",
+            write=1,
+        )
+    ]
+
+
+def test_what_is_refused_leave_is_not_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^Nothing is written: It has ended\.$") as caught:
+        host.program(host.step("aes"))
+
+    assert not caught.value.written
+    assert host.loaded() == ["old", ""]
+
+
+def test_after_the_term_of_its_permit_nothing_is_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    step = host.step("aes")
+    conductor.permit = rpc.WritePermit(seconds=0, refused=None)
+
+    with pytest.raises(rpc.HostStepRunning, match="expired before anything was written"):
+        host.program(step)
+
+    assert host.loaded() == ["old", ""]
+    conductor.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
+
+
+def test_without_an_answer_nothing_is_written(host, conductor):
+    host.program(host.step("old", asked_ms=1))
+    step = host.step("aes")
+    conductor.fault = errors.ServiceUnavailable("Host host-1 is down, and must report first.")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"without a permit: Host host-1 is down"):
+        host.program(step)
+
+    assert host.loaded() == ["old", ""]
+    conductor.fault = None
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
+
+
+def test_for_a_conductor_of_an_older_release_nothing_is_written(host, conductor):
+    """It does not say which operation it is."""
+    with pytest.raises(rpc.HostStepRunning, match="upgrade conductors first"):
+        host.program(host.step("aes", operation_uuid=None))
+
+    assert conductor.requests == []
+    assert host.loaded() == ["", ""]
+
+
+def test_a_report_says_which_devices_were_written_since(host, conductor):
+    report = host.report()
+    told: list[bool] = []
+
+    def is_marked() -> bool:
+        (device,) = host.endpoint.writes.marked(report).devices["fake_driver"]
+        return bool(device.being_written)
+
+    assert not is_marked()
+    conductor.while_asked = lambda: told.append(is_marked())
+    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.ProgramFailed):
+        host.program(host.step("des"))
+    # As if nobody had ever asked.
+    assert not is_marked()
+    conductor.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+
+    host.program(host.step("aes", asked_ms=1001))
+
+    # An answer may be on its way, and what it permits is not known to any report that is.
+    assert told == [True, True]
+    assert is_marked()
+    report = host.report()
+    assert not is_marked()
+
+
+@pytest.mark.parametrize("content", ["", "{", "null"])
+def test_a_result_that_cannot_be_read_is_none(conf, host, caplog, content):
+    caplog.set_level("INFO")
+    step = host.step("aes")
+    host.program(step)
+    (path,) = pathlib.Path(conf.state_path, "writes").iterdir()
+    path.write_text(content)
+    host.restart()
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert caplog.text.count("Fake program of") == 2
+
+
+def test_without_room_on_its_disk_an_agent_remembers_by_itself(conf, host, caplog):
+    caplog.set_level("INFO")
+    folder = pathlib.Path(conf.state_path, "writes")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.touch()
+    step = host.step("aes")
+
+    for asked_ms in (1000, 1001):
+        host.program(dataclasses.replace(step, asked_ms=asked_ms))
+
+    assert caplog.text.count("Fake program of") == 1
 
 
 def test_what_is_asked_for_next_waits_for_what_runs(host):
@@ -312,9 +531,8 @@ def test_another_function_than_was_asked_for_is_a_failure(host):
 
 
 def test_the_report_after_programming_shows_what_is_loaded(
-    conf, host, run_conductor, run_agent  # noqa: F811
+    conf, host, conductor, run_agent  # noqa: F811
 ):
-    conductor = run_conductor()
     run_agent()
     first = conductor.reports.get(timeout=PATIENCE)
     step = host.step("aes", agent_started=first.started)
@@ -330,10 +548,9 @@ def test_the_report_after_programming_shows_what_is_loaded(
 
 
 def test_a_pass_that_began_before_is_known_by_its_number(
-    conf, host, run_conductor, run_agent, caplog  # noqa: F811
+    conf, host, conductor, run_agent, caplog  # noqa: F811
 ):
     caplog.set_level("INFO")
-    conductor = run_conductor()
     step = host.step("aes", agent_started=2**62)
     host.control(discover={"hang": True})
     caplog.clear()

@@ -7,6 +7,7 @@ The tools are recorded ones: they note their arguments and change sysfs as the r
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -69,10 +70,12 @@ def attempt(
     timeout: int = 60,
     function: str | None = None,
     without: str | None = None,
+    until: float = math.inf,
 ) -> str:
     """Program a card on the host that this process sees; what came of it, in words.
 
-    ``function`` is what the image says, and ``without`` a function that another driver has.
+    ``function`` is what the image says, ``without`` a function that another driver has, and
+    ``until`` when the permit ends.
     """
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
@@ -90,6 +93,7 @@ def attempt(
             each for each in handles(address) if pci.join(each.attach_info) != without
         ),
         function=function,
+        until=until,
     )
     try:
         done = drivers[name](conf).program(target, pathlib.Path(bitstream))
@@ -118,8 +122,10 @@ def program(simulate, tool, tmp_path) -> Callable[..., str]:
         data: bytes,
         behaviour: str = "",
         timeout: int = 60,
+        *,
         function: str | None = None,
         without: str | None = None,
+        until: float = math.inf,
     ) -> str:
         (tmp_path / "behaviour").write_text(behaviour)
         bitstream = tmp_path / "bitstream"
@@ -127,7 +133,7 @@ def program(simulate, tool, tmp_path) -> Callable[..., str]:
         place = simulated.card(card)
         file = str(bitstream)
         return simulated.call(
-            attempt, name, str(tool), file, place, timeout, function, without
+            attempt, name, str(tool), file, place, timeout, function, without, until
         )
 
     return program
@@ -300,11 +306,11 @@ def test_no_path_is_taken_for_an_option(place):
 
     for tool in (privileged.fpgaconf, privileged.xbmgmt):
         with pytest.raises(OSError, match="is no file by its full path"):
-            tool("0000:3b:00.0", place, 1, __file__)
+            tool("0000:3b:00.0", place, 1, __file__, math.inf)
         with pytest.raises(OSError, match="is no file by its full path"):
-            tool("0000:3b:00.0", __file__, 1, place)
+            tool("0000:3b:00.0", __file__, 1, place, math.inf)
         with pytest.raises(ValueError, match="cannot be part of a path"):
-            tool("0000:3b:00.0; reboot", place, 1, __file__)
+            tool("0000:3b:00.0; reboot", place, 1, __file__, math.inf)
 
 
 HELPER = (
@@ -320,7 +326,7 @@ privileged.act_alone()
 assert privileged.programming.client_mode
 for timeout in (60, 1):
     try:
-        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout, sys.argv[1])
+        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout, sys.argv[1], float("inf"))
     except OSError as exc:
         print(type(exc).__name__, exc)
     else:

@@ -34,6 +34,8 @@ class Conductor:
         self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
         self.kicks: queue.Queue[None] = queue.Queue()
         self.fault: Exception | None = None
+        self.requests: queue.Queue[rpc.WriteRequest] = queue.Queue()
+        self.permit = rpc.WritePermit(seconds=7.5, refused=None)
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
         if self.fault is not None:
@@ -45,6 +47,12 @@ class Conductor:
 
     def kick(self, context: dict[str, Any]) -> None:
         self.kicks.put(None)
+
+    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
+        if self.fault is not None:
+            raise self.fault
+        self.requests.put(rpc.WriteRequest.from_wire(request))
+        return self.permit
 
 
 class Agent:
@@ -73,6 +81,12 @@ class Agent:
         if self.fault is not None:
             raise self.fault
         return test_payloads.program_answer()
+
+
+class OlderConductor:
+    """As a conductor was before hosts asked for leave."""
+
+    target = messaging.Target(version="2.1")
 
 
 class OlderAgent:
@@ -257,6 +271,41 @@ def test_while_messages_keep_to_an_older_version_nothing_is_programmed(conf):
             rpc.run_program(conf, "host-1", test_payloads.program_step(), 30)
 
     assert not caught.value.written
+
+
+def test_leave_to_write_is_given_for_some_seconds(services):
+    assert rpc.permit_write(services.conf, test_payloads.write_request()) == 7.5
+    assert services.conductor.requests.get_nowait() == test_payloads.write_request()
+
+
+def test_leave_that_is_refused_is_told_from_no_answer(services):
+    services.conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.WriteRefused, match=r"^It has ended\.$"):
+        rpc.permit_write(services.conf, test_payloads.write_request())
+
+    services.conductor.fault = RuntimeError("the database is away")
+    with pytest.raises(rpc.NoPermit, match="RuntimeError") as caught:
+        rpc.permit_write(services.conf, test_payloads.write_request())
+    assert not isinstance(caught.value, rpc.WriteRefused)
+
+
+def test_an_older_conductor_gives_no_leave(conf):
+    with messages.transport(conf, "memory"):
+        server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
+        server.start()
+        assert server.wait_started(PATIENCE)
+
+        with pytest.raises(rpc.NoPermit, match="of a release that cannot do this") as caught:
+            rpc.permit_write(conf, test_payloads.write_request())
+
+        assert not isinstance(caught.value, rpc.WriteRefused)
+        server.stop()
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_without_a_broker_there_is_no_leave(conf):
+    with pytest.raises(rpc.NoPermit, match="broker"):
+        rpc.permit_write(conf, test_payloads.write_request())
 
 
 def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):

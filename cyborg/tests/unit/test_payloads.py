@@ -85,6 +85,8 @@ def program_step() -> rpc.ProgramStep:
         hash_value="ab" * 64,
         function_id="9aeffe5f84570612c000c9660d824272",
         signature={"img_signature_hash_method": "SHA-256"},
+        operation_uuid="0b7f2d5e-3c41-4a6b-9d8e-5f1a2b3c4d5e",
+        write=2,
         asked_ms=1_800_000_000_000,
         agent_started=1_700_000_000_000,
     )
@@ -98,12 +100,24 @@ def program_answer() -> rpc.ProgramAnswer:
     )
 
 
+def write_request() -> rpc.WriteRequest:
+    step = program_step()
+    return rpc.WriteRequest(
+        host="host-1",
+        deployable_uuid=step.deployable_uuid,
+        operation_uuid=step.operation_uuid or "",
+        write=step.write,
+    )
+
+
 PAYLOADS: dict[str, Any] = {
     "host_report": report(),
     "host_step": step(),
     "program_answer": program_answer(),
     "program_step": program_step(),
     "unchanged_report": report().unchanged(),
+    "write_permit": rpc.WritePermit(seconds=10.0, refused=None),
+    "write_request": write_request(),
 }
 
 
@@ -128,7 +142,7 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
     wire["devices"]["pci_driver"][0]["deployables"][0]["colour"] = "red"
 
     assert rpc.HostReport.from_wire(wire) == report()
-    for name in ("host_step", "program_answer", "program_step", "unchanged_report"):
+    for name in PAYLOADS.keys() - {"host_report"}:
         payload = PAYLOADS[name]
         assert type(payload).from_wire({**payload.to_wire(), "deadline": 1}) == payload
 
