@@ -71,12 +71,21 @@ class Program:
 
     def agrees(self, other: Program) -> bool:
         """Whether both give something in common, and nothing in which they differ."""
+        equal = self._compared(other)
+        return bool(equal) and all(equal)
+
+    def contradicts(self, other: Program) -> bool:
+        """Whether both give something in which they differ."""
+        return not all(self._compared(other))
+
+    def _compared(self, other: Program) -> list[bool]:
+        """Of each thing that both give, whether it is the same."""
         mine, others = asdict(self), asdict(other)
-        both = [name for name in mine if mine[name] and others[name]]
-        equal = {name: mine[name] == others[name] for name in both}
-        if "function_id" in equal:
-            equal["function_id"] = same(mine["function_id"], others["function_id"])
-        return bool(both) and all(equal.values())
+        both = {name for name in mine if mine[name] and others[name]}
+        equal = [mine[name] == others[name] for name in both - {"function_id"}]
+        if "function_id" in both:
+            equal.append(same(mine["function_id"], others["function_id"]))
+        return equal
 
 
 def of_group(group: RequestGroup) -> Program:
@@ -117,9 +126,16 @@ def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
 
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
-    parts = [_TRAIT, vendor, plain(function_id)]
-    legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
-    return legal[:255]
+    return _legal("_".join(part for part in (_TRAIT, vendor, plain(function_id)) if part))
+
+
+def may_be_trait_of(trait: str, function_id: str) -> bool:
+    """Whether that is the trait of a provider of some vendor that runs the function."""
+    return is_function_trait(trait) and trait.endswith(_legal(f"_{plain(function_id)}"))
+
+
+def _legal(text: str) -> str:
+    return re.sub(r"[^A-Z0-9_]", "_", text.upper())[:255]
 
 
 def is_function_trait(trait: str) -> bool:
