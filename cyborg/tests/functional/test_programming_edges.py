@@ -381,6 +381,25 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
     )
 
 
+@pytest.mark.parametrize(
+    ("firmware", "fits"), [(None, True), ("1.2", True), ("0x1.2", True), ("1.3", False)]
+)
+def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
+    claim: work.Claim, firmware: str | None, *, fits: bool
+) -> None:
+    at = _situation(claim)
+    image = dataclasses.replace(_image(), properties={glance.VERSION: "1.2"})
+    known = [models.Attribute(key="firmware", value=firmware)] if firmware else []
+    why_not = image_match.why_not(
+        image,
+        program.Program(image_uuid=IMAGE),
+        device=at.device,
+        deployable=at.deployable,
+        attributes=[*at.attributes, *known],
+    )
+    assert (why_not is None) == fits
+
+
 def _situation(claim: work.Claim) -> executor.Situation:
     found = executor.read(claim)
     assert found is not None
