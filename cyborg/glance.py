@@ -84,12 +84,13 @@ class Image:
 
 def find_image(
     conf: cfg.ConfigOpts,
+    timeout: float | None = None,
+    /,
     *,
     uuid: str | None = None,
     name: str | None = None,
     function_id: str | None = None,
     function_name: str | None = None,
-    timeout: float | None = None,
 ) -> Image:
     """The active image with that uuid, name, function id or function name. Give exactly one.
 

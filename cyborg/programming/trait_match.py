@@ -98,11 +98,10 @@ def look_up(conf: cfg.ConfigOpts, group: RequestGroup) -> glance.Image | None:
     try:
         return glance.find_image(
             conf,
+            _PATIENCE,
             uuid=what.image_uuid,
-            name=None,
             function_id=what.function_id,
             function_name=what.function_name,
-            timeout=_PATIENCE,
         )
     except (glance.NoImage, ka_exc.ClientException):
         return None
