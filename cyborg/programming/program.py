@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from cyborg.request_groups import RequestGroup
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
 _TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
+_TRAIT_MAX = 255
 
 _WORDS = {
     "image_uuid": "image {}",
@@ -126,16 +128,26 @@ def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
 
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
-    return _legal("_".join(part for part in (_TRAIT, vendor, plain(function_id)) if part))
+    parts = (_TRAIT, _legal(vendor), _ending(function_id))
+    return "_".join(part for part in parts if part)[:_TRAIT_MAX]
 
 
 def may_be_trait_of(trait: str, function_id: str) -> bool:
     """Whether that is the trait of a provider of some vendor that runs the function."""
-    return is_function_trait(trait) and trait.endswith(_legal(f"_{plain(function_id)}"))
+    return is_function_trait(trait) and trait.endswith(f"_{_ending(function_id)}")
+
+
+def _ending(function_id: str) -> str:
+    """What stands for a function in its trait: two functions must not have the same."""
+    own = plain(function_id)
+    legal = _legal(own)
+    if legal == own:
+        return own
+    return f"{legal}_{hashlib.sha256(own.encode()).hexdigest()[:8].upper()}"
 
 
 def _legal(text: str) -> str:
-    return re.sub(r"[^A-Z0-9_]", "_", text.upper())[:255]
+    return re.sub(r"[^A-Z0-9_]", "_", text.upper())
 
 
 def is_function_trait(trait: str) -> bool:
