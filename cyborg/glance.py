@@ -84,6 +84,8 @@ class Image:
 
 def find_image(
     conf: cfg.ConfigOpts,
+    timeout: float | None = None,
+    /,
     *,
     uuid: str | None = None,
     name: str | None = None,
@@ -94,19 +96,20 @@ def find_image(
 
     A uuid finds any image. The others find only an image that is public or belongs to the project
     of Cyborg's own user, because everyone may upload an image that claims to be a function. If
-    several images have the function id, the newest is taken.
+    several images have the function id, the newest is taken. ``timeout`` is for each request, in
+    seconds; without it ``[glance] timeout`` counts.
 
     :raises NoImage: there is none, or several have the name, or it is not active
     :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be reached
     """
     if uuid is not None:
-        return _by_uuid(conf, uuid)
+        return _by_uuid(conf, uuid, timeout)
     if function_id is not None:
-        return _newest(conf, FUNCTION_ID, function_id)
+        return _newest(conf, FUNCTION_ID, function_id, timeout)
     if name is not None:
-        return _only(conf, "name", name)
+        return _only(conf, "name", name, timeout)
     if function_name is not None:
-        return _only(conf, FUNCTION_NAME, function_name)
+        return _only(conf, FUNCTION_NAME, function_name, timeout)
     raise ValueError("no uuid, name, function id or function name is given")
 
 
@@ -131,9 +134,9 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
             raise Incomplete(f"Image {image_uuid} did not arrive completely: {exc}") from exc
 
 
-def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
+def _by_uuid(conf: cfg.ConfigOpts, uuid: str, timeout: float | None) -> Image:
     try:
-        image = _image(_get(conf, f"/images/{_quoted(uuid)}").json())
+        image = _image(_get(conf, f"/images/{_quoted(uuid)}", timeout=timeout).json())
     except ka_exc.NotFound as exc:
         raise NoImage(f"Glance has no image {uuid}") from exc
     if image.status != "active":
@@ -141,15 +144,15 @@ def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
     return image
 
 
-def _newest(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
-    found = _search(conf, key, value)
+def _newest(conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None) -> Image:
+    found = _search(conf, key, value, timeout)
     if not found:
         raise _none(key, value)
     return _image(max(found, key=lambda item: (item["created_at"], item["id"])))
 
 
-def _only(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
-    found = _search(conf, key, value)
+def _only(conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None) -> Image:
+    found = _search(conf, key, value, timeout)
     if not found:
         raise _none(key, value)
     if len(found) > 1:
@@ -164,7 +167,9 @@ def _none(key: str, value: str) -> NoImage:
     )
 
 
-def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
+def _search(
+    conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None
+) -> list[dict[str, Any]]:
     """The two newest public images and the two newest of our own project, each image once."""
     own = clients.proxy(conf, "glance").get_project_id()
     # Glance reads a name that begins with "in:" as a list of names.
@@ -174,7 +179,8 @@ def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
         if place:
             query = {key: wanted, "status": "active", "sort": "created_at:desc", "limit": "2"}
             try:
-                listed = _get(conf, "/images", params=query | place).json()["images"]
+                params = query | place
+                listed = _get(conf, "/images", params=params, timeout=timeout).json()["images"]
             except ka_exc.BadRequest as exc:
                 # Trying again would not help.
                 raise NoImage(f"Glance cannot look for {key} {value!r}: {exc}") from exc

@@ -200,6 +200,18 @@ def _get(
     return paging.get(session, visible, COLUMNS, _KIND, options=_WITH_PROJECTS, **named)
 
 
+def read_named(ctx: RequestContext, name: str) -> list[dict[str, str]]:
+    """The groups of the profile of that name.
+
+    :raises NotFound: the caller may use no profile of that name
+    """
+    with db.reader() as session:
+        profile = find_by_name(session, ctx, name)
+    if profile is None:
+        raise errors.NotFound.of(_KIND, name=name)
+    return profile.groups
+
+
 def find_by_name(
     session: orm.Session, ctx: RequestContext, name: str
 ) -> models.DeviceProfile | None:

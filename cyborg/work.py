@@ -246,6 +246,13 @@ def hand_back_all() -> None:
         db.update(session, row, row.owner.is_not(None), **_UNOWNED, due_ms=db.now_ms())
 
 
+def take_back(session: orm.Session, kind: str, key: str) -> None:
+    """Let work be claimed anew at once: whoever carries it out loses its lease."""
+    row = models.Work
+    found = (row.kind == kind, row.key == key)
+    db.update(session, row, *found, **_UNOWNED, due_ms=db.now_ms(), last_error=None)
+
+
 def renew(claims: Collection[Claim], lease_seconds: float) -> None:
     """Extend the leases of ``claims``; mark those lost whose rows are not ours any more."""
     if not claims:

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, rpc, work
+from cyborg import arq_states, db, errors, glance, rpc, work
 from cyborg.arqs import matching, release
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
-from cyborg.programming import operations, program
+from cyborg.programming import operations, program, trait_match
+from cyborg.request_groups import RequestGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -46,10 +50,36 @@ class BindTarget:
         )
 
 
+def look_up_images(
+    conf: cfg.ConfigOpts, binds: Mapping[str, BindTarget]
+) -> dict[str, glance.Image]:
+    """By the ARQs the images to write for them, where an image may contradict what is asked for.
+
+    Glance is asked for those alone.
+    """
+    arq = models.Arq
+    with db.reader() as session:
+        asked = session.execute(sa.select(arq.uuid, arq.group).where(arq.uuid.in_(binds))).all()
+    of_groups: dict[str, glance.Image | None] = {}
+    found: dict[str, glance.Image] = {}
+    for uuid, group in asked:
+        key = json.dumps(group, sort_keys=True)
+        if key not in of_groups:
+            of_groups[key] = trait_match.look_up(conf, RequestGroup.parse(group))
+        if (image := of_groups[key]) is not None:
+            found[uuid] = image
+    return found
+
+
 def request_changes(
-    ctx: RequestContext, binds: Mapping[str, BindTarget], unbinds: Collection[str]
+    ctx: RequestContext,
+    binds: Mapping[str, BindTarget],
+    unbinds: Collection[str],
+    images: Mapping[str, glance.Image] = MappingProxyType({}),
 ) -> None:
     """Record that ARQs are to be bound and unbound: all of them, or none if one is refused.
+
+    ``images`` are those that :func:`look_up_images` has found.
 
     :raises Forbidden: there is no service token
     :raises NotFound: an ARQ or a provider is unknown
@@ -59,13 +89,16 @@ def request_changes(
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
-    _record(ctx, binds, unbinds)
+    _record(ctx, binds, unbinds, images)
     rpc.kick()
 
 
 @db.retry
 def _record(
-    ctx: RequestContext, binds: Mapping[str, BindTarget], unbinds: Collection[str]
+    ctx: RequestContext,
+    binds: Mapping[str, BindTarget],
+    unbinds: Collection[str],
+    images: Mapping[str, glance.Image],
 ) -> None:
     with db.writer() as session:
         # First of all, since the lock on this row serialises the requests of one instance.
@@ -74,7 +107,9 @@ def _record(
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
         if fresh:
-            _check(session, {uuid: arqs[uuid] for uuid in fresh}, fresh, binds.keys())
+            checked = {uuid: arqs[uuid] for uuid in fresh}
+            _check(session, checked, fresh, images)
+            _refuse_second_request(session, fresh, binds.keys())
             _start(session, fresh)
         repeated = {binds[uuid].instance_uuid for uuid in binds.keys() - fresh.keys()}
         work.want(session, work.NOVA_EVENT, repeated)
@@ -85,9 +120,9 @@ def _check(
     session: orm.Session,
     arqs: Mapping[str, models.Arq],
     targets: Mapping[str, BindTarget],
-    asked: Collection[str],
+    images: Mapping[str, glance.Image],
 ) -> None:
-    """Refuse what cannot be done; ``asked`` are all ARQs of the request, repeated ones included."""
+    """Refuse what cannot be done."""
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
     providers = matching.read_providers(session, {t.device_rp_uuid for t in targets.values()})
@@ -97,6 +132,20 @@ def _check(
         if deployable is None:
             raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
         _check_match(arqs[uuid], target, deployable, coming)
+        _check_program(arqs[uuid], deployable, images.get(uuid))
+    for provider, deployable in providers.items():
+        groups = [
+            trait_match.known(arqs[uuid].request, images.get(uuid))
+            for uuid, target in targets.items()
+            if target.device_rp_uuid == provider
+        ]
+        _refuse_two_programs(groups, deployable)
+
+
+def _refuse_second_request(
+    session: orm.Session, targets: Mapping[str, BindTarget], asked: Collection[str]
+) -> None:
+    """Return if no instance has other ARQs than those ``asked``, repeated ones included."""
     instances = {target.instance_uuid for target in targets.values()}
     other = session.execute(
         sa.select(models.Arq.instance_uuid)
@@ -160,6 +209,35 @@ def _check_match(
             f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
             f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {why_not}."
         )
+
+
+def _check_program(
+    arq: models.Arq, deployable: models.Deployable, image: glance.Image | None
+) -> None:
+    """Return if the image that would be written for the ARQ may give what its group asks for."""
+    if not matching.needs_programming(arq.request, deployable):
+        return
+    why_not = trait_match.why_never(arq.request, image) or matching.why_no_match(
+        trait_match.known(arq.request, image), deployable
+    )
+    if why_not:
+        raise errors.Invalid(
+            f"device_rp_uuid: what group {arq.device_profile_group_id} of device profile "
+            f"{arq.device_profile_name} asks for contradicts itself: {why_not}."
+        )
+
+
+def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: models.Deployable) -> None:
+    """Return unless some of the groups need a program that the others cannot have, or use."""
+    written = [each for each in groups if matching.needs_programming(each, deployable)]
+    for one in map(program.of_group, written):
+        for other in map(program.of_group, groups):
+            if not other or one.contradicts(other):
+                raise errors.Invalid(
+                    f"device_rp_uuid: the deployable of provider {deployable.rp_uuid} cannot be "
+                    f"programmed with {one} for one ARQ, and with {other or 'nothing'} for "
+                    "another; choose another provider for one of them."
+                )
 
 
 def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:

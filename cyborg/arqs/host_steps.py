@@ -207,8 +207,10 @@ def _have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -
         since_ms = arq.bind_started_ms or 0
         last = operations.ended_for(session, deployable_uuid, instance, since_ms)
         if last is not None and last.state == operations.FAILED:
-            is_conflict = last.fault == operations.CONFLICT
-            reason = _public_reason(arq, last.error) if is_conflict else last.error
+            names_others = (
+                last.fault == operations.CONFLICT and last.error != operations.CANCELLED
+            )
+            reason = _public_reason(arq, last.error) if names_others else last.error
             raise CannotRun(f"It could not be programmed with {what}: {reason}")
         try:
             operations.request(

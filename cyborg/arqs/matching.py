@@ -15,8 +15,8 @@ from sqlalchemy import orm
 from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import program
-from cyborg.request_groups import REQUIRED, RequestGroup
+from cyborg.programming import program, trait_match
+from cyborg.request_groups import RequestGroup
 
 
 def read_providers(session: orm.Session, uuids: Collection[str]) -> dict[str, models.Deployable]:
@@ -42,7 +42,7 @@ def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | No
     has = traits(deployable)
     return (
         _why_other_class(group, deployable)
-        or _why_other_traits(group.traits, has, has)
+        or trait_match.why_other_traits(group.traits, has, has)
         or why_no_match_when_bound(group, deployable)
     )
 
@@ -52,12 +52,12 @@ def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) 
 
     Programming brings the trait of its function. A forbidden trait must not be there now either.
     """
-    has = traits(deployable)
-    then = has
+    has = then = traits(deployable)
     if needs_programming(group, deployable):
-        old = {each.value for each in deployable.attributes if each.key == program.TRAIT_KEY}
-        then = (has - old) | _brought(group, deployable.function_vendor)
-    return _why_other_class(group, deployable) or _why_other_traits(group.traits, has, then)
+        vendor = deployable.function_vendor
+        then = trait_match.when_programmed(group, deployable.attributes, vendor)
+    why_not = trait_match.why_other_traits(group.traits, has, then)
+    return _why_other_class(group, deployable) or why_not
 
 
 def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> str | None:
@@ -66,7 +66,7 @@ def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> st
         return None
     asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
     has = traits(deployable)
-    return _why_other_traits(asked, has, has)
+    return trait_match.why_other_traits(asked, has, has)
 
 
 def why_not_now(
@@ -125,15 +125,7 @@ def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
 
 def traits(deployable: models.Deployable) -> set[str]:
     """The traits of a deployable that is loaded with its attributes."""
-    attributes = deployable.attributes
-    return {each.value for each in attributes if each.key.startswith(base.TRAIT_PREFIX)}
-
-
-def _brought(group: RequestGroup, vendor: str) -> set[str]:
-    """The function's traits after programming; if the function is not known, any that is asked."""
-    if group.function_id is not None:
-        return {program.function_trait(vendor, group.function_id)}
-    return {name for name in group.traits if program.is_function_trait(name)}
+    return trait_match.traits(deployable.attributes)
 
 
 def _why_other_class(group: RequestGroup, deployable: models.Deployable) -> str | None:
@@ -141,17 +133,4 @@ def _why_other_class(group: RequestGroup, deployable: models.Deployable) -> str 
     classes = {each.value for each in attributes if each.key == base.RESOURCE_CLASS_KEY}
     if classes.isdisjoint(group.resources):
         return f"it offers {', '.join(sorted(classes))}, not {', '.join(sorted(group.resources))}"
-    return None
-
-
-def _why_other_traits(
-    asked: Mapping[str, str], has: Collection[str], then: Collection[str]
-) -> str | None:
-    for trait, how in asked.items():
-        if how != REQUIRED:
-            if trait in has:
-                return f"trait {trait} is {how}"
-        elif trait not in then:
-            goes = ", which goes with what it runs now" if trait in has else ""
-            return f"trait {trait} is {how}{goes}"
     return None

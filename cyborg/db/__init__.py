@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where transactions open: :func:`reader`, :func:`writer` and :func:`retry`.
+"""The one place where transactions open: :func:`reader`, :func:`snapshot` and :func:`writer`.
 
 Importing the package connects to no database; :func:`configure` names it, once per process.
 """
@@ -138,6 +138,18 @@ def engine() -> sa.Engine:
 def reader() -> Iterator[orm.Session]:
     """A session for reading; changes made in it are not kept."""
     with _unavailable_is_503(), _facade.manager.reader.using(_Transaction()) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def snapshot() -> Iterator[orm.Session]:
+    """A :func:`reader` whose statements all see what was committed before the first of them."""
+    with reader() as session:
+        # SQLite's transactions are like that anyway.
+        if session.get_bind().dialect.name != "sqlite":
+            # For this transaction alone, whereas an option of SQLAlchemy is undone by setting what
+            # was the default when the engine connected, before _prepare_mysql.
+            session.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         yield session
 
 

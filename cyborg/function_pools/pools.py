@@ -16,6 +16,7 @@ from cyborg import db, errors, rpc, work
 from cyborg.db import models, paging
 from cyborg.function_pools import capacity
 from cyborg.programming import program
+from cyborg.request_groups import REQUIRED, RequestGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -48,6 +49,16 @@ class Spec:
     traits: Collection[str]
     free: int
     max_devices: int
+
+    @property
+    def group(self) -> RequestGroup:
+        """A request for what the pool keeps."""
+        return RequestGroup(
+            resources={},
+            traits=dict.fromkeys(self.traits, REQUIRED),
+            image_uuid=self.image_uuid,
+            function_id=self.function_id,
+        )
 
     def columns(self) -> dict[str, Any]:
         """The columns of the row, without the traits."""

@@ -64,8 +64,12 @@ class HostState:
 
 @db.retry
 def read(host_name: str) -> HostState | None:
-    """The state of the host with that name, or None if there is no such host."""
-    with db.reader() as session:
+    """The state of the host with that name, or None if there is no such host.
+
+    What commits between two of the statements must not pair the traits of one program with the
+    free inventory of another.
+    """
+    with db.snapshot() as session:
         host = session.scalar(sa.select(models.Host).where(models.Host.name == host_name))
         if host is None:
             return None

@@ -9,6 +9,7 @@ from cyborg.policies import base
 
 GET_ALL = "cyborg:operation:get_all"
 GET_ONE = "cyborg:operation:get_one"
+DELETE = "cyborg:operation:delete"
 
 _COLLECTION = "/v2/operations"
 
@@ -22,5 +23,11 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Show an operation.",
             ("GET", f"{_COLLECTION}/{{operation_uuid}}"),
+        ),
+        base.rule(
+            DELETE,
+            base.ADMIN,
+            "Cancel a queued operation.",
+            ("DELETE", f"{_COLLECTION}/{{operation_uuid}}"),
         ),
     ]

@@ -339,6 +339,9 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
                 raise Refused(operations.CONFLICT, why_not)
             if operation.instance_uuid and not guard.awaiting(session, operation):
                 raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
+            why_not = guard.why_in_vain(session, operation, deployable, image)
+            if operation.instance_uuid and why_not:
+                raise Refused(operations.INVALID, why_not)
             held.change(Event.WITHDRAWN)
         text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, image=_checked(image))

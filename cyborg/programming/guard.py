@@ -9,9 +9,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability
+from cyborg import availability, glance
 from cyborg.db import models
-from cyborg.programming import program
+from cyborg.programming import program, trait_match
 
 
 def why_not(
@@ -44,11 +44,40 @@ def why_not_now(
 
 def awaiting(session: orm.Session, operation: models.Operation) -> set[str]:
     """The instances with a bind that waits for the program of an operation."""
+    return {arq.instance_uuid for arq in _waiting(session, operation) if arq.instance_uuid}
+
+
+def why_in_vain(
+    session: orm.Session,
+    operation: models.Operation,
+    deployable: models.Deployable,
+    image: glance.Image,
+) -> str | None:
+    """Why none of the binds that wait for an operation could end well after that image is written.
+
+    As a sentence; None if one could, or if none waits.
+    """
+    if "attributes" in sa.inspect(deployable).unloaded:
+        session.refresh(deployable, ["attributes"])
+    why_not = None
+    for arq in _waiting(session, operation):
+        group = trait_match.known(arq.request, image)
+        asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
+        then = trait_match.when_programmed(
+            group, deployable.attributes, deployable.function_vendor
+        )
+        why_not = trait_match.why_other_traits(asked, then, then)
+        if why_not is None:
+            return None
+    return f"Image {image.uuid} does not give what is asked for: {why_not}." if why_not else None
+
+
+def _waiting(session: orm.Session, operation: models.Operation) -> list[models.Arq]:
     row = models.Deployable
     found = session.scalar(sa.select(row.id).where(row.uuid == operation.deployable_uuid))
     what = program.of_operation(operation)
     users = _users(session, found) if found is not None else []
-    return {arq.instance_uuid for arq in users if arq.instance_uuid and _waits_for(arq, what)}
+    return [arq for arq in users if _waits_for(arq, what)]
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:

@@ -51,7 +51,7 @@ def why_not(
             f"its {glance.FUNCTION_ID} is no id of a function: use letters, digits, '_', '.' and "
             "'-', 128 at most."
         )
-    own, function, name = image.properties, image.function_id, image.function_name
+    own = image.properties
     for key, fits in (
         (glance.VENDOR, facts.is_vendor),
         (glance.BOARD, facts.is_board),
@@ -60,6 +60,12 @@ def why_not(
     ):
         if own.get(key) and not fits(own[key]):
             return f"its {key} is {own[key]}, which deployable {deployable.name} is not."
+    return why_other_function(image, what)
+
+
+def why_other_function(image: glance.Image, what: program.Program) -> str | None:
+    """Why the image is not what was asked for, whatever deployable it is for."""
+    function, name = image.function_id, image.function_name
     if what.function_id and not (function and program.same(what.function_id, function)):
         return f"its {glance.FUNCTION_ID} is {function or 'not set'}, not {what.function_id}."
     if what.function_name not in {None, name}:

@@ -48,6 +48,9 @@ CONFLICT = "conflict"
 INVALID = "invalid"
 BROKEN = "failed"
 
+#: Why one failed that an administrator has taken back.
+CANCELLED = "An administrator has cancelled it."
+
 #: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"
 

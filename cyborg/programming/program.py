@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from cyborg.request_groups import RequestGroup
 TRAIT_KEY = "trait_function"
 ORIGIN = "program"
 _TRAIT = "CUSTOM_FPGA_FUNCTION_ID"
+_TRAIT_MAX = 255
 
 _WORDS = {
     "image_uuid": "image {}",
@@ -71,12 +73,21 @@ class Program:
 
     def agrees(self, other: Program) -> bool:
         """Whether both give something in common, and nothing in which they differ."""
+        equal = self._compared(other)
+        return bool(equal) and all(equal)
+
+    def contradicts(self, other: Program) -> bool:
+        """Whether both give something in which they differ."""
+        return not all(self._compared(other))
+
+    def _compared(self, other: Program) -> list[bool]:
+        """Of each thing that both give, whether it is the same."""
         mine, others = asdict(self), asdict(other)
-        both = [name for name in mine if mine[name] and others[name]]
-        equal = {name: mine[name] == others[name] for name in both}
-        if "function_id" in equal:
-            equal["function_id"] = same(mine["function_id"], others["function_id"])
-        return bool(both) and all(equal.values())
+        both = {name for name in mine if mine[name] and others[name]}
+        equal = [mine[name] == others[name] for name in both - {"function_id"}]
+        if "function_id" in both:
+            equal.append(same(mine["function_id"], others["function_id"]))
+        return equal
 
 
 def of_group(group: RequestGroup) -> Program:
@@ -117,9 +128,26 @@ def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
 
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
-    parts = [_TRAIT, vendor, plain(function_id)]
-    legal = re.sub(r"[^A-Z0-9_]", "_", "_".join(part for part in parts if part).upper())
-    return legal[:255]
+    parts = (_TRAIT, _legal(vendor), _ending(function_id))
+    return "_".join(part for part in parts if part)[:_TRAIT_MAX]
+
+
+def may_be_trait_of(trait: str, function_id: str) -> bool:
+    """Whether that is the trait of a provider of some vendor that runs the function."""
+    return is_function_trait(trait) and trait.endswith(f"_{_ending(function_id)}")
+
+
+def _ending(function_id: str) -> str:
+    """What stands for a function in its trait: two functions must not have the same."""
+    own = plain(function_id)
+    legal = _legal(own)
+    if legal == own:
+        return own
+    return f"{legal}_{hashlib.sha256(own.encode()).hexdigest()[:8].upper()}"
+
+
+def _legal(text: str) -> str:
+    return re.sub(r"[^A-Z0-9_]", "_", text.upper())
 
 
 def is_function_trait(trait: str) -> bool:

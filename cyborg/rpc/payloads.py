@@ -10,6 +10,9 @@ from typing import Any
 
 from cyborg.drivers import base
 
+#: Which of what conductors have ever derived from a report: now with distinct functions' traits.
+_DERIVED = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
@@ -29,8 +32,12 @@ class HostReport:
     devices: Mapping[str, tuple[base.Device, ...]]
 
     def digest(self) -> str:
-        """A hash that is equal for reports with the same content, whenever they were made."""
+        """A hash that is equal for reports with the same content, whenever they were made.
+
+        It changes with what conductors derive from a report, so that the next one is read in full.
+        """
         said = {key: value for key, value in self.to_wire().items() if key in _SAID}
+        said["derived"] = _DERIVED
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
     def unchanged(self) -> UnchangedReport:

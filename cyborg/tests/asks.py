@@ -94,6 +94,7 @@ REQUESTS = {
     ),
     "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.8"),
     "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.8"),
+    "operation:delete": Ask("DELETE /operations/{queued}", microversion="2.10"),
     "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool", microversion="2.9"),
     "function_pool:get_one": Ask(
         f"GET {POOLS}/{{function_pool}}", shows="function_pool", microversion="2.9"

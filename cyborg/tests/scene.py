@@ -100,6 +100,16 @@ class Scene:
                 fault=operations.BROKEN,
                 history=[],
             )
+            queued = models.Operation(
+                uuid=models.new_uuid(),
+                deployable_uuid=deployable.uuid,
+                active=deployable.uuid,
+                image_uuid=models.new_uuid(),
+                asked_by="user somebody",
+                asked_ms=db.now_ms(),
+                state=operations.QUEUED,
+                history=[],
+            )
             pool = models.FunctionPool(
                 name="pool",
                 function_id="aes",
@@ -107,8 +117,9 @@ class Scene:
                 free=1,
                 max_devices=1,
             )
-            session.add_all([deleting, operation, pool])
+            session.add_all([deleting, operation, queued, pool])
             work.want(session, work.HOST_STEP, [handle.uuid])
+            work.want(session, work.PROGRAM, [deployable.uuid])
         return {
             "deleting": deleting.uuid,
             "rp": deployable.rp_uuid,
@@ -116,6 +127,7 @@ class Scene:
             "deployable_id": str(deployable.id),
             "programmable": programmable.uuid,
             "operation": operation.uuid,
+            "queued": queued.uuid,
             "function_pool": pool.uuid,
             "device": deployable.device.uuid,
             "disabled": unused.device.uuid,

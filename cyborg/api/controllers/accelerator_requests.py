@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from cyborg import errors
+from cyborg import errors, profiles
 from cyborg.api import arq_patch, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -19,6 +19,7 @@ from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import arq as policies
+from cyborg.programming import trait_match
 
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
 
@@ -72,7 +73,9 @@ class AcceleratorRequests(Resource):
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
-        created = service.create(request.caller, body["device_profile_name"])
+        name = body["device_profile_name"]
+        trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
+        created = service.create(request.caller, name)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
@@ -143,7 +146,8 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     changes = arq_patch.parse(body, request.version)
     if changes.names_project and not request.caller.is_admin:
         raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
-    binding.request_changes(request.caller, changes.binds, changes.unbinds)
+    images = binding.look_up_images(request.conf, changes.binds)
+    binding.request_changes(request.caller, changes.binds, changes.unbinds, images)
 
 
 def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -> bool:

@@ -16,6 +16,7 @@ from cyborg.arqs import candidates
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import device_profile as policies
+from cyborg.programming import trait_match
 
 _NAME = "req_devprof_list"
 _MEMBER = declare.Member(name="uuid_or_name", type=types.UUID_OR_NAME)
@@ -58,7 +59,7 @@ class DeviceProfiles(Resource):
         """Create a profile."""
         new = body if request.version >= versions.REGULAR else body[0]
         uuid = arguments.stored_uuid(new["uuid"]) if "uuid" in new else None
-        return profiles.create_profile(**_stored(new), uuid=uuid)
+        return profiles.create_profile(**_stored(request, new), uuid=uuid)
 
     @shows(
         policies.UPDATE,
@@ -70,7 +71,8 @@ class DeviceProfiles(Resource):
     )
     def put_one(self, request: Request, uuid_or_name: str, body: Any) -> models.DeviceProfile:
         """Replace a profile."""
-        return profiles.replace_profile(request.caller, _key(uuid_or_name), **_stored(body))
+        stored = _stored(request, body)
+        return profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
 
     @declare.operation(policies.DELETE, query=types.DELETE, success=204, faults=[404])
     def delete_all(self, request: Request, given: dict[str, Any]) -> None:
@@ -141,12 +143,17 @@ def _key(text: str) -> profiles.Key:
     return profiles.Key("name", text) if uuid is None else profiles.Key("uuid", uuid)
 
 
-def _stored(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a profile in the form in which they are stored."""
+def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a profile in the form in which they are stored.
+
+    :raises Invalid: its groups contradict themselves
+    """
     description = body.get("description")
+    groups = profiles.read_groups(body["groups"])
+    trait_match.refuse_groups(request.conf, groups)
     return {
         "name": body["name"],
-        "groups": profiles.read_groups(body["groups"]),
+        "groups": groups,
         "description": None if description is None else arguments.as_text(description),
         "visibility": body.get("visibility", profiles.PUBLIC),
         "projects": sorted(set(body.get("projects", ()))),

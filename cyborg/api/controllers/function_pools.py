@@ -13,6 +13,7 @@ from cyborg.api.types import function_pools as types
 from cyborg.db.paging import Page
 from cyborg.function_pools import pools
 from cyborg.policies import function_pool as policies
+from cyborg.programming import trait_match
 
 _SINCE = versions.FUNCTION_POOLS
 _MEMBER = declare.Member(kind="Function pool")
@@ -38,12 +39,12 @@ class FunctionPools(Resource):
     @shows(policies.CREATE, kind, since=_SINCE, body=_BODY, success=201, faults=[409])
     def post(self, request: Request, body: Any) -> pools.Pool:
         """Create a function pool."""
-        return pools.create_pool(_spec(body))
+        return pools.create_pool(_spec(request, body))
 
     @shows(policies.UPDATE, kind, since=_SINCE, member=_MEMBER, body=_BODY, faults=[409])
     def put_one(self, request: Request, uuid: str, body: Any) -> pools.Pool:
         """Replace a function pool."""
-        return pools.replace_pool(uuid, _spec(body))
+        return pools.replace_pool(uuid, _spec(request, body))
 
     @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, success=204)
     def delete_one(self, request: Request, uuid: str) -> None:
@@ -77,10 +78,13 @@ class FunctionPools(Resource):
         }
 
 
-def _spec(body: dict[str, Any]) -> pools.Spec:
-    """The pool in the form in which it is stored."""
+def _spec(request: Request, body: dict[str, Any]) -> pools.Spec:
+    """The pool in the form in which it is stored.
+
+    :raises Invalid: its image is known not to be of its function, or its function to end a trait
+    """
     image = body.get("image_uuid")
-    return pools.Spec(
+    spec = pools.Spec(
         name=body["name"].strip(),
         description=body.get("description"),
         function_id=body["function_id"].strip(),
@@ -90,3 +94,5 @@ def _spec(body: dict[str, Any]) -> pools.Spec:
         free=body["free"],
         max_devices=body["max_devices"],
     )
+    trait_match.refuse(request.conf, spec.group, "The function pool can never be filled")
+    return spec

@@ -13,9 +13,10 @@ from cyborg.api.types import operations as types
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import operation as policies
-from cyborg.programming import operations
+from cyborg.programming import cancellation, operations
 
 _SINCE = versions.PROGRAMMING
+_MEMBER = declare.Member(kind="Operation")
 
 
 class Operations(Resource):
@@ -31,10 +32,17 @@ class Operations(Resource):
         """List operations."""
         return operations.list_operations(page, **wanted)
 
-    @shows(policies.GET_ONE, kind, since=_SINCE, member=declare.Member(kind="Operation"))
+    @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
     def get_one(self, request: Request, uuid: str) -> models.Operation:
         """Show an operation."""
         return operations.get_operation(uuid)
+
+    @declare.operation(
+        policies.DELETE, since=versions.CANCELLATION, member=_MEMBER, success=204, faults=[409]
+    )
+    def delete_one(self, request: Request, uuid: str) -> None:
+        """Cancel an operation that is queued."""
+        cancellation.cancel(uuid, f"user {request.caller.user_id}")
 
     def view(self, request: Request, operation: models.Operation) -> dict[str, Any]:
         """An operation as answers show it."""

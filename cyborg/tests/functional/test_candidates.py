@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import webob
 
-from cyborg import context
+from cyborg import context, profiles
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
@@ -211,7 +211,9 @@ def test_one_request_does_not_use_what_another_has_programmed(rack: Site) -> Non
 
 def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
     trait = program.function_trait("", AES)
-    profile(rack, {f"trait:{trait}": "required", "accel:function_id": ZIP})
+    # Releases before took such a profile.
+    groups = [FPGA | {f"trait:{trait}": "required", "accel:function_id": ZIP}]
+    profiles.create_profile(name="p", groups=groups, description=None)
     assert cards(rack) == []
     profile_of_no_image = {"accel:bitstream_id": "no-image"}
     body = {"name": "p", "groups": [FPGA | profile_of_no_image]}

@@ -72,6 +72,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "DELETE /v2/function_pools/{uuid}": ("", None),
     "GET /v2/operations": ("?state=queued", None),
     "GET /v2/operations/{uuid}": ("", None),
+    "DELETE /v2/operations/{uuid}": ("", None),
     "GET /v2/services": ("?state=up", None),
     "GET /v2/services/{uuid}": ("", None),
     "DELETE /v2/services/{uuid}": ("?force=true", None),

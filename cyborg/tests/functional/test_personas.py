@@ -60,6 +60,7 @@ deployable:program          501    403     403    403    403     403    501    4
 deployable:program begin    ok     403     403    403    403     403    ok     403      403
 operation:get_all           ok     403     403    403    403     403    ok     403      403
 operation:get_one           ok     403     403    403    403     403    ok     403      403
+operation:delete            ok     403     403    403    403     403    ok     403      403
 function_pool:get_all       ok     403     403    403    403     403    ok     403      403
 function_pool:get_one       ok     403     403    403    403     403    ok     403      403
 function_pool:create        ok     403     403    403    403     403    ok     403      403

@@ -180,8 +180,22 @@ def test_a_bitstream_for_other_hardware_is_not_written(
 
 def test_a_bitstream_for_this_hardware_is_written(dynamic: Card) -> None:
     own = {"accel_vendor": "0xabcd", "accel_board": "miss model info"}
+    # Nobody knows the firmware of this card.
+    own |= {"accel_version": "1.2"}
 
     assert dynamic.programmed(image_uuid=dynamic.image(AES, **own))["state"] == "succeeded"
+
+
+def test_what_a_card_shows_after_a_false_image_is_written_counts(single: Card) -> None:
+    """Its driver does not read what is in a bitstream."""
+    single.run(single.image(AES))
+
+    operation = single.programmed(image_uuid=single.image(ZIP, accel_function_id="other"))
+
+    assert operation["state"] == "failed"
+    assert operation["error"] == f"Function {ZIP} is loaded, not other"
+    until(lambda: single.runs()["function_id"] == ZIP)
+    assert single.runs()["image_uuid"] is None
 
 
 def test_an_image_that_is_not_there_fails(dynamic: Card) -> None:

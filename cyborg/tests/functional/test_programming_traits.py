@@ -108,19 +108,38 @@ def test_a_trait_that_goes_with_the_programming_cannot_be_required(machine: Mach
 @pytest.mark.parametrize(
     "asked", [{"accel:function_name": "Zip"}, {"accel:bitstream_id": IMAGES["zip-1"]}]
 )
-def test_who_does_not_know_the_function_of_an_image_is_not_bound_without_its_trait(
+def test_an_image_that_does_not_give_the_trait_is_not_written(
     machine: Machine, asked: dict[str, str]
 ) -> None:
+    """Whoever asked for it was not told, as nobody but a conductor reached Glance."""
     card = machine.cards["b"]
     arq = ask(machine, card, **{AES: "required"}, **asked)
 
     machine.let_time_pass()
 
-    assert card.loaded == "zip"
+    assert card.image == IMAGES["aes-1"]
     trait = AES.replace(":", " ")
-    assert read(machine, arq) == (
-        "BindFailed", f"The deployable does not fit as it is now: {trait} is required."
-    )
+    state, reason = read(machine, arq)
+    assert state == "BindFailed"
+    assert (reason or "").endswith(f"does not give what is asked for: {trait} is required.")
+    machine.come_to_rest()
+
+
+def test_who_forbids_the_trait_of_the_image_does_not_get_it(machine: Machine) -> None:
+    card = machine.cards["b"]
+    arq = ask(machine, card, **{ZIP: "forbidden", "accel:function_name": "Zip"})
+
+    machine.let_time_pass()
+
+    assert card.image == IMAGES["aes-1"]
+    state, reason = read(machine, arq)
+    assert state == "BindFailed"
+    assert "is forbidden" in (reason or "")
+
+
+def test_who_forbids_the_trait_of_the_function_is_refused(machine: Machine) -> None:
+    with pytest.raises(errors.Invalid, match="is forbidden, which comes with what"):
+        ask(machine, machine.cards["b"], **{ZIP: "forbidden", "accel:function_id": "zip"})
 
 
 @pytest.mark.parametrize("letter", "bc")

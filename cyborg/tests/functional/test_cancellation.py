@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A queued operation is taken back, while a conductor carries it out and while others wait."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+
+from cyborg import work
+from cyborg.arqs import service
+from cyborg.programming import cancellation, operations, program
+from cyborg.tests.fpga import Card
+from cyborg.tests.functional.test_programming_traits import ask, machine  # noqa: F401
+from cyborg.tests.programmed_cards import IMAGES
+from cyborg.tests.programming_machine import Machine
+from cyborg.tests.service import until
+
+
+def cancel(card: Card, operation: str) -> requests.Response:
+    return card.site.ask("DELETE", f"/operations/{operation}", version="2.10")
+
+
+def test_what_waits_for_glance_is_cancelled(single: Card) -> None:
+    image = single.image("aes")
+    glance = single.site.conf.glance.endpoint_override
+    single.site.conf.set_override("endpoint_override", "http://127.0.0.1:9", group="glance")
+    operation = single.program(image_uuid=image).json()["uuid"]
+    assert cancel(single, operation).status_code == 204
+    single.site.conf.set_override("endpoint_override", glance, group="glance")
+
+    found = single.ended(operation)
+
+    assert (found["state"], found["error"]) == ("failed", "An administrator has cancelled it.")
+    until(lambda: not single.site.work("program"))
+    # Another one begins at once.
+    single.run(image)
+
+
+def test_what_is_written_is_not_cancelled(single: Card) -> None:
+    single.site.hang("program")
+    operation = single.program(image_uuid=single.image("aes")).json()["uuid"]
+    until(single.is_writing)
+
+    answer = cancel(single, operation)
+
+    assert answer.status_code == 409
+    assert "is writing; only a queued one can be cancelled" in answer.text
+    single.site.obey("program")
+    assert single.ended(operation)["state"] == "succeeded"
+
+
+def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """Nor is its image written for the one that follows."""
+    card, cloud = machine.cards["b"], machine.cloud
+    row = cloud.row(card)
+
+    def happen() -> None:
+        (queued,) = operations.list_operations(state=operations.QUEUED)
+        cancellation.cancel(queued.uuid, "user 1")
+        operations.ask(row.uuid, program.Program(image_uuid=IMAGES["aes-2"]), "user 2")
+
+    cloud.while_asked = happen
+    operations.ask(row.uuid, program.Program(function_id="zip"), "user 1")
+
+    with pytest.raises(work.LeaseLost):
+        machine.let_time_pass()
+    machine.let_time_pass()
+
+    assert card.image == IMAGES["aes-2"]
+    ended = {each.asked_by: each.state for each in operations.list_operations()[-2:]}
+    assert ended == {"user 1": "failed", "user 2": "succeeded"}
+    machine.come_to_rest()
+
+
+def test_the_bind_that_asked_for_it_fails(machine: Machine) -> None:  # noqa: F811
+    machine.cloud.finds = False
+    card = machine.cards["b"]
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    machine.let_time_pass()
+    (queued,) = operations.list_operations(state=operations.QUEUED)
+
+    cancellation.cancel(queued.uuid, "user 1")
+    machine.let_time_pass()
+
+    found = service.get_arq(machine.cloud.ctx, arq)
+    assert found.state == "BindFailed"
+    assert str(found.state_reason).endswith(": An administrator has cancelled it.")
+    assert card.image == IMAGES["aes-1"]
