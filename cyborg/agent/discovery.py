@@ -50,6 +50,7 @@ class _DriverAbilities:
     claiming: base.Claiming | None
     health: base.HealthReporting | None
     problems: base.ProblemReporting | None
+    remembering: base.Remembering | None
 
     @classmethod
     def of(cls, driver: base.Driver) -> _DriverAbilities:
@@ -59,6 +60,7 @@ class _DriverAbilities:
             claiming=driver if isinstance(driver, base.Claiming) else None,
             health=driver if isinstance(driver, base.HealthReporting) else None,
             problems=driver if isinstance(driver, base.ProblemReporting) else None,
+            remembering=driver if isinstance(driver, base.Remembering) else None,
         )
 
 
@@ -179,6 +181,15 @@ class Discovery:
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
         return Findings(devices=accepted, errors=errors)
+
+    def remember(self) -> None:
+        """Let the drivers write what must outlive this process."""
+        for name, each in self._drivers.items():
+            if each.remembering is not None:
+                try:
+                    each.remembering.remember()
+                except Exception:
+                    LOG.exception("Driver %s cannot keep what it has read", name)
 
     def _hangs(self) -> str:
         return f"Discovery does not end within {self.timeout:g} seconds"

@@ -116,6 +116,7 @@ class Agent:
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             sriov_errors = self._sriov.apply()
             findings = self._discovery.run()
+            self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
         metrics.pass_ended(findings.devices, errors)

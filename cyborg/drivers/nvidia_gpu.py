@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, mdev_handles, nvidia_vgpu, pci, privileged, trait_names
+from cyborg.drivers import (
+    base,
+    mdev_handles,
+    nvidia_vgpu,
+    nvidia_vgpu_types,
+    pci,
+    privileged,
+    trait_names,
+)
 from cyborg.drivers.pci import devices, facts
 
 
@@ -28,7 +36,7 @@ class NvidiaGpuDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
-        self._type_names = nvidia_vgpu.TypeNames()
+        self._types = nvidia_vgpu_types.TypeBook(self.kept)
         self._problems: list[str] = []
         self._mediated = mdev_handles.HostSteps()
         # The address of the virtual function of each handle that was prepared by setting its type.
@@ -47,7 +55,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         """Facts that the vendor's driver shows."""
         shown = nvidia_vgpu.information(function, functions)
         return {
-            "product": functions.product(function) or shown.get("Model"),
+            "product": shown.get("Model"),
             "memory_mib": nvidia_vgpu.memory_mib(function, functions),
             "firmware": shown.get("Video BIOS"),
             "serial": shown.get("GPU UUID"),
@@ -65,7 +73,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             return []
         mine = self.claims(functions).keys() - host.foreign
         found = nvidia_vgpu.parts(
-            function, functions, self._enabled_types, self._type_names, mine
+            function, functions, self._enabled_types, self._types, mine
         )
         if found is None:
             return None
@@ -106,7 +114,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         function = part.function
         card = functions[function.pf or function.address]
         attributes = {
-            **facts.attributes(function, functions),
+            **self.common_attributes(function, functions),
             "vgpu_type": part.type,
             **({"memory_mib": part.memory_mib} if part.memory_mib else {}),
         }
@@ -130,7 +138,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             cleans=True,
             prepared=self._prepared(part),
         )
-        return devices.device_of(function, functions, self.type, (deployable,))
+        return devices.device_of(function, self.type, (deployable,))
 
     def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
         """The uuids of the handles that a guest can use now."""

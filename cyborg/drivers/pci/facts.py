@@ -7,7 +7,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from cyborg.drivers.pci import sysfs
+from cyborg.drivers.pci import sysfs, vpd
 from cyborg.drivers.pci.snapshot import Function, Snapshot, once
 
 _MDEV = "mdev_supported_types"
@@ -24,12 +24,17 @@ NO_VGPU_TYPE = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A PCIe link: what it is now, and the most that the card and the slot above it can do."""
+    """A PCIe link: what it is now, and the most that the card and the slot above it can do.
+
+    ``slot_known`` says that the slot is among the latter. Without it a narrow or slow link may be
+    all that the slot has.
+    """
 
     speed: str
     width: int
     max_speed: str
     max_width: int
+    slot_known: bool
 
     def __str__(self) -> str:
         # An idle card slows its link down, so the present speed would be reported again and again.
@@ -43,12 +48,12 @@ class Link:
     @property
     def is_narrow(self) -> bool:
         """Whether lanes are lost."""
-        return self.width < self.max_width
+        return self.slot_known and self.width < self.max_width
 
     @property
     def is_slow(self) -> bool:
         """Whether it is slower than it could be, as the links of many idle cards are."""
-        return _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
+        return self.slot_known and _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,10 @@ class MdevType:
 
 @once
 def link(function: Function, functions: Snapshot) -> Link | None:
-    """The link of a physical function, or None if the kernel shows none."""
+    """The link of a physical function, or None if it has none or the kernel shows none.
+
+    A function that is built into the processor has no link, and the files hold no speed.
+    """
     address = function.address
     speed = functions.text(address, "current_link_speed")
     width = functions.number(address, "current_link_width")
@@ -80,14 +88,21 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     max_width = functions.number(address, "max_link_width")
     if speed is None or width is None or max_speed is None or max_width is None:
         return None
+    if not _gigatransfers(max_speed):
+        return None
     # A wide card in a narrow slot has all the lanes it can have.
     slot_speed = functions.text(address, "../max_link_speed")
     slot_width = functions.number(address, "../max_link_width")
-    if slot_speed is not None and slot_width is not None:
+    slot_known = bool(slot_width) and _gigatransfers(slot_speed or "") > 0
+    if slot_speed is not None and slot_width is not None and slot_known:
         max_speed = min(max_speed, slot_speed, key=_gigatransfers)
         max_width = min(max_width, slot_width)
     found = Link(
-        speed=_plain(speed), width=width, max_speed=_plain(max_speed), max_width=max_width
+        speed=_plain(speed),
+        width=width,
+        max_speed=_plain(max_speed),
+        max_width=max_width,
+        slot_known=slot_known,
     )
     # A card without power reads like one that fell off the bus, but it answers when it is needed.
     asleep = not found.is_up and functions.text(address, "power_state") == "D3cold"
@@ -190,7 +205,7 @@ def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
     facts: dict[str, str | int | None] = {
         "pci_address": function.address,
         "numa_node": function.numa_node,
-        "product": functions.product(physical),
+        "product": vpd.product_name(physical) or functions.product(physical),
         "serial": functions.text(physical.address, "serial_number"),
         "link": str(present) if present is not None and present.is_up else None,
     }

@@ -24,7 +24,12 @@ _DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
 #: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
 _HOST_CLASSES = ("01", "02", "0805", "0c")
-_BRIDGES = "06"
+#: Bridges, of the kinds that lead to other functions: of the host, ISA, PCI, CardBus, and
+#: semi-transparent ones. The switch of an HGX board (0680) is an end point.
+_BRIDGES = ("0600", "0601", "0604", "0607", "0609")
+_OTHER_BRIDGES = "06"
+#: The offset of the header type in PCI configuration space, its bits, and that of bridges.
+_HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
 
 T = TypeVar("T")
 
@@ -111,6 +116,7 @@ class Snapshot(Mapping[str, Function]):
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
         self._by_vendor: Mapping[str, Sequence[Function]] | None = None
+        self._by_group: Mapping[str, Sequence[Function]] | None = None
 
     def __getitem__(self, address: str) -> Function:
         return self._functions[address]
@@ -129,6 +135,16 @@ class Snapshot(Mapping[str, Function]):
                 found.setdefault(function.vendor, []).append(function)
             self._by_vendor = found
         return self._by_vendor.get(vendor, ())
+
+    def of_group(self, group: str) -> Sequence[Function]:
+        """The functions of an IOMMU group."""
+        if self._by_group is None:
+            found: dict[str, list[Function]] = {}
+            for function in self._functions.values():
+                if function.iommu_group is not None:
+                    found.setdefault(function.iommu_group, []).append(function)
+            self._by_group = found
+        return self._by_group.get(group, ())
 
     def text(self, address: str, path: str) -> str | None:
         """The text of a file below the function, or None if the kernel does not show it."""
@@ -244,9 +260,19 @@ def can_carry(function: Function) -> bool:
     return function.class_code.startswith(_HOST_CLASSES)
 
 
+def is_bridge(function: Function) -> bool:
+    """Whether other functions are behind the function."""
+    if not function.class_code.startswith(_OTHER_BRIDGES):
+        return False
+    if function.class_code.startswith(_BRIDGES):
+        return True
+    header = sysfs.beginning(f"{_DEVICES}/{function.address}/config", _HEADER_TYPE + 1)
+    return len(header) > _HEADER_TYPE and header[_HEADER_TYPE] & _HEADER_MASK == _BRIDGE_HEADER
+
+
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     """Why a function must stay with the host, even if the operator lists it, or None."""
-    if function.class_code.startswith(_BRIDGES):
+    if is_bridge(function):
         return "it is a bridge"
     if function.boot_vga:
         return "it is the graphics card that the host was booted with"
@@ -358,15 +384,21 @@ def _set_late_pfs(functions: dict[str, dict[str, object]]) -> None:
     Its address is one that the physical function announces for its virtual functions.
     """
     pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
-    vf_device = functools.cache(lambda pf: sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device"))
+    vf_device = functools.cache(_vf_device)
     for facts in functions.values():
-        is_bridge = str(facts["class_code"]).startswith(_BRIDGES)
-        if facts["pf"] or facts["sriov_totalvfs"] or is_bridge:
+        bridge = str(facts["class_code"]).startswith(_OTHER_BRIDGES)
+        if facts["pf"] or facts["sriov_totalvfs"] or bridge:
             continue
         for pf in pfs:
             fits = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
             if fits and _is_vf_address(facts, pf):
                 facts["pf"] = pf["address"]
+
+
+def _vf_device(pf: str) -> str | None:
+    """The device id of a physical function's virtual ones, which the kernel does not pad."""
+    text = sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device")
+    return text.lower().zfill(4) if text else None
 
 
 def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
