@@ -133,6 +133,7 @@ class Agent:
             counter=counter,
             errors=errors,
             devices=findings.devices,
+            unread=tuple(sorted(findings.unread)),
         )
 
     def _log_changes(self, summary: str) -> None:
@@ -155,4 +156,6 @@ class Agent:
 
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
-    return other is not None and (one.errors, one.devices) == (other.errors, other.devices)
+    return other is not None and (
+        (one.errors, one.devices, one.unread) == (other.errors, other.devices, other.unread)
+    )

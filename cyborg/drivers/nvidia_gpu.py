@@ -37,7 +37,6 @@ class NvidiaGpuDriver(pci.PciDriver):
         super().__init__(conf)
         self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
         self._types = nvidia_vgpu_types.TypeBook(self.kept)
-        self._problems: list[str] = []
         self._mediated = mdev_handles.HostSteps()
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
@@ -81,15 +80,6 @@ class NvidiaGpuDriver(pci.PciDriver):
             reason = "it is to be divided, and offers nothing of the type now"
             self.log_not_offered(function, reason)
         return [self._part_device(part, functions, host.name) for part in found]
-
-    def discover(self, host: base.Host) -> Iterator[base.Device]:
-        """Every card, or its parts."""
-        self._problems = []
-        yield from super().discover(host)
-
-    def problems(self) -> Sequence[str]:
-        """Cards that are to be divided and cannot be divided yet."""
-        return self._problems
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Create the handle's mediated device, or set the type of its virtual function."""

@@ -8,6 +8,7 @@ slices in the same two ways.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections import Counter
@@ -189,10 +190,13 @@ def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bo
     """Whether a card of another product on this host has the type."""
     for function in functions.of_vendor(card.vendor):
         if functions.get(function.pf or "", function).device != card.device:
-            numbers = [number for number, _name in creatable(function, functions)]
-            mediated = functions.names(function.address, _MDEV)
-            if kind in mediated or kind.removeprefix("nvidia-") in numbers:
-                return True
+            # A card that cannot be read must not take this one along.
+            with contextlib.suppress(OSError, ValueError):
+                if kind in functions.names(function.address, _MDEV):
+                    return True
+                numbers = (number for number, _name in creatable(function, functions))
+                if kind.removeprefix("nvidia-") in numbers:
+                    return True
     return False
 
 

@@ -80,10 +80,15 @@ class TypeBook:
 
 
 def creatable(function: pci.Function, functions: pci.Snapshot) -> Iterator[tuple[str, str]]:
-    """Number and name of each type that a virtual function could be given now."""
-    for line in (functions.text(function.address, _CREATABLE) or "").splitlines():
+    """Number and name of each type that a virtual function could be given now.
+
+    :raises OSError, ValueError: they cannot be read
+    """
+    for line in functions.required(function.address, _CREATABLE).splitlines():
         number, colon, name = line.partition(":")
-        if colon and number.strip().isdigit():
+        if not colon:
+            raise ValueError(f"{_CREATABLE} of {function.address} has a line {line[:40]!r}")
+        if number.strip().isdigit():
             yield number.strip(), name.strip()
 
 

@@ -101,6 +101,7 @@ class PciDriver:
         #: The vendors whose functions can match; None for all.
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._logged: set[tuple[str, str]] = set()
+        self._problems: list[str] = []
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
@@ -187,6 +188,7 @@ class PciDriver:
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
+        self._problems = []
         if self.listed and not self._specs:
             return
         functions = host.pci
@@ -197,9 +199,18 @@ class PciDriver:
             if address in done or (function.pf is not None and self.expose != "each"):
                 continue
             try:
-                yield from self._found(function, functions, mine, host, done)
+                found = tuple(self._found(function, functions, mine, host, done))
             except Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
+            except Exception as exc:  # noqa: BLE001 - no card must take the others along
+                functions.give_up(function)
+                self._problems.append(f"PCI function {address}: {type(exc).__name__}: {exc}")
+            else:
+                yield from found
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong with cards that were left out of the last pass."""
+        return self._problems
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""
@@ -375,7 +386,7 @@ class PciDriver:
         )
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
-        """The facts. What only the host's driver shows is kept while a guest has the card."""
+        """The facts. What cannot be read, as while a guest has the card, is kept."""
         own = {
             key: value
             for key, value in self.attributes(function, functions).items()
@@ -389,7 +400,8 @@ class PciDriver:
         named = self._named_product(function, functions)
         if named is not None:
             present["product"] = named
-        known = self._known_facts.get(key, {}) if function.has_guest_driver else {}
+        is_hidden = function.has_guest_driver or functions.is_partly_read(function)
+        known = self._known_facts.get(key, {}) if is_hidden else {}
         self._known_facts[key] = {**known, **present}
         return self._known_facts[key]
 

@@ -18,6 +18,8 @@ _HEADER_TYPE, _MULTI_FUNCTION = 0x0E, 0x80
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.MULTILINE)
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
+#: It is beside the type.
+_CREATABLE = "creatable_vgpu_types"
 #: The type of a virtual function that has none yet.
 NO_VGPU_TYPE = "0"
 
@@ -120,18 +122,18 @@ def errors(function: Function, functions: Snapshot, kind: str) -> int:
 def mdev_types(function: Function, functions: Snapshot) -> tuple[MdevType, ...]:
     """The types of mediated devices that a function offers.
 
-    :raises OSError: how many there are cannot be read
+    :raises OSError, ValueError: how many there are cannot be read
     """
     found = []
     for kind in functions.names(function.address, _MDEV):
         path = f"{_MDEV}/{kind}"
-        available = functions.required(function.address, f"{path}/available_instances")
+        available = functions.required_number(function.address, f"{path}/available_instances")
         found.append(
             MdevType(
                 id=kind,
                 name=functions.text(function.address, f"{path}/name") or kind,
                 description=functions.text(function.address, f"{path}/description") or "",
-                available=int(available),
+                available=available,
                 created=tuple(
                     name
                     for name in functions.names(function.address, f"{path}/devices")
@@ -167,14 +169,14 @@ def vgpu_type(function: Function, functions: Snapshot) -> str | None:
 
     None for any other function.
 
-    :raises OSError: it cannot be read
+    :raises OSError, ValueError: it cannot be read
     """
     if function.vendor != _NVIDIA or function.pf is None:
         return None
     directory, _slash, name = _VGPU_TYPE.rpartition("/")
-    if name not in functions.names(function.address, directory):
+    if not {name, _CREATABLE} & set(functions.names(function.address, directory)):
         return None
-    return functions.required(function.address, _VGPU_TYPE)
+    return str(functions.required_number(function.address, _VGPU_TYPE))
 
 
 def has_others(function: Function) -> bool:

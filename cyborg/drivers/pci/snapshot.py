@@ -14,9 +14,8 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
-
-import pyudev
 
 from cyborg.drivers.pci import host_use, product_names, sysfs
 
@@ -30,6 +29,10 @@ _BRIDGES = ("0600", "0601", "0604", "0607", "0609")
 _OTHER_BRIDGES = "06"
 #: The offset of the header type in PCI configuration space, its bits, and that of bridges.
 _HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
+
+_ID_WIDTH = 4
+_VFS_MAX = 0xFFFF
+_SENTENCE_MAX = 300
 
 T = TypeVar("T")
 
@@ -96,7 +99,9 @@ class Details(Protocol):
 class Snapshot(Mapping[str, Function]):
     """Every function of a host by its address, in the order of addresses.
 
-    A file is read once. :class:`Vanished` is raised for a function that is gone.
+    A file is read once. :class:`Vanished` is raised for a function that is gone. ``faults`` has a
+    sentence for each function that could not be read: those are not in the snapshot, and what is
+    known of them stays as it is.
     """
 
     def __init__(
@@ -105,10 +110,15 @@ class Snapshot(Mapping[str, Function]):
         details: Details | None = None,
         used: Mapping[str, str] | None = None,
         volumes: Mapping[str, str] | None = None,
+        faults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.faults = faults
+        self._unread: set[str] = set(faults)
+        self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
         self._details = details or _Tree()
         self._used = used
+        self._use_unknown: Mapping[str, str] = {}
         self._volumes = volumes
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -126,6 +136,20 @@ class Snapshot(Mapping[str, Function]):
 
     def __len__(self) -> int:
         return len(self._functions)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Functions of which nothing can be said in this pass."""
+        return frozenset(self._unread)
+
+    def give_up(self, function: Function) -> None:
+        """Say nothing about a card in this pass: a driver cannot read something of it."""
+        card = self.get(function.pf or "", function)
+        self._unread |= {function.address, card.address, *card.vfs}
+
+    def is_partly_read(self, function: Function) -> bool:
+        """Whether a file of the function exists and could not be read."""
+        return function.address in self._partly_read
 
     def of_vendor(self, vendor: str) -> Sequence[Function]:
         """The functions of one vendor."""
@@ -160,6 +184,18 @@ class Snapshot(Mapping[str, Function]):
         if isinstance(read, OSError):
             raise OSError(read.errno, f"{path} of {address} cannot be read: {read.strerror}")
         return read
+
+    def required_number(self, address: str, path: str) -> int:
+        """The number in a file that the driver cannot do without.
+
+        :raises OSError: it cannot be read
+        :raises ValueError: it holds no number
+        """
+        text = self.required(address, path)
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise ValueError(f"{path} of {address} holds no number: {text[:40]!r}") from None
 
     def number(self, address: str, path: str) -> int | None:
         """The number in a file, decimal or with a prefix such as ``0x``, or None if it has none."""
@@ -198,9 +234,14 @@ class Snapshot(Mapping[str, Function]):
         return answer
 
     def use(self, function: Function) -> str | None:
-        """How the host itself uses the function, or None."""
+        """How the host itself uses the function, or None.
+
+        :raises OSError: that cannot be told
+        """
         if self._used is None:
-            self._used = host_use.read()
+            self._used, self._use_unknown = host_use.read()
+        if function.address in self._use_unknown:
+            raise OSError(self._use_unknown[function.address])
         return self._used.get(function.address)
 
     def volume(self, function: Function) -> str | None:
@@ -220,6 +261,8 @@ class Snapshot(Mapping[str, Function]):
             except OSError as exc:
                 text = exc
                 self._must_exist(address)
+                if not isinstance(exc, FileNotFoundError):
+                    self._partly_read.add(address)
             known = self._texts.setdefault(key, text)
         return known
 
@@ -286,26 +329,37 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
 def scan() -> Snapshot:
     """Read every PCI function of this host.
 
-    :raises OSError: something could not be read, so a function that is absent need not be gone
+    A function that cannot be read is among the snapshot's ``faults``.
+
+    :raises OSError: the bus could not be read, so a function that is absent need not be gone
     """
     bus = pathlib.Path(_DEVICES).parent.parent
     if not bus.is_dir():
         raise OSError(f"{bus} is absent: sysfs is not mounted")
-    expected = _listed()
-    found = {device.sys_name for device in _context().list_devices(subsystem="pci")}
-    not_listed = [name for name in expected - found if os.path.exists(f"{_DEVICES}/{name}")]
-    if not_listed:
-        raise OSError(f"udev does not show {', '.join(sorted(not_listed))}")
-    functions = {name: read for name in sorted(found) if (read := _read(name))}
+    functions: dict[str, dict[str, Any]] = {}
+    faults: dict[str, str] = {}
+    for name in sorted(_listed()):
+        try:
+            read = _read_twice(name)
+        except _Unreadable as exc:
+            faults[name] = str(exc)
+            continue
+        if read is not None:
+            functions[name] = read
     _set_late_pfs(functions)
+    _leave_out_cards(functions, faults)
     vfs: dict[str, list[str]] = {}
     for function in functions.values():
         if function["pf"]:
-            vfs.setdefault(str(function["pf"]), []).append(str(function["address"]))
-    return Snapshot(
-        Function(**facts, vfs=tuple(vfs.get(name, ())))  # type: ignore[arg-type]
-        for name, facts in functions.items()
+            vfs.setdefault(function["pf"], []).append(function["address"])
+    found = (
+        Function(**facts, vfs=tuple(vfs.get(name, ()))) for name, facts in functions.items()
     )
+    return Snapshot(found, faults=faults)
+
+
+class _Unreadable(Exception):
+    """A file of a function that is on the bus cannot be read."""
 
 
 class _Tree:
@@ -324,12 +378,6 @@ class _Tree:
         return product_names.find(vendor, device)
 
 
-@functools.cache
-def _context() -> pyudev.Context:
-    """One a process: creating it runs ldconfig, and a pass must start no child process."""
-    return pyudev.Context()
-
-
 def _listed() -> set[str]:
     try:
         return set(os.listdir(_DEVICES))
@@ -337,47 +385,100 @@ def _listed() -> set[str]:
         return set()  # a host without PCI
 
 
-def _read(address: str) -> dict[str, object] | None:
+def _read_twice(address: str) -> dict[str, Any] | None:
     """The facts of a function, or None if it vanished meanwhile.
 
-    The files are read without pyudev, which takes several times as long.
+    A function that is being removed or added may be half there, so it is tried once more.
     """
+    try:
+        return _read(address)
+    except _Unreadable:
+        if not os.path.exists(f"{_DEVICES}/{address}"):
+            return None
+    try:
+        return _read(address)
+    except _Unreadable:
+        if not os.path.exists(f"{_DEVICES}/{address}"):
+            return None
+        raise
+
+
+def _read(address: str) -> dict[str, Any]:
+    """The facts of a function."""
     path = f"{_DEVICES}/{address}"
+    name = "uevent"
     try:
         properties = dict(
             line.split("=", 1) for line in sysfs.text(f"{path}/uevent").splitlines() if "=" in line
         )
-        vendor, product = properties["PCI_ID"].lower().split(":")
-        class_code = properties["PCI_CLASS"].lower().zfill(6)
-        numa_node = int(sysfs.optional(f"{path}/numa_node") or -1)
+        vendor, product = _pair(properties["PCI_ID"])
+        subsystem_vendor, subsystem_device = _pair(properties.get("PCI_SUBSYS_ID", "0:0"))
+        class_code = f"{int(properties['PCI_CLASS'], 16):06x}"
+        name = "numa_node"
+        numa_node = int(sysfs.if_there(f"{path}/{name}") or -1)
+        name = "physfn"
+        pf = sysfs.link_if_there(f"{path}/{name}")
+        name = "sriov_totalvfs"
+        total = 0 if pf else _count(sysfs.if_there(f"{path}/{name}") or "0")
+        name = "iommu_group"
+        group = sysfs.link_if_there(f"{path}/{name}")
+        name = "net"
+        netdevs = tuple(sysfs.names(f"{path}/{name}")) if class_code.startswith("02") else ()
+        name = "boot_vga"
+        is_screen = pf is None and class_code.startswith("03")
+        boot_vga = is_screen and sysfs.if_there(f"{path}/{name}") == "1"
     except (OSError, KeyError, ValueError) as exc:
-        if os.path.exists(path):
-            raise OSError(f"{path} cannot be read: {exc!r}") from exc
-        return None
-    subsystem_vendor, subsystem_device = properties.get("PCI_SUBSYS_ID", "0:0").lower().split(":")
-    pf = sysfs.link(f"{path}/physfn")
+        raise _Unreadable(f"{path}/{name} cannot be read: {exc!r}"[:_SENTENCE_MAX]) from exc
     return {
         "address": address,
-        "vendor": vendor.zfill(4),
-        "device": product.zfill(4),
-        "subsystem_vendor": subsystem_vendor.zfill(4),
-        "subsystem_device": subsystem_device.zfill(4),
+        "vendor": vendor,
+        "device": product,
+        "subsystem_vendor": subsystem_vendor,
+        "subsystem_device": subsystem_device,
         "class_code": class_code,
         "driver": properties.get("DRIVER"),
         "numa_node": numa_node if numa_node >= 0 else None,
         "pf": pf,
-        "sriov_totalvfs": 0 if pf else int(sysfs.optional(f"{path}/sriov_totalvfs") or 0),
-        "iommu_group": sysfs.link(f"{path}/iommu_group"),
-        "boot_vga": (
-            pf is None
-            and class_code.startswith("03")
-            and sysfs.optional(f"{path}/boot_vga") == "1"
-        ),
-        "netdevs": tuple(sysfs.names(f"{path}/net")) if class_code.startswith("02") else (),
+        "sriov_totalvfs": total,
+        "iommu_group": group,
+        "boot_vga": boot_vga,
+        "netdevs": netdevs,
     }
 
 
-def _set_late_pfs(functions: dict[str, dict[str, object]]) -> None:
+def _pair(text: str) -> tuple[str, str]:
+    first, second = (f"{int(part, 16):04x}" for part in text.split(":"))
+    if len(first) > _ID_WIDTH or len(second) > _ID_WIDTH:
+        raise ValueError(f"{text[:40]!r} are no ids")
+    return first, second
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 0 <= count <= _VFS_MAX:
+        raise ValueError(f"{text[:40]!r} is no number of virtual functions")
+    return count
+
+
+def _leave_out_cards(functions: dict[str, dict[str, Any]], faults: dict[str, str]) -> None:
+    """Leave out the whole card of a function that cannot be read.
+
+    A physical function of which not all virtual ones are known could pass for a whole card.
+    """
+    cards = {pf: name for name in faults if (pf := sysfs.link(f"{_DEVICES}/{name}/physfn"))}
+    for name, facts in list(functions.items()):
+        pf = facts["pf"]
+        part = cards.get(name) or cards.get(pf or "")
+        if part is not None:
+            faults[name] = f"its card is not known: {faults[part]}"
+        elif pf is not None and pf not in functions:
+            why = faults.get(pf) or f"{_DEVICES}/{name}/physfn: {pf} is not on the bus"
+            faults[name] = f"its card is not known: {why}"
+    for name in faults:
+        functions.pop(name, None)
+
+
+def _set_late_pfs(functions: dict[str, dict[str, Any]]) -> None:
     """Set ``pf`` of virtual functions that have no link to their physical function yet.
 
     The kernel makes the link a moment after the function, which looks like a whole card until then.
@@ -407,10 +508,15 @@ def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
     if domain != pf_domain or number <= pf_number:
         return False
     path = f"{_DEVICES}/{pf['address']}"
-    offset = int(sysfs.optional(f"{path}/sriov_offset") or 0)
-    stride = int(sysfs.optional(f"{path}/sriov_stride") or 0) or 1
+    offset = _number(f"{path}/sriov_offset") or 0
+    stride = _number(f"{path}/sriov_stride") or 1
     index, rest = divmod(number - pf_number - offset, stride)
     return offset > 0 and rest == 0 and 0 <= index < int(str(pf["sriov_totalvfs"]))
+
+
+def _number(path: str) -> int | None:
+    text = sysfs.optional(path)
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _routing_id(address: str) -> tuple[str, int]:
