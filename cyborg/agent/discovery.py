@@ -22,16 +22,25 @@ _DEVICES_MAX = 10_000
 
 _SENTENCE_MAX = 1000
 
+#: The name under which the errors of the walk are reported, beside those of drivers.
+WALK = "pci"
+_FAULTS_SHOWN = 3
+
 #: The part of the time-out in which drivers must answer which functions they claim.
 _CLAIM_PART = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of a pass: devices of the drivers that answered, and sentences by driver."""
+    """The result of a pass: devices of the drivers that answered, and sentences by driver.
+
+    ``unread`` are addresses of PCI functions that could not be read. What is known of devices with
+    one of them stays as it is.
+    """
 
     devices: Mapping[str, ownership.Devices]
     errors: Mapping[str, str]
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class _DriverAbilities:
     claiming: base.Claiming | None
     health: base.HealthReporting | None
     problems: base.ProblemReporting | None
+    remembering: base.Remembering | None
 
     @classmethod
     def of(cls, driver: base.Driver) -> _DriverAbilities:
@@ -59,6 +69,7 @@ class _DriverAbilities:
             claiming=driver if isinstance(driver, base.Claiming) else None,
             health=driver if isinstance(driver, base.HealthReporting) else None,
             problems=driver if isinstance(driver, base.ProblemReporting) else None,
+            remembering=driver if isinstance(driver, base.Remembering) else None,
         )
 
 
@@ -85,6 +96,16 @@ class HostView:
     def walked(self) -> Mapping[str, pci.Function]:
         """The PCI functions, or nothing if no driver has asked for them."""
         return self._functions or {}
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """A sentence for each PCI function that the walk could not read."""
+        return self._functions.faults if self._functions is not None else {}
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The PCI functions that the walk or a driver could not read."""
+        return self._functions.unread if self._functions is not None else frozenset()
 
     @property
     def pci(self) -> pci.Snapshot:
@@ -178,10 +199,27 @@ class Discovery:
         accepted = self._ownership.accept(devices, errors, host.walked)
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
-        return Findings(devices=accepted, errors=errors)
+        if host.faults:
+            errors[WALK] = _shortened(host.faults)
+        return Findings(devices=accepted, errors=errors, unread=host.unread)
+
+    def remember(self) -> None:
+        """Let the drivers write what must outlive this process."""
+        for name, each in self._drivers.items():
+            if each.remembering is not None:
+                try:
+                    each.remembering.remember()
+                except Exception:
+                    LOG.exception("Driver %s cannot keep what it has read", name)
 
     def _hangs(self) -> str:
         return f"Discovery does not end within {self.timeout:g} seconds"
+
+
+def _shortened(faults: Mapping[str, str]) -> str:
+    shown = [f"PCI function {name}: {faults[name]}" for name in sorted(faults)[:_FAULTS_SHOWN]]
+    more = len(faults) - len(shown)
+    return "; ".join([*shown, f"and {more} more"] if more > 0 else shown)[:_SENTENCE_MAX]
 
 
 def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:

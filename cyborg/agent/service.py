@@ -117,6 +117,7 @@ class Agent:
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             sriov_errors = self._sriov.apply()
             findings = self._discovery.run()
+            self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
         metrics.pass_ended(findings.devices, errors)
@@ -133,6 +134,7 @@ class Agent:
             counter=counter,
             errors=errors,
             devices=findings.devices,
+            unread=tuple(sorted(findings.unread)),
         )
 
     def _log_changes(self, summary: str) -> None:
@@ -159,4 +161,6 @@ class Agent:
 
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
-    return other is not None and (one.errors, one.devices) == (other.errors, other.devices)
+    return other is not None and (
+        (one.errors, one.devices, one.unread) == (other.errors, other.devices, other.unread)
+    )

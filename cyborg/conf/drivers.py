@@ -66,9 +66,9 @@ PCI_OPTS: list[cfg.Opt] = [
         help="Which PCI devices pci_driver reports: a JSON object, or a list of them, in the "
         "grammar of Nova's [pci] device_spec, with the keys vendor_id, product_id, address (a "
         "string with globs, or an object with a regular expression a field) and devname, and "
-        "the tags resource_class, traits, type (a device type of the API, PCI if absent) and "
-        "exclude (true: it stays with the host). The first that matches a device counts. May be "
-        "given several times.",
+        "the tags resource_class, traits, type (a device type of the API, PCI if absent), "
+        "product (a name for people) and exclude (true: it stays with the host). The first that "
+        "matches a device counts. May be given several times.",
     ),
 ]
 

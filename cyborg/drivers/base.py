@@ -305,6 +305,17 @@ class ProblemReporting(Protocol):
 
 
 @runtime_checkable
+class Remembering(Protocol):
+    """The driver has facts that must outlive the agent."""
+
+    def remember(self) -> None:
+        """Write them below ``[DEFAULT] state_path``.
+
+        The agent calls this after each pass; a preview of a pass does not.
+        """
+
+
+@runtime_checkable
 class Preparable(Protocol):
     """The handle needs a step on the host before a guest may use it.
 

@@ -21,13 +21,19 @@ from oslo_config import cfg
 
 from cyborg.drivers import base, fpga_tools, pci, privileged, trait_names
 
-#: Cards by the ids of their physical functions, with the name of each in a trait.
+#: Cards by vendor and device of their physical functions, with the name of each in a trait.
 _CARDS = {
-    "09c4": "PAC_ARRIA10",
-    "0b2b": "PAC_D5005",
-    "0b30": "PAC_N3000",
-    "bcce": "OFS",
+    ("8086", "09c4"): "PAC_ARRIA10",
+    ("8086", "0b2b"): "PAC_D5005",
+    ("8086", "0b30"): "PAC_N3000",
+    ("8086", "bcbd"): "INTEGRATED_5",
+    ("8086", "bcc0"): "INTEGRATED_6",
+    ("8086", "bcce"): "OFS",
+    ("1c2c", "1000"): "PAC_N5010",
+    ("1c2c", "1001"): "PAC_N5011",
 }
+#: Cards of the Open FPGA Stack have further functions with the same ids, which guests can use.
+_OFS = ("8086", "bcce")
 _NOTHING_LOADED = re.compile(r"f+|0+")
 
 _GBS_MAGIC = b"XeonFPGA\xb7GBSv001"
@@ -88,7 +94,7 @@ class _Region:
 class IntelFpgaDriver(pci.PciDriver):
     """Reports each card with its virtual functions, or with the physical one if it has none."""
 
-    match = tuple(pci.Match(vendor="8086", device=device) for device in _CARDS)
+    match = tuple(pci.Match(vendor=vendor, device=device) for vendor, device in _CARDS)
     type = "FPGA"
     resource_class = "FPGA"
     expose = "vfs"
@@ -99,6 +105,19 @@ class IntelFpgaDriver(pci.PciDriver):
         super().__init__(conf)
         #: Cards that have shown one region. They show none while a guest has them.
         self._single: set[str] = set()
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """No device for a further function of a card, which has no region of its own."""
+        del host
+        first = _first_of_slot(function)
+        if function.address == first or functions.names(function.address, "fpga_region"):
+            return None
+        if (function.vendor, function.device) != _OFS:
+            return None
+        self.log_not_offered(function, f"it is a part of FPGA {first}")
+        return ()
 
     def groups(
         self, function: pci.Function, offered: Sequence[pci.Function], functions: pci.Snapshot
@@ -128,7 +147,7 @@ class IntelFpgaDriver(pci.PciDriver):
         """The card, functions that cannot be changed, and the regions that bitstreams must fit."""
         card = functions[function.pf or function.address]
         yield "CUSTOM_FPGA_INTEL"
-        yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.device]}"
+        yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.vendor, card.device]}"
         changes = _single_region(card, functions) is not None
         for region in _regions_of(function, functions) if not changes else ():
             if region.afu_id and not _NOTHING_LOADED.fullmatch(region.afu_id):
@@ -163,7 +182,8 @@ class IntelFpgaDriver(pci.PciDriver):
         if function.address not in self._single:
             return device
         (deployable,) = device.deployables
-        if fpga_tools.missing_functions(deployable.attach_handles, _given_functions(function)):
+        users = _program_users(function, functions)
+        if fpga_tools.missing_functions(deployable.attach_handles, users):
             shown = region if not written else None
             shows = _with_trait(deployable, shown)
             return replace(device, deployables=(shows,), being_written=written)
@@ -188,7 +208,7 @@ class IntelFpgaDriver(pci.PciDriver):
         region = _single_region(card, functions) if card is not None else None
         if card is None or region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
-        fpga_tools.check_whole_card(target, _given_functions(card))
+        fpga_tools.check_whole_card(target, _program_users(card, functions))
         if region.interface_id not in {None, wanted.interface_id}:
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
@@ -225,9 +245,18 @@ def _single_region(card: pci.Function, functions: pci.Snapshot) -> _Region | Non
     return regions[0] if len(regions) == 1 and regions[0].function is not None else None
 
 
-def _given_functions(card: pci.Function) -> Sequence[str]:
-    """Addresses of the functions of a card that are given out. They run one program."""
-    return card.vfs or (card.address,)
+def _program_users(card: pci.Function, functions: pci.Snapshot) -> Sequence[str]:
+    """Addresses of the functions of a card that are given out, by anybody. They run one program."""
+    lent = (
+        each.address
+        for each in functions.of_vendor(card.vendor)
+        if each.has_guest_driver and each.pf is None and _first_of_slot(each) == card.address
+    )
+    return list(dict.fromkeys((*(card.vfs or (card.address,)), *lent)))
+
+
+def _first_of_slot(function: pci.Function) -> str:
+    return f"{function.address.rpartition('.')[0]}.0"
 
 
 def _with_trait(deployable: base.Deployable, region: _Region | None) -> base.Deployable:

@@ -8,7 +8,7 @@ import fnmatch
 import logging
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,15 @@ class MdevDriver(mdev_handles.HostSteps):
         texts = conf.mdev.mdev_spec
         self._specs = device_spec.parse_objects(texts, "[mdev] mdev_spec", _spec)
         self._logged: set[str] = set()
+        self._problems: list[str] = []
 
     def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The parents that are PCI functions."""
         claimed = {}
         for address in functions:
             spec = self._spec(address)
-            # A function that is no parent, or has just vanished, is not claimed.
-            with contextlib.suppress(pci.Vanished):
+            # A function that is no parent, has just vanished or is broken, is not claimed.
+            with contextlib.suppress(pci.Vanished, OSError):
                 if spec is not None and functions.names(address, "mdev_supported_types"):
                     claimed[address] = spec.exactness
         return claimed
@@ -63,19 +64,29 @@ class MdevDriver(mdev_handles.HostSteps):
         """Every parent that is listed and offers the type."""
         if not self._specs:
             return
+        self._problems = []
         foreign = host.foreign
         for path in sorted(_PARENTS.iterdir()) if _PARENTS.is_dir() else ():
             spec = self._spec(path.name)
-            if spec is None or path.name in foreign:
+            if spec is None or path.name in foreign or path.name in host.pci.faults:
                 continue
             try:
                 device = self._device(host.name, path, spec)
-            except OSError:
-                if path.exists():
+            except (OSError, ValueError) as exc:
+                if not path.exists():
+                    continue  # it vanished
+                function = host.pci.get(path.name)
+                if function is None:
                     raise
-                continue  # it vanished
+                host.pci.give_up(function)
+                self._problems.append(f"{path}: {type(exc).__name__}: {exc}")
+                continue
             if device is not None:
                 yield device
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong with parents that were left out of the last pass."""
+        return self._problems
 
     def _spec(self, parent: str) -> _Spec | None:
         return next((spec for spec in self._specs if fnmatch.fnmatch(parent, spec.parent)), None)
@@ -90,7 +101,7 @@ class MdevDriver(mdev_handles.HostSteps):
                 LOG.info("%s has no mediated devices of type %s", path.name, spec.mdev_type)
             return None
         created = mdev_handles.created(path.name, kind)
-        total = int((types / kind / "available_instances").read_text()) + len(created)
+        total = _number(types / kind / "available_instances") + len(created)
         is_pci = _ADDRESS.fullmatch(path.name) is not None
         place = pci.split(path.name) if is_pci else {"parent": path.name}
         attributes = {"mdev_type": kind, **_facts(path)}
@@ -128,6 +139,14 @@ def _spec(item: Any) -> _Spec:
         traits=tags.traits,
         type=tags.type or "MDEV",
     )
+
+
+def _number(path: pathlib.Path) -> int:
+    text = path.read_bytes()
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{path} holds no number: {text[:40]!r}") from None
 
 
 def _facts(path: pathlib.Path) -> dict[str, str | int]:

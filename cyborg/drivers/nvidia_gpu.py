@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, mdev_handles, nvidia_vgpu, pci, privileged, trait_names
+from cyborg.drivers import (
+    base,
+    mdev_handles,
+    nvidia_vgpu,
+    nvidia_vgpu_types,
+    pci,
+    privileged,
+    trait_names,
+)
 from cyborg.drivers.pci import devices, facts
 
 
@@ -28,8 +36,7 @@ class NvidiaGpuDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
-        self._type_names = nvidia_vgpu.TypeNames()
-        self._problems: list[str] = []
+        self._types = nvidia_vgpu_types.TypeBook(self.kept)
         self._mediated = mdev_handles.HostSteps()
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
@@ -47,7 +54,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         """Facts that the vendor's driver shows."""
         shown = nvidia_vgpu.information(function, functions)
         return {
-            "product": functions.product(function) or shown.get("Model"),
+            "product": shown.get("Model"),
             "memory_mib": nvidia_vgpu.memory_mib(function, functions),
             "firmware": shown.get("Video BIOS"),
             "serial": shown.get("GPU UUID"),
@@ -65,7 +72,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             return []
         mine = self.claims(functions).keys() - host.foreign
         found = nvidia_vgpu.parts(
-            function, functions, self._enabled_types, self._type_names, mine
+            function, functions, self._enabled_types, self._types, mine
         )
         if found is None:
             return None
@@ -73,15 +80,6 @@ class NvidiaGpuDriver(pci.PciDriver):
             reason = "it is to be divided, and offers nothing of the type now"
             self.log_not_offered(function, reason)
         return [self._part_device(part, functions, host.name) for part in found]
-
-    def discover(self, host: base.Host) -> Iterator[base.Device]:
-        """Every card, or its parts."""
-        self._problems = []
-        yield from super().discover(host)
-
-    def problems(self) -> Sequence[str]:
-        """Cards that are to be divided and cannot be divided yet."""
-        return self._problems
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Create the handle's mediated device, or set the type of its virtual function."""
@@ -106,7 +104,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         function = part.function
         card = functions[function.pf or function.address]
         attributes = {
-            **facts.attributes(function, functions),
+            **self.common_attributes(function, functions),
             "vgpu_type": part.type,
             **({"memory_mib": part.memory_mib} if part.memory_mib else {}),
         }
@@ -130,7 +128,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             cleans=True,
             prepared=self._prepared(part),
         )
-        return devices.device_of(function, functions, self.type, (deployable,))
+        return devices.device_of(function, self.type, (deployable,))
 
     def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
         """The uuids of the handles that a guest can use now."""

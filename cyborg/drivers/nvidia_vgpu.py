@@ -8,25 +8,25 @@ slices in the same two ways.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import pci
+from cyborg.drivers import nvidia_vgpu_types, pci
+from cyborg.drivers.nvidia_vgpu_types import TypeBook, creatable
 from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
 
 _MDEV = "mdev_supported_types"
-_CREATABLE = "nvidia/creatable_vgpu_types"
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
-_SIZE = re.compile(r"-(\d+)[A-Z]+$")
-_SLICE = re.compile(r"-\d+-\d+[A-Z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Part:
     @property
     def is_slice(self) -> bool:
         """Whether the part has compute units of its own (MIG), not a share of time."""
-        return self.name is not None and _SLICE.search(self.name) is not None
+        return nvidia_vgpu_types.is_slice(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,30 +113,11 @@ class EnabledTypes:
         return named.get(function.address) or named.get(function.pf or "") or self._everywhere
 
 
-class TypeNames:
-    """Names of types by card and number. A card shows them only if it has room for more."""
-
-    def __init__(self) -> None:
-        self._names: dict[tuple[str, str], str] = {}
-
-    def learn(self, function: pci.Function, functions: pci.Snapshot) -> None:
-        """Remember the types that a virtual function lists."""
-        text = functions.text(function.address, _CREATABLE) or ""
-        for line in text.splitlines():
-            number, colon, name = line.partition(":")
-            if colon and number.strip().isdigit():
-                self._names[function.device, number.strip()] = name.strip()
-
-    def name(self, function: pci.Function, number: str) -> str | None:
-        """The name of a type, or None if no card of the product has shown it yet."""
-        return self._names.get((function.device, number))
-
-
 def parts(
     card: pci.Function,
     functions: pci.Snapshot,
     enabled_types: EnabledTypes,
-    type_names: TypeNames,
+    types: TypeBook,
     mine: Set[str],
 ) -> list[Part] | None:
     """The parts of a card, as many as fit on it; None if it stays whole.
@@ -147,19 +128,21 @@ def parts(
     """
     found: list[Part] = []
     wanted = False
+    types.learn(card, functions)
     for function in [card, *(functions[vf] for vf in card.vfs)]:
         enabled = enabled_types.of(function)
         if enabled is None:
             continue
         part = _mediated(function, functions, enabled)
-        part = part or _typed(function, functions, enabled, type_names)
+        part = part or _typed(function, functions, enabled, types)
         # A card without the type that is for all cards stays whole.
         wanted = wanted or enabled.named or part is not None
         if part is not None and part.total and (function.address in mine or part.is_taken):
             found.append(part)
     if not wanted:
         return None
-    fitting = _as_many_as_fit(card, functions, found, enabled_types)
+    room = _Room(card, functions, enabled_types, types)
+    fitting = room.as_many_as_fit(found)
     return [part for part in fitting if part.function.address in mine]
 
 
@@ -168,13 +151,13 @@ def why_not_divisible(
 ) -> str | None:
     """Why a card cannot be divided yet although the operator may want it, or None.
 
-    Newer cards show their types only when they have virtual functions.
+    Newer cards show their types only on virtual functions that have the vendor's driver.
     """
-    if card.vfs or not card.sriov_totalvfs or card.has_guest_driver:
+    if not card.sriov_totalvfs or card.has_guest_driver or functions.names(card.address, _MDEV):
         return None
-    if functions.names(card.address, _MDEV):
+    addresses = (card.address, *(card.vfs or _future_addresses(card, functions)))
+    if any(functions[vf].driver is not None for vf in card.vfs):
         return None
-    addresses = (card.address, *_future_addresses(card, functions))
     named = (enabled_types.of_address(address) for address in addresses)
     enabled = next((found for found in named if found is not None), None)
     if enabled is None:
@@ -182,9 +165,14 @@ def why_not_divisible(
         # A type belongs to one product. If another product has it, this one does not.
         if enabled is None or _is_of_another(card, functions, enabled.type):
             return None
+    lacking = (
+        "its virtual functions have no driver yet; load the vendor's vGPU driver"
+        if card.vfs
+        else "has no virtual functions yet; run sriov-manage"
+    )
     return (
         f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
-        "has no virtual functions yet; run sriov-manage, or name other cards in device_addresses"
+        f"{lacking}, or name other cards in device_addresses"
     )
 
 
@@ -202,11 +190,13 @@ def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bo
     """Whether a card of another product on this host has the type."""
     for function in functions.of_vendor(card.vendor):
         if functions.get(function.pf or "", function).device != card.device:
-            creatable = functions.text(function.address, _CREATABLE) or ""
-            numbers = (line.partition(":")[0].strip() for line in creatable.splitlines())
-            mediated = functions.names(function.address, _MDEV)
-            if kind in mediated or kind.removeprefix("nvidia-") in numbers:
-                return True
+            # A card that cannot be read must not take this one along.
+            with contextlib.suppress(OSError, ValueError):
+                if kind in functions.names(function.address, _MDEV):
+                    return True
+                numbers = (number for number, _name in creatable(function, functions))
+                if kind.removeprefix("nvidia-") in numbers:
+                    return True
     return False
 
 
@@ -233,63 +223,71 @@ def _mediated(function: pci.Function, functions: pci.Snapshot, enabled: EnabledT
 
 
 def _typed(
-    function: pci.Function, functions: pci.Snapshot, enabled: EnabledType, type_names: TypeNames
+    function: pci.Function, functions: pci.Snapshot, enabled: EnabledType, types: TypeBook
 ) -> Part | None:
     current = facts.vgpu_type(function, functions)
     if current is None:
         return None
-    type_names.learn(function, functions)
     number = enabled.type.removeprefix("nvidia-")
-    creatable = functions.text(function.address, _CREATABLE) or ""
-    listed = {line.partition(":")[0].strip() for line in creatable.splitlines()}
-    name = type_names.name(function, number)
+    listed = {each for each, _name in creatable(function, functions)}
+    name = types.name(functions.get(function.pf or "", function), number)
     if current != number and number not in listed and name is None:
         return None
-    size = _SIZE.search(name or "")
     return Part(
         function=function,
         type=number,
         name=name,
         total=int(current == number or (current == facts.NO_VGPU_TYPE and number in listed)),
-        memory_mib=int(size.group(1)) * 1024 if size else None,
+        memory_mib=nvidia_vgpu_types.size_mib(name),
         created=None,
         is_set=current == number,
     )
 
 
-def _as_many_as_fit(
-    card: pci.Function, functions: pci.Snapshot, found: list[Part], enabled_types: EnabledTypes
-) -> list[Part]:
-    """The parts that fit on a card: each virtual function shows room, but they share the card.
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many parts a card has room for."""
 
-    Parts that guests may have come first, so that a free part never displaces one.
-    """
-    counted: dict[str, int] = {}
-    fitting = []
-    for part in sorted(found, key=lambda part: not part.is_taken):
-        limit = _limit(card, functions, part, enabled_types)
-        counted[part.type] = counted.get(part.type, 0) + 1
-        fits = part.function.pf is None or limit is None or counted[part.type] <= limit
-        if fits or part.is_taken:
-            fitting.append(part)
-    return sorted(fitting, key=found.index)
+    card: pci.Function
+    functions: pci.Snapshot
+    enabled_types: EnabledTypes
+    types: TypeBook
 
+    def as_many_as_fit(self, found: list[Part]) -> list[Part]:
+        """The parts that fit on the card: each virtual function shows room, but they share it.
 
-def _limit(
-    card: pci.Function, functions: pci.Snapshot, part: Part, enabled_types: EnabledTypes
-) -> int | None:
-    """How many parts of this type fit on the card, or None if it is not known."""
-    enabled = enabled_types.of(part.function)
-    if enabled is not None and enabled.max_instances is not None:
-        return enabled.max_instances
-    path = f"mdev_supported_types/{part.type}/description"
-    shown = _MAX_INSTANCE.search(functions.text(part.function.address, path) or "")
-    if shown:
-        return int(shown.group(1))
-    memory = memory_mib(card, functions)
-    if memory and part.memory_mib:
-        return max(1, memory // part.memory_mib)
-    return None
+        Parts that guests may have come first, so that a free part never displaces one.
+        """
+        taken = Counter(part.type for part in found if part.is_taken)
+        counted: dict[str, int] = {}
+        fitting = []
+        for part in sorted(found, key=lambda part: not part.is_taken):
+            limit = self._limit(part, taken[part.type])
+            counted[part.type] = counted.get(part.type, 0) + 1
+            fits = part.function.pf is None or limit is None or counted[part.type] <= limit
+            if fits or part.is_taken:
+                fitting.append(part)
+        return sorted(fitting, key=found.index)
+
+    def _limit(self, part: Part, taken: int) -> int | None:
+        """How many parts of this type fit on the card, or None if it is not known."""
+        enabled = self.enabled_types.of(part.function)
+        if enabled is not None and enabled.max_instances is not None:
+            return enabled.max_instances
+        path = f"{_MDEV}/{part.type}/description"
+        shown = _MAX_INSTANCE.search(self.functions.text(part.function.address, path) or "")
+        if shown:
+            return int(shown.group(1))
+        most = self.types.most(self.card, part.type.removeprefix("nvidia-"))
+        if most is not None:
+            return most
+        memory = memory_mib(self.card, self.functions)
+        if memory is None and not part.is_slice:
+            memory = self.types.memory_mib(self.card)
+        if memory and part.memory_mib:
+            return max(1, memory // part.memory_mib)
+        # The card says of each virtual function whether one more fits, and not how many.
+        return taken + 1 if part.created is None else None
 
 
 def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:

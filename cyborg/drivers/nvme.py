@@ -96,8 +96,8 @@ class NvmeController(pci.PciDriver):
             found: dict[str, list[pci.Function]] = {}
             for each in functions.values():
                 if fnmatch.fnmatchcase(each.class_code, CLASS):
-                    # A function that has just vanished must not fail the others.
-                    with contextlib.suppress(pci.Vanished):
+                    # A function that has just vanished, or is broken, must not fail the others.
+                    with contextlib.suppress(pci.Vanished, OSError):
                         subsystem = self._subsystem(each, functions)
                         if subsystem is not None and not self._is_excluded(each, functions):
                             found.setdefault(subsystem, []).append(each)

@@ -14,6 +14,8 @@ from cyborg.drivers.pci import facts
 
 #: The number of a card's user function.
 _USER_FUNCTION = "1"
+#: Cards that xbmgmt does not know: Versal V80.
+_NOT_PROGRAMMABLE = frozenset({"50b4"})
 _NOTHING_LOADED = re.compile(r"[0-]+")
 
 _XCLBIN_MAGIC = b"xclbin2\0"
@@ -56,11 +58,13 @@ class XilinxFpgaDriver(pci.PciDriver):
     ) -> base.Device:
         """The device with its program mode and the function that the user function shows as loaded.
 
-        A card is not programmed if another driver has a function of it.
+        A card is not programmed if another driver has a function of it, or no tool is known for it.
         """
         (deployable,) = device.deployables
         address = pci.join(device.control_path.cpid_info)
-        if fpga_tools.missing_functions(deployable.attach_handles, _slot(address, functions)):
+        if function.device in _NOT_PROGRAMMABLE or fpga_tools.missing_functions(
+            deployable.attach_handles, _slot(address, functions)
+        ):
             return device
         written = fpga_tools.is_running(self.conf, address)
         programmable = replace(

@@ -7,7 +7,8 @@ Everything here is pure: it reads loaded rows and reported devices and changes n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from cyborg.db import models
@@ -99,12 +100,44 @@ class Plan:
                 yield notices.DEVICE_UNHEALTHY if is_ill else notices.DEVICE_HEALTHY, kept.row
 
 
-def diff(known: Sequence[models.Device], reported: Reported, *, failed_drivers: Set[str]) -> Plan:
+def rows_with(known: Iterable[models.Device], addresses: Collection[str]) -> frozenset[int]:
+    """The ids of devices that have one of these PCI functions."""
+    if not addresses:
+        return frozenset()
+    return frozenset(
+        row.id
+        for row in known
+        if not {_pci_function(text) for text in _infos(row)}.isdisjoint(addresses)
+    )
+
+
+def _infos(row: models.Device) -> Iterator[str]:
+    yield row.control_path.cpid_info
+    yield from (each.attach_info for dep in row.deployables for each in dep.attach_handles)
+
+
+def _pci_function(info: str) -> str | None:
+    """The address of a PCI function in a control path or attach handle, or None."""
+    parts = json.loads(info)
+    try:
+        return "{domain}:{bus}:{device}.{function}".format_map(parts)
+    except KeyError:
+        return None
+
+
+def diff(
+    known: Sequence[models.Device],
+    reported: Reported,
+    *,
+    failed_drivers: Set[str],
+    unread: Set[int] = frozenset(),
+) -> Plan:
     """Match the rows of a host with its report.
 
     A device is the same if its control path is the same, or else if one of its deployables has
     the same name. The devices of a failed driver are not updated and do not count as gone, and no
-    other driver that reports them now takes them over.
+    other driver that reports them now takes them over. Nor does any driver change those whose ids
+    are in ``unread``.
     """
     rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
     by_name = {dep.name: row for row in known for dep in row.deployables}
@@ -117,17 +150,17 @@ def diff(known: Sequence[models.Device], reported: Reported, *, failed_drivers: 
         row = rows.get(path_key(device.control_path))
         if row is None or row.id in matched:
             unmatched.append((driver, device))
-        elif row.id not in frozen or row.driver == driver:
+        elif row.id not in unread and (row.id not in frozen or row.driver == driver):
             matched.add(row.id)
             kept.append(_kept(row, driver, device))
     for driver, device in unmatched:
         row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
         if row is None or row.id in matched:
             new.append(NewDevice(driver=driver, device=device))
-        elif row.id not in frozen or row.driver == driver:
+        elif row.id not in unread and (row.id not in frozen or row.driver == driver):
             matched.add(row.id)
             kept.append(_kept(row, driver, device))
-    gone = (row for row in known if row.id not in matched | frozen)
+    gone = (row for row in known if row.id not in matched | frozen | unread)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
 
 
@@ -194,13 +227,16 @@ def without(plan: Plan, names: Set[str]) -> Plan:
 
 
 def drop_held_elsewhere(
-    known: Iterable[models.Device], reported: Reported, failed_drivers: Set[str]
+    known: Iterable[models.Device],
+    reported: Reported,
+    failed_drivers: Set[str],
+    unread: Set[int] = frozenset(),
 ) -> tuple[Reported, Set[str]]:
     """Drop reported handles that are held as part of another deployable of the host.
 
     A deployable may get another name, or its functions may be grouped differently, while guests
     have some of them. Nobody else is given such a handle until it is free. The handles of a failed
-    driver count as held.
+    driver, and of devices whose ids are in ``unread``, count as held.
 
     Returns the rest of the report, and the infos of all handles that moved to another deployable.
     """
@@ -212,7 +248,7 @@ def drop_held_elsewhere(
     }
     stored = {
         (row.name, (handle.attach_type, handle.attach_info)): (
-            handle.arq is not None or device.driver in failed_drivers
+            handle.arq is not None or device.driver in failed_drivers or device.id in unread
         )
         for device in known
         for row in device.deployables

@@ -21,7 +21,8 @@ class HostReport:
     ``started`` is when the agent started, in milliseconds since the epoch, and ``counter`` counts
     its passes: together they order the reports of a host. ``devices`` has what each driver found,
     without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
-    found devices.
+    found devices. ``unread`` are addresses of PCI functions that could not be read: what is known
+    of devices with one of them stays as it is.
     """
 
     host: str
@@ -30,6 +31,7 @@ class HostReport:
     counter: int
     errors: Mapping[str, str]
     devices: Mapping[str, tuple[base.Device, ...]]
+    unread: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """A hash that is equal for reports with the same content, whenever they were made.
@@ -58,6 +60,7 @@ class HostReport:
                 driver: [device.to_wire() for device in devices]
                 for driver, devices in self.devices.items()
             },
+            "unread": list(self.unread),
         }
 
     @classmethod
@@ -76,6 +79,7 @@ class HostReport:
                 driver: tuple(base.Device.from_wire(device) for device in devices)
                 for driver, devices in data["devices"].items()
             },
+            unread=tuple(data.get("unread", ())),
         )
 
 
@@ -101,7 +105,7 @@ class UnchangedReport:
         return cls(**base.known_values(cls, data))
 
 
-_SAID = frozenset({"host", "node", "errors", "devices"})
+_SAID = frozenset({"host", "node", "errors", "devices", "unread"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

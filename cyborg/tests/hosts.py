@@ -62,6 +62,7 @@ def report(
     errors: Mapping[str, str] | None = None,
     by_driver: Mapping[str, Sequence[base.Device]] | None = None,
     order: tuple[int, int] | None = None,
+    unread: Sequence[str] = (),
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""
     started, counter = order or (1, next(_counter))
@@ -73,6 +74,7 @@ def report(
         counter=counter,
         errors=errors or {},
         devices={driver: tuple(found) for driver, found in of_drivers.items()},
+        unread=tuple(unread),
     )
 
 

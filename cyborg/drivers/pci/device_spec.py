@@ -33,6 +33,7 @@ _KNOWN_KEYS = frozenset(
         "traits",
         "type",
         "exclude",
+        "product",
     }
 )
 #: Standard resource classes that a device may have; any other becomes a custom one.
@@ -127,12 +128,14 @@ class Tags:
 class Spec(Tags):
     """One object of the list: what it matches, and what a matching device is reported with.
 
-    ``own`` are the values of keys that only one driver has.
+    ``product`` is the operator's name of the product. ``own`` are the values of keys that only one
+    driver has.
     """
 
     vendor_id: str | None
     product_id: str | None
     address: _Address
+    product: str | None
     own: Mapping[str, str]
 
     @property
@@ -216,6 +219,7 @@ def spec(item: Any, option: str, own: Mapping[str, Set[str]] = MappingProxyType(
         vendor_id=_identifier(item, "vendor_id"),
         product_id=_identifier(item, "product_id"),
         address=_address(item),
+        product=_text(item, "product") or None,
         own={key: _one_of(item, key, values) for key, values in own.items() if key in item},
         **dataclasses.asdict(tags(item)),
     )

@@ -10,18 +10,20 @@ import functools
 import json
 
 from cyborg.drivers import base
-from cyborg.drivers.pci.snapshot import Function, Snapshot, split
+from cyborg.drivers.pci.snapshot import Function, split
 
 
 def device_of(
     function: Function,
-    functions: Snapshot,
     kind: str,
     deployables: tuple[base.Deployable, ...],
     *,
     place: str | None = None,
 ) -> base.Device:
-    """A device whose control path is the function, or the address ``place`` if given."""
+    """A device whose control path is the function, or the address ``place`` if given.
+
+    Its model is the product of its first deployable, as far as that is known.
+    """
     board = {
         "product_id": function.device,
         "class": function.class_code,
@@ -31,7 +33,7 @@ def device_of(
     return base.Device(
         type=kind,
         vendor=function.vendor,
-        model=functions.product(function) or function.device,
+        model=str(deployables[0].attributes.get("product") or "") or function.device,
         std_board_info=json.dumps(board),
         control_path=_path_to(place or function.address),
         deployables=deployables,

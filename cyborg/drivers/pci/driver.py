@@ -20,9 +20,15 @@ from typing import ClassVar, Literal
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, trait_names
+from cyborg.drivers import base, kept_facts, trait_names
 from cyborg.drivers.pci import device_spec, devices, facts, health
-from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, reason_to_keep
+from cyborg.drivers.pci.snapshot import (
+    Function,
+    Snapshot,
+    Vanished,
+    is_bridge,
+    reason_to_keep,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -95,9 +101,11 @@ class PciDriver:
         #: The vendors whose functions can match; None for all.
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._logged: set[tuple[str, str]] = set()
+        self._problems: list[str] = []
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
+        self.kept = kept_facts.KeptFacts(conf, self.group)
 
     # Hooks.
 
@@ -180,6 +188,7 @@ class PciDriver:
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
+        self._problems = []
         if self.listed and not self._specs:
             return
         functions = host.pci
@@ -190,13 +199,34 @@ class PciDriver:
             if address in done or (function.pf is not None and self.expose != "each"):
                 continue
             try:
-                yield from self._found(function, functions, mine, host, done)
+                found = tuple(self._found(function, functions, mine, host, done))
             except Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
+            except Exception as exc:  # noqa: BLE001 - no card must take the others along
+                functions.give_up(function)
+                self._problems.append(f"PCI function {address}: {type(exc).__name__}: {exc}")
+            else:
+                yield from found
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong with cards that were left out of the last pass."""
+        return self._problems
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""
         return self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
+
+    def remember(self) -> None:
+        """Write what must outlive the agent."""
+        self.kept.save()
+
+    def common_attributes(
+        self, function: Function, functions: Snapshot
+    ) -> dict[str, str | int]:
+        """The facts that every kind of device has."""
+        found = facts.attributes(function, functions)
+        named = self._named_product(function, functions)
+        return found if named is None else {**found, "product": named}
 
     def own(self, function: Function, functions: Snapshot) -> Mapping[str, str]:
         """The operator's values of ``own_keys`` for a function."""
@@ -269,6 +299,7 @@ class PciDriver:
                 reason_to_keep(each, functions)
                 or self._excluded_part(each, functions)
                 or reason_to_keep_whole(each, functions, foreign)
+                or self._reason_of_group(each, given, functions, mine)
             )
             if self.expose == "each" and any(vf in mine for vf in each.vfs):
                 reason = reason or "its virtual functions are offered instead"
@@ -278,6 +309,31 @@ class PciDriver:
                 self.log_not_offered(each, reason)
         # The functions of a slot are given out together or not at all.
         return [] if self.expose == "slot" and len(offered) < len(given) else offered
+
+    def _reason_of_group(
+        self,
+        function: Function,
+        given: Sequence[Function],
+        functions: Snapshot,
+        mine: Set[str],
+    ) -> str | None:
+        """The function of its IOMMU group that prevents attaching it to a guest, or None.
+
+        The kernel gives a group to one guest, as a whole. Functions that are given out together,
+        or that the operator has listed too, may go along.
+        """
+        along = {function.address}
+        if self.expose == "slot":
+            along |= {each.address for each in given}
+        if self.listed:
+            along |= mine
+        for other in functions.of_group(function.iommu_group or ""):
+            if other.address not in along and _is_in_the_way(other):
+                return (
+                    f"the host's driver {other.driver} has {other.address} of its IOMMU group "
+                    f"{function.iommu_group}, which a guest can only have as a whole"
+                )
+        return None
 
     def _excluded_part(self, function: Function, functions: Snapshot) -> str | None:
         """Why the operator's list forbids to give a card out whole, or None."""
@@ -310,7 +366,7 @@ class PciDriver:
             return None
         spec = device_spec.first_match(self._specs, function, functions)
         kind = (spec.type if spec else None) or self.type
-        return devices.device_of(function, functions, kind, tuple(deployables), place=place)
+        return devices.device_of(function, kind, tuple(deployables), place=place)
 
     def _deployable(
         self, name: str, members: Sequence[Function], functions: Snapshot
@@ -330,23 +386,52 @@ class PciDriver:
         )
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
-        """The facts. What only the host's driver shows is kept while a guest has the card."""
+        """The facts. What cannot be read, as while a guest has the card, is kept."""
         own = {
             key: value
             for key, value in self.attributes(function, functions).items()
             if value is not None and value != ""
         }
-        present = {**facts.attributes(function, functions), **own}
         key = (function.address, *_ids(function))
-        known = self._known_facts.get(key, {}) if function.has_guest_driver else {}
+        product = self._own_product(function, own.get("product"), " ".join(key))
+        if product is not None:
+            own["product"] = product
+        present = {**facts.attributes(function, functions), **own}
+        named = self._named_product(function, functions)
+        if named is not None:
+            present["product"] = named
+        is_hidden = function.has_guest_driver or functions.is_partly_read(function)
+        known = self._known_facts.get(key, {}) if is_hidden else {}
         self._known_facts[key] = {**known, **present}
         return self._known_facts[key]
+
+    def _own_product(
+        self, function: Function, shown: str | int | None, place: str
+    ) -> str | int | None:
+        """The product's name as the host's driver shows it, or showed it before a guest came."""
+        if shown is not None:
+            self.kept.set("product", place, shown)
+            return shown
+        kept = self.kept.get("product", place) if function.has_guest_driver else None
+        return kept if isinstance(kept, str) else None
+
+    def _named_product(self, function: Function, functions: Snapshot) -> str | None:
+        """The operator's name of the product, or None."""
+        spec = device_spec.first_match(self._specs, function, functions)
+        return spec.product if spec is not None else None
 
     def log_not_offered(self, function: Function, reason: str) -> None:
         """Log once, and not at every pass, why a function is not offered."""
         if (function.address, reason) not in self._logged:
             self._logged.add((function.address, reason))
             LOG.info("PCI device %s is not offered: %s", function.address, reason)
+
+
+def _is_in_the_way(function: Function) -> bool:
+    """Whether a function keeps the others of its IOMMU group from a guest."""
+    if function.driver in {None, "pci-stub"} or function.has_guest_driver:
+        return False
+    return not is_bridge(function)
 
 
 def reason_to_keep_whole(

@@ -7,7 +7,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from cyborg.drivers.pci import sysfs
+from cyborg.drivers.pci import sysfs, vpd
 from cyborg.drivers.pci.snapshot import Function, Snapshot, once
 
 _MDEV = "mdev_supported_types"
@@ -18,18 +18,25 @@ _HEADER_TYPE, _MULTI_FUNCTION = 0x0E, 0x80
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.MULTILINE)
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
+#: It is beside the type.
+_CREATABLE = "creatable_vgpu_types"
 #: The type of a virtual function that has none yet.
 NO_VGPU_TYPE = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A PCIe link: what it is now, and the most that the card and the slot above it can do."""
+    """A PCIe link: what it is now, and the most that the card and the slot above it can do.
+
+    ``slot_known`` says that the slot is among the latter. Without it a narrow or slow link may be
+    all that the slot has.
+    """
 
     speed: str
     width: int
     max_speed: str
     max_width: int
+    slot_known: bool
 
     def __str__(self) -> str:
         # An idle card slows its link down, so the present speed would be reported again and again.
@@ -43,12 +50,12 @@ class Link:
     @property
     def is_narrow(self) -> bool:
         """Whether lanes are lost."""
-        return self.width < self.max_width
+        return self.slot_known and self.width < self.max_width
 
     @property
     def is_slow(self) -> bool:
         """Whether it is slower than it could be, as the links of many idle cards are."""
-        return _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
+        return self.slot_known and _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,10 @@ class MdevType:
 
 @once
 def link(function: Function, functions: Snapshot) -> Link | None:
-    """The link of a physical function, or None if the kernel shows none."""
+    """The link of a physical function, or None if it has none or the kernel shows none.
+
+    A function that is built into the processor has no link, and the files hold no speed.
+    """
     address = function.address
     speed = functions.text(address, "current_link_speed")
     width = functions.number(address, "current_link_width")
@@ -80,14 +90,21 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     max_width = functions.number(address, "max_link_width")
     if speed is None or width is None or max_speed is None or max_width is None:
         return None
+    if not _gigatransfers(max_speed):
+        return None
     # A wide card in a narrow slot has all the lanes it can have.
     slot_speed = functions.text(address, "../max_link_speed")
     slot_width = functions.number(address, "../max_link_width")
-    if slot_speed is not None and slot_width is not None:
+    slot_known = bool(slot_width) and _gigatransfers(slot_speed or "") > 0
+    if slot_speed is not None and slot_width is not None and slot_known:
         max_speed = min(max_speed, slot_speed, key=_gigatransfers)
         max_width = min(max_width, slot_width)
     found = Link(
-        speed=_plain(speed), width=width, max_speed=_plain(max_speed), max_width=max_width
+        speed=_plain(speed),
+        width=width,
+        max_speed=_plain(max_speed),
+        max_width=max_width,
+        slot_known=slot_known,
     )
     # A card without power reads like one that fell off the bus, but it answers when it is needed.
     asleep = not found.is_up and functions.text(address, "power_state") == "D3cold"
@@ -105,18 +122,18 @@ def errors(function: Function, functions: Snapshot, kind: str) -> int:
 def mdev_types(function: Function, functions: Snapshot) -> tuple[MdevType, ...]:
     """The types of mediated devices that a function offers.
 
-    :raises OSError: how many there are cannot be read
+    :raises OSError, ValueError: how many there are cannot be read
     """
     found = []
     for kind in functions.names(function.address, _MDEV):
         path = f"{_MDEV}/{kind}"
-        available = functions.required(function.address, f"{path}/available_instances")
+        available = functions.required_number(function.address, f"{path}/available_instances")
         found.append(
             MdevType(
                 id=kind,
                 name=functions.text(function.address, f"{path}/name") or kind,
                 description=functions.text(function.address, f"{path}/description") or "",
-                available=int(available),
+                available=available,
                 created=tuple(
                     name
                     for name in functions.names(function.address, f"{path}/devices")
@@ -152,14 +169,14 @@ def vgpu_type(function: Function, functions: Snapshot) -> str | None:
 
     None for any other function.
 
-    :raises OSError: it cannot be read
+    :raises OSError, ValueError: it cannot be read
     """
     if function.vendor != _NVIDIA or function.pf is None:
         return None
     directory, _slash, name = _VGPU_TYPE.rpartition("/")
-    if name not in functions.names(function.address, directory):
+    if not {name, _CREATABLE} & set(functions.names(function.address, directory)):
         return None
-    return functions.required(function.address, _VGPU_TYPE)
+    return str(functions.required_number(function.address, _VGPU_TYPE))
 
 
 def has_others(function: Function) -> bool:
@@ -190,7 +207,7 @@ def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
     facts: dict[str, str | int | None] = {
         "pci_address": function.address,
         "numa_node": function.numa_node,
-        "product": functions.product(physical),
+        "product": vpd.product_name(physical) or functions.product(physical),
         "serial": functions.text(physical.address, "serial_number"),
         "link": str(present) if present is not None and present.is_up else None,
     }

@@ -35,24 +35,31 @@ _BUFFER = struct.Struct("iP")
 _ROW = struct.Struct("16s24x")
 
 
-def read() -> Mapping[str, str]:
+def read() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The addresses of functions that the host uses, each with the reason.
+
+    The second mapping has those of which that cannot be told, each with what cannot be read.
 
     :raises OSError: the mounts cannot be read
     """
     uses: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     interfaces = sysfs.names(_NETS)
     for name in sorted({*_routed(), *_addressed()}):
         for address in _of_interface(name, set()):
             uses.setdefault(address, f"the host's network interface {name} is on it")
     for name in interfaces:
-        reason = _built_on(name)
+        try:
+            reason = _built_on(name)
+        except OSError as exc:
+            unknown |= dict.fromkeys(_addresses(f"{_NETS}/{name}"), str(exc))
+            continue
         for address in _addresses(f"{_NETS}/{name}") if reason is not None else ():
             uses.setdefault(address, f"its network interface {name} is {reason}")
     for name, where in sorted(set(_mounted())):
         for address in _of_block_device(name, set()):
             uses.setdefault(address, f"the host uses it for {where}")
-    return uses
+    return uses, unknown
 
 
 def volumes() -> Mapping[str, str]:
@@ -62,10 +69,18 @@ def volumes() -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for name in sysfs.names(_BLOCKS):
-        if sysfs.names(f"{_BLOCKS}/{name}/holders"):
+        if _has_holders(name):
             for address in _disk_functions(os.path.realpath(f"{_BLOCKS}/{name}")):
                 found.setdefault(address, name)
     return found
+
+
+def _has_holders(name: str) -> bool:
+    """Whether a disk is part of something. One of which that cannot be read counts as such."""
+    try:
+        return bool(sysfs.names(f"{_BLOCKS}/{name}/holders"))
+    except OSError:
+        return True
 
 
 def _routed() -> Iterator[str]:

@@ -12,7 +12,10 @@ import re
 from collections.abc import Mapping
 
 #: Where distributions keep the file (package pci.ids or hwdata).
-PATHS = (pathlib.Path("/usr/share/misc/pci.ids"), pathlib.Path("/usr/share/hwdata/pci.ids"))
+PATHS: tuple[pathlib.Path, ...] = (
+    pathlib.Path("/usr/share/misc/pci.ids"),
+    pathlib.Path("/usr/share/hwdata/pci.ids"),
+)
 
 _MARKETING = re.compile(r"\[([^\[\]]+)\]\s*$")
 

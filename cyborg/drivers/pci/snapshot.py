@@ -14,9 +14,8 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
-
-import pyudev
 
 from cyborg.drivers.pci import host_use, product_names, sysfs
 
@@ -24,7 +23,16 @@ _DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
 #: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
 _HOST_CLASSES = ("01", "02", "0805", "0c")
-_BRIDGES = "06"
+#: Bridges, of the kinds that lead to other functions: of the host, ISA, PCI, CardBus, and
+#: semi-transparent ones. The switch of an HGX board (0680) is an end point.
+_BRIDGES = ("0600", "0601", "0604", "0607", "0609")
+_OTHER_BRIDGES = "06"
+#: The offset of the header type in PCI configuration space, its bits, and that of bridges.
+_HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
+
+_ID_WIDTH = 4
+_VFS_MAX = 0xFFFF
+_SENTENCE_MAX = 300
 
 T = TypeVar("T")
 
@@ -91,7 +99,9 @@ class Details(Protocol):
 class Snapshot(Mapping[str, Function]):
     """Every function of a host by its address, in the order of addresses.
 
-    A file is read once. :class:`Vanished` is raised for a function that is gone.
+    A file is read once. :class:`Vanished` is raised for a function that is gone. ``faults`` has a
+    sentence for each function that could not be read: those are not in the snapshot, and what is
+    known of them stays as it is.
     """
 
     def __init__(
@@ -100,10 +110,15 @@ class Snapshot(Mapping[str, Function]):
         details: Details | None = None,
         used: Mapping[str, str] | None = None,
         volumes: Mapping[str, str] | None = None,
+        faults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.faults = faults
+        self._unread: set[str] = set(faults)
+        self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
         self._details = details or _Tree()
         self._used = used
+        self._use_unknown: Mapping[str, str] = {}
         self._volumes = volumes
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -111,6 +126,7 @@ class Snapshot(Mapping[str, Function]):
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
         self._by_vendor: Mapping[str, Sequence[Function]] | None = None
+        self._by_group: Mapping[str, Sequence[Function]] | None = None
 
     def __getitem__(self, address: str) -> Function:
         return self._functions[address]
@@ -121,6 +137,20 @@ class Snapshot(Mapping[str, Function]):
     def __len__(self) -> int:
         return len(self._functions)
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """Functions of which nothing can be said in this pass."""
+        return frozenset(self._unread)
+
+    def give_up(self, function: Function) -> None:
+        """Say nothing about a card in this pass: a driver cannot read something of it."""
+        card = self.get(function.pf or "", function)
+        self._unread |= {function.address, card.address, *card.vfs}
+
+    def is_partly_read(self, function: Function) -> bool:
+        """Whether a file of the function exists and could not be read."""
+        return function.address in self._partly_read
+
     def of_vendor(self, vendor: str) -> Sequence[Function]:
         """The functions of one vendor."""
         if self._by_vendor is None:
@@ -129,6 +159,16 @@ class Snapshot(Mapping[str, Function]):
                 found.setdefault(function.vendor, []).append(function)
             self._by_vendor = found
         return self._by_vendor.get(vendor, ())
+
+    def of_group(self, group: str) -> Sequence[Function]:
+        """The functions of an IOMMU group."""
+        if self._by_group is None:
+            found: dict[str, list[Function]] = {}
+            for function in self._functions.values():
+                if function.iommu_group is not None:
+                    found.setdefault(function.iommu_group, []).append(function)
+            self._by_group = found
+        return self._by_group.get(group, ())
 
     def text(self, address: str, path: str) -> str | None:
         """The text of a file below the function, or None if the kernel does not show it."""
@@ -144,6 +184,18 @@ class Snapshot(Mapping[str, Function]):
         if isinstance(read, OSError):
             raise OSError(read.errno, f"{path} of {address} cannot be read: {read.strerror}")
         return read
+
+    def required_number(self, address: str, path: str) -> int:
+        """The number in a file that the driver cannot do without.
+
+        :raises OSError: it cannot be read
+        :raises ValueError: it holds no number
+        """
+        text = self.required(address, path)
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise ValueError(f"{path} of {address} holds no number: {text[:40]!r}") from None
 
     def number(self, address: str, path: str) -> int | None:
         """The number in a file, decimal or with a prefix such as ``0x``, or None if it has none."""
@@ -182,9 +234,14 @@ class Snapshot(Mapping[str, Function]):
         return answer
 
     def use(self, function: Function) -> str | None:
-        """How the host itself uses the function, or None."""
+        """How the host itself uses the function, or None.
+
+        :raises OSError: that cannot be told
+        """
         if self._used is None:
-            self._used = host_use.read()
+            self._used, self._use_unknown = host_use.read()
+        if function.address in self._use_unknown:
+            raise OSError(self._use_unknown[function.address])
         return self._used.get(function.address)
 
     def volume(self, function: Function) -> str | None:
@@ -204,6 +261,8 @@ class Snapshot(Mapping[str, Function]):
             except OSError as exc:
                 text = exc
                 self._must_exist(address)
+                if not isinstance(exc, FileNotFoundError):
+                    self._partly_read.add(address)
             known = self._texts.setdefault(key, text)
         return known
 
@@ -244,9 +303,19 @@ def can_carry(function: Function) -> bool:
     return function.class_code.startswith(_HOST_CLASSES)
 
 
+def is_bridge(function: Function) -> bool:
+    """Whether other functions are behind the function."""
+    if not function.class_code.startswith(_OTHER_BRIDGES):
+        return False
+    if function.class_code.startswith(_BRIDGES):
+        return True
+    header = sysfs.beginning(f"{_DEVICES}/{function.address}/config", _HEADER_TYPE + 1)
+    return len(header) > _HEADER_TYPE and header[_HEADER_TYPE] & _HEADER_MASK == _BRIDGE_HEADER
+
+
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     """Why a function must stay with the host, even if the operator lists it, or None."""
-    if function.class_code.startswith(_BRIDGES):
+    if is_bridge(function):
         return "it is a bridge"
     if function.boot_vga:
         return "it is the graphics card that the host was booted with"
@@ -260,26 +329,37 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
 def scan() -> Snapshot:
     """Read every PCI function of this host.
 
-    :raises OSError: something could not be read, so a function that is absent need not be gone
+    A function that cannot be read is among the snapshot's ``faults``.
+
+    :raises OSError: the bus could not be read, so a function that is absent need not be gone
     """
     bus = pathlib.Path(_DEVICES).parent.parent
     if not bus.is_dir():
         raise OSError(f"{bus} is absent: sysfs is not mounted")
-    expected = _listed()
-    found = {device.sys_name for device in _context().list_devices(subsystem="pci")}
-    not_listed = [name for name in expected - found if os.path.exists(f"{_DEVICES}/{name}")]
-    if not_listed:
-        raise OSError(f"udev does not show {', '.join(sorted(not_listed))}")
-    functions = {name: read for name in sorted(found) if (read := _read(name))}
+    functions: dict[str, dict[str, Any]] = {}
+    faults: dict[str, str] = {}
+    for name in sorted(_listed()):
+        try:
+            read = _read_twice(name)
+        except _Unreadable as exc:
+            faults[name] = str(exc)
+            continue
+        if read is not None:
+            functions[name] = read
     _set_late_pfs(functions)
+    _leave_out_cards(functions, faults)
     vfs: dict[str, list[str]] = {}
     for function in functions.values():
         if function["pf"]:
-            vfs.setdefault(str(function["pf"]), []).append(str(function["address"]))
-    return Snapshot(
-        Function(**facts, vfs=tuple(vfs.get(name, ())))  # type: ignore[arg-type]
-        for name, facts in functions.items()
+            vfs.setdefault(function["pf"], []).append(function["address"])
+    found = (
+        Function(**facts, vfs=tuple(vfs.get(name, ()))) for name, facts in functions.items()
     )
+    return Snapshot(found, faults=faults)
+
+
+class _Unreadable(Exception):
+    """A file of a function that is on the bus cannot be read."""
 
 
 class _Tree:
@@ -298,12 +378,6 @@ class _Tree:
         return product_names.find(vendor, device)
 
 
-@functools.cache
-def _context() -> pyudev.Context:
-    """One a process: creating it runs ldconfig, and a pass must start no child process."""
-    return pyudev.Context()
-
-
 def _listed() -> set[str]:
     try:
         return set(os.listdir(_DEVICES))
@@ -311,62 +385,121 @@ def _listed() -> set[str]:
         return set()  # a host without PCI
 
 
-def _read(address: str) -> dict[str, object] | None:
+def _read_twice(address: str) -> dict[str, Any] | None:
     """The facts of a function, or None if it vanished meanwhile.
 
-    The files are read without pyudev, which takes several times as long.
+    A function that is being removed or added may be half there, so it is tried once more.
     """
+    try:
+        return _read(address)
+    except _Unreadable:
+        if not os.path.exists(f"{_DEVICES}/{address}"):
+            return None
+    try:
+        return _read(address)
+    except _Unreadable:
+        if not os.path.exists(f"{_DEVICES}/{address}"):
+            return None
+        raise
+
+
+def _read(address: str) -> dict[str, Any]:
+    """The facts of a function."""
     path = f"{_DEVICES}/{address}"
+    name = "uevent"
     try:
         properties = dict(
             line.split("=", 1) for line in sysfs.text(f"{path}/uevent").splitlines() if "=" in line
         )
-        vendor, product = properties["PCI_ID"].lower().split(":")
-        class_code = properties["PCI_CLASS"].lower().zfill(6)
-        numa_node = int(sysfs.optional(f"{path}/numa_node") or -1)
+        vendor, product = _pair(properties["PCI_ID"])
+        subsystem_vendor, subsystem_device = _pair(properties.get("PCI_SUBSYS_ID", "0:0"))
+        class_code = f"{int(properties['PCI_CLASS'], 16):06x}"
+        name = "numa_node"
+        numa_node = int(sysfs.if_there(f"{path}/{name}") or -1)
+        name = "physfn"
+        pf = sysfs.link_if_there(f"{path}/{name}")
+        name = "sriov_totalvfs"
+        total = 0 if pf else _count(sysfs.if_there(f"{path}/{name}") or "0")
+        name = "iommu_group"
+        group = sysfs.link_if_there(f"{path}/{name}")
+        name = "net"
+        netdevs = tuple(sysfs.names(f"{path}/{name}")) if class_code.startswith("02") else ()
+        name = "boot_vga"
+        is_screen = pf is None and class_code.startswith("03")
+        boot_vga = is_screen and sysfs.if_there(f"{path}/{name}") == "1"
     except (OSError, KeyError, ValueError) as exc:
-        if os.path.exists(path):
-            raise OSError(f"{path} cannot be read: {exc!r}") from exc
-        return None
-    subsystem_vendor, subsystem_device = properties.get("PCI_SUBSYS_ID", "0:0").lower().split(":")
-    pf = sysfs.link(f"{path}/physfn")
+        raise _Unreadable(f"{path}/{name} cannot be read: {exc!r}"[:_SENTENCE_MAX]) from exc
     return {
         "address": address,
-        "vendor": vendor.zfill(4),
-        "device": product.zfill(4),
-        "subsystem_vendor": subsystem_vendor.zfill(4),
-        "subsystem_device": subsystem_device.zfill(4),
+        "vendor": vendor,
+        "device": product,
+        "subsystem_vendor": subsystem_vendor,
+        "subsystem_device": subsystem_device,
         "class_code": class_code,
         "driver": properties.get("DRIVER"),
         "numa_node": numa_node if numa_node >= 0 else None,
         "pf": pf,
-        "sriov_totalvfs": 0 if pf else int(sysfs.optional(f"{path}/sriov_totalvfs") or 0),
-        "iommu_group": sysfs.link(f"{path}/iommu_group"),
-        "boot_vga": (
-            pf is None
-            and class_code.startswith("03")
-            and sysfs.optional(f"{path}/boot_vga") == "1"
-        ),
-        "netdevs": tuple(sysfs.names(f"{path}/net")) if class_code.startswith("02") else (),
+        "sriov_totalvfs": total,
+        "iommu_group": group,
+        "boot_vga": boot_vga,
+        "netdevs": netdevs,
     }
 
 
-def _set_late_pfs(functions: dict[str, dict[str, object]]) -> None:
+def _pair(text: str) -> tuple[str, str]:
+    first, second = (f"{int(part, 16):04x}" for part in text.split(":"))
+    if len(first) > _ID_WIDTH or len(second) > _ID_WIDTH:
+        raise ValueError(f"{text[:40]!r} are no ids")
+    return first, second
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 0 <= count <= _VFS_MAX:
+        raise ValueError(f"{text[:40]!r} is no number of virtual functions")
+    return count
+
+
+def _leave_out_cards(functions: dict[str, dict[str, Any]], faults: dict[str, str]) -> None:
+    """Leave out the whole card of a function that cannot be read.
+
+    A physical function of which not all virtual ones are known could pass for a whole card.
+    """
+    cards = {pf: name for name in faults if (pf := sysfs.link(f"{_DEVICES}/{name}/physfn"))}
+    for name, facts in list(functions.items()):
+        pf = facts["pf"]
+        part = cards.get(name) or cards.get(pf or "")
+        if part is not None:
+            faults[name] = f"its card is not known: {faults[part]}"
+        elif pf is not None and pf not in functions:
+            why = faults.get(pf) or f"{_DEVICES}/{name}/physfn: {pf} is not on the bus"
+            faults[name] = f"its card is not known: {why}"
+    for name in faults:
+        functions.pop(name, None)
+
+
+def _set_late_pfs(functions: dict[str, dict[str, Any]]) -> None:
     """Set ``pf`` of virtual functions that have no link to their physical function yet.
 
     The kernel makes the link a moment after the function, which looks like a whole card until then.
     Its address is one that the physical function announces for its virtual functions.
     """
     pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
-    vf_device = functools.cache(lambda pf: sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device"))
+    vf_device = functools.cache(_vf_device)
     for facts in functions.values():
-        is_bridge = str(facts["class_code"]).startswith(_BRIDGES)
-        if facts["pf"] or facts["sriov_totalvfs"] or is_bridge:
+        bridge = str(facts["class_code"]).startswith(_OTHER_BRIDGES)
+        if facts["pf"] or facts["sriov_totalvfs"] or bridge:
             continue
         for pf in pfs:
             fits = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
             if fits and _is_vf_address(facts, pf):
                 facts["pf"] = pf["address"]
+
+
+def _vf_device(pf: str) -> str | None:
+    """The device id of a physical function's virtual ones, which the kernel does not pad."""
+    text = sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device")
+    return text.lower().zfill(4) if text else None
 
 
 def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
@@ -375,10 +508,15 @@ def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
     if domain != pf_domain or number <= pf_number:
         return False
     path = f"{_DEVICES}/{pf['address']}"
-    offset = int(sysfs.optional(f"{path}/sriov_offset") or 0)
-    stride = int(sysfs.optional(f"{path}/sriov_stride") or 0) or 1
+    offset = _number(f"{path}/sriov_offset") or 0
+    stride = _number(f"{path}/sriov_stride") or 1
     index, rest = divmod(number - pf_number - offset, stride)
     return offset > 0 and rest == 0 and 0 <= index < int(str(pf["sriov_totalvfs"]))
+
+
+def _number(path: str) -> int | None:
+    text = sysfs.optional(path)
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _routing_id(address: str) -> tuple[str, int]:

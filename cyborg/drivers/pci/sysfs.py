@@ -50,6 +50,28 @@ def optional(path: str) -> str | None:
         return None
 
 
+def if_there(path: str) -> str | None:
+    """The text of a file without surrounding blanks, or None if it does not exist.
+
+    :raises OSError: it cannot be read
+    """
+    try:
+        return text(path).strip()
+    except FileNotFoundError:
+        return None
+
+
+def link_if_there(path: str) -> str | None:
+    """The last part of a link's target, or None if nothing has the link's name.
+
+    :raises OSError: it is no link
+    """
+    try:
+        return os.path.basename(os.readlink(path))
+    except FileNotFoundError:
+        return None
+
+
 def link(path: str) -> str | None:
     """The last part of a link's target, or None if there is no link."""
     try:

@@ -27,6 +27,7 @@ class Pass(NamedTuple):
 
     devices: Mapping[str, tuple[base.Device, ...]]
     errors: Mapping[str, str]
+    unread: frozenset[str] = frozenset()
 
 
 class Cost(NamedTuple):
@@ -55,7 +56,7 @@ def run(
     """Let an agent that has just been started make so many passes."""
     looking, errors = _discovery(drivers, text, host)
     found = [looking.run() for _ in range(passes)]
-    return [Pass(each.devices, {**errors, **each.errors}) for each in found]
+    return [Pass(each.devices, {**errors, **each.errors}, each.unread) for each in found]
 
 
 def cost(drivers: Sequence[str], text: str = "") -> Cost:

@@ -23,5 +23,6 @@ def test_a_parent_that_can_have_any_number_does_not_fill_the_memory(simulate, dr
 
     (only,) = simulated.call(passes.run, [driver], text)
 
-    assert only.devices == {}
+    assert only.devices == {driver: ()}
+    assert only.unread == {simulated.card("t4")}
     assert "There cannot be 4294967295 mediated devices" in only.errors[driver]

@@ -53,6 +53,10 @@ class TestQat(contract.SimulatedDriverContract):
     def test_an_endpoint_without_virtual_functions_is_given_itself(self, simulated, devices):
         assert names(devices)[-1] == f"host-1_{simulated.card('qat-402xx')}"
 
+    def test_an_endpoint_in_the_processor_ails_not_for_want_of_a_link(self, devices):
+        assert {device.unhealthy for device in devices} == {None}
+        assert "link" not in devices[3].deployables[0].attributes
+
     def test_an_endpoint_that_is_down_ails(self, changeable):
         address = changeable.card("qat-4xxx")
         changeable.files.put(f"{changeable.path(address)}/qat/state", "down")

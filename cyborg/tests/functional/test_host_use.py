@@ -14,7 +14,7 @@ from cyborg.drivers.pci import host_use
 
 
 def used() -> dict[str, str]:
-    return dict(host_use.read())
+    return dict(host_use.read()[0])
 
 
 def virtual_functions_by_card() -> dict[str, str | None]:

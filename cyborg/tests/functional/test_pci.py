@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PCI walk by an unmodified pyudev over a fabricated sysfs."""
+"""The PCI walk over a fabricated sysfs."""
 
 from __future__ import annotations
 
@@ -96,6 +96,11 @@ def scan() -> dict[str, pci.Function]:
     return dict(pci.scan())
 
 
+def scan_with_faults() -> tuple[dict[str, pci.Function], dict[str, str]]:
+    found = pci.scan()
+    return dict(found), dict(found.faults)
+
+
 def scan_error() -> str:
     try:
         pci.scan()
@@ -173,16 +178,28 @@ def test_an_absent_sysfs_is_an_error_not_an_empty_host(machine, tmp_path):
     assert "sysfs is not mounted" in machine.call(tmp_path, scan_error)
 
 
-def test_a_function_that_cannot_be_read_is_an_error_not_a_gone_one(host):
-    host.files.put(f"{host.path(NIC.address)}/uevent", "")
+@pytest.mark.parametrize("break_it", ["put", "unlink"])
+def test_a_function_that_cannot_be_read_is_a_fault_not_a_gone_one(host, break_it):
+    uevent = f"{host.path(NIC.address)}/uevent"
+    host.files.put(uevent, "") if break_it == "put" else host.files.unlink(uevent)
 
-    assert NIC.address in host.call(scan_error)
+    functions, faults = host.call(scan_with_faults)
+
+    assert functions == {each.address: each for each in EVERYTHING if each is not NIC}
+    (fault,) = faults.items()
+    assert fault[0] == NIC.address
+    assert f"{NIC.address}/uevent cannot be read" in fault[1]
 
 
-def test_a_function_that_udev_overlooks_is_an_error_not_a_gone_one(host):
-    host.files.unlink(f"{host.path(NIC.address)}/uevent")
+@pytest.mark.parametrize("broken", [GPU, VFS[0]])
+def test_a_card_of_which_a_part_cannot_be_read_is_not_known(host, broken):
+    host.files.put(f"{host.path(broken.address)}/numa_node", "near")
 
-    assert NIC.address in host.call(scan_error)
+    functions, faults = host.call(scan_with_faults)
+
+    assert faults.keys() == {GPU.address, *GPU.vfs}
+    assert all(f"{broken.address}/numa_node cannot be read" in each for each in faults.values())
+    assert functions.keys() == {each.address for each in (CONSOLE, NIC, *PORTS)}
 
 
 def test_a_pass_of_the_real_drivers_starts_no_child_process(host):

@@ -268,6 +268,22 @@ def test_the_handles_of_a_failed_driver_are_not_offered_by_another_as_well() -> 
     assert (name, sorted(handles)) == ("host-1_b", ["01", "02", "03"])
 
 
+@pytest.mark.parametrize("answer", [[], [range(1)]], ids=["no", "less"])
+def test_a_device_that_cannot_be_read_keeps_what_it_had(answer: list[range]) -> None:
+    """One of its functions; the rest of the report is believed."""
+    other = hosts.device("b", hosts.deployable("host-1_b", range(3, 5)))
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(3))), other)
+    before = _tree()['{"address": "a"}']
+    found = [hosts.device("a", hosts.deployable("host-1_a", handles)) for handles in answer]
+    new = hosts.device("c", hosts.deployable("host-1_c", range(2, 3)))
+
+    hosts.apply(*found, new, unread=["0000:0c:01.0", "0000:0d:00.0"])
+
+    assert _tree() == {'{"address": "a"}': before, '{"address": "c"}': {"host-1_c": []}}
+    hosts.apply(*found, new)
+    assert _tree() != {'{"address": "a"}': before, '{"address": "c"}': {"host-1_c": []}}
+
+
 def test_a_resource_class_changes_only_when_nothing_is_held() -> None:
     def classes() -> list[str]:
         (device,) = _devices()

@@ -102,7 +102,7 @@ def sriov(function: Mapping[str, Any]) -> dict[str, object]:
         "sriov_offset": facts.get("offset", 1),
         "sriov_stride": facts.get("stride", 1),
         "sriov_totalvfs": facts["total"],
-        "sriov_vf_device": facts["id"].split(":")[1],
+        "sriov_vf_device": facts["id"].split(":")[1].lstrip("0"),  # the kernel pads it not
         "sriov_vf_total_msix": 0,
     }
 

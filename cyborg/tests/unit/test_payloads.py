@@ -53,6 +53,7 @@ def report() -> rpc.HostReport:
         counter=7,
         errors={"slow_driver": "does not answer"},
         devices={"pci_driver": (device,)},
+        unread=("0000:3b:00.0",),
     )
 
 

@@ -15,6 +15,15 @@ LINK = {
     "current_link_width": 16,
     "max_link_speed": "16.0 GT/s PCIe",
     "max_link_width": 16,
+    "../max_link_speed": "16.0 GT/s PCIe",
+    "../max_link_width": 16,
+}
+#: As a function of a QAT 4xxx or a DSA shows it, which is built into the processor.
+NO_LINK = {
+    "current_link_speed": "Unknown",
+    "current_link_width": 0,
+    "max_link_speed": "Unknown",
+    "max_link_width": 255,
 }
 ERRORS = "Undefined 0\nDLP {0}\nTOTAL_ERR_{1} {0}\n"
 
@@ -46,6 +55,18 @@ def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
         ({}, None),
         (LINK, None),
         ({**LINK, "current_link_speed": "2.5 GT/s PCIe"}, None),
+        (NO_LINK, None),
+        ({**NO_LINK, "max_link_width": 0}, None),
+        (dict.fromkeys(NO_LINK, ""), None),
+        (
+            {
+                **LINK,
+                "current_link_width": 8,
+                "../max_link_width": None,
+                "../max_link_speed": None,
+            },
+            None,
+        ),
         (
             {**LINK, "current_link_width": 4},
             "The link of PCI function 0000:0c:00.0 has 4 lanes of 16",

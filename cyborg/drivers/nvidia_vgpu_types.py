@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known about vGPU types: names, sizes, and how many of each fit on a card.
+
+A card shows its types only while there is room for more, so what it has shown is kept, and outlives
+the agent. The vendor's list of types, if it is installed, has all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import pathlib
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cyborg.drivers import kept_facts, pci
+from cyborg.drivers.pci import facts
+
+LOG = logging.getLogger(__name__)
+
+#: The vendor's list, of the package with the vGPU manager.
+VENDORS_LIST = pathlib.Path("/usr/share/nvidia/vgpu/vgpuConfig.xml")
+
+_CREATABLE = "nvidia/creatable_vgpu_types"
+_SIZE = re.compile(r"-(\d+)[A-Z]+$")
+_SLICE = re.compile(r"-\d+-\d+[A-Z]")
+_NAMES, _MEMORY = "vgpu_types", "vgpu_memory_mib"
+#: In the vendor's list: any card with the device id.
+_ANY_SUBSYSTEM = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VendorsList:
+    """Names by the number of a type, and the most of a type by card: device, subsystem, number."""
+
+    names: Mapping[str, str]
+    most: Mapping[tuple[int, int, str], int]
+
+
+class TypeBook:
+    """Types by card and number. What is learned is written when the driver is asked to remember."""
+
+    def __init__(self, kept: kept_facts.KeptFacts) -> None:
+        self._kept = kept
+
+    def learn(self, card: pci.Function, functions: pci.Snapshot) -> None:
+        """Keep what the virtual functions of a card show of its types."""
+        sizes: list[int] = []
+        in_use = False
+        for vf in (functions[address] for address in card.vfs):
+            current = facts.vgpu_type(vf, functions)
+            if current is None:
+                continue
+            in_use = in_use or current != facts.NO_VGPU_TYPE
+            for number, name in creatable(vf, functions):
+                self._kept.set(_NAMES, f"{_product(card)} {number}", name)
+                sizes += [] if is_slice(name) else [size_mib(name) or 0]
+        # A type in use takes room, so the largest that can be created is less than the card has.
+        if not in_use and any(sizes):
+            self._kept.set(_MEMORY, _product(card), max(sizes))
+
+    def name(self, card: pci.Function, number: str) -> str | None:
+        """The name of a type, or None if nothing has shown it yet."""
+        kept = self._kept.get(_NAMES, f"{_product(card)} {number}")
+        return kept if isinstance(kept, str) else _vendors_list().names.get(number)
+
+    def most(self, card: pci.Function, number: str) -> int | None:
+        """How many of a type fit on a card by the vendor's list, or None."""
+        most = _vendors_list().most
+        device, subsystem = int(card.device, 16), int(card.subsystem_device, 16)
+        found = most.get((device, subsystem, number))
+        return found or most.get((device, _ANY_SUBSYSTEM, number))
+
+    def memory_mib(self, card: pci.Function) -> int | None:
+        """The memory of a card by the largest type that it has shown, or None."""
+        kept = self._kept.get(_MEMORY, _product(card))
+        return kept if isinstance(kept, int) and kept > 0 else None
+
+
+def creatable(function: pci.Function, functions: pci.Snapshot) -> Iterator[tuple[str, str]]:
+    """Number and name of each type that a virtual function could be given now.
+
+    :raises OSError, ValueError: they cannot be read
+    """
+    for line in functions.required(function.address, _CREATABLE).splitlines():
+        number, colon, name = line.partition(":")
+        if not colon:
+            raise ValueError(f"{_CREATABLE} of {function.address} has a line {line[:40]!r}")
+        if number.strip().isdigit():
+            yield number.strip(), name.strip()
+
+
+def size_mib(name: str | None) -> int | None:
+    """The memory of a type by its name, or None if the name does not say it."""
+    size = _SIZE.search(name or "")
+    return int(size.group(1)) * 1024 if size and len(size.group(1)) < 6 else None
+
+
+def is_slice(name: str | None) -> bool:
+    """Whether a type has compute units of its own (MIG), not a share of time."""
+    return name is not None and _SLICE.search(name) is not None
+
+
+def _product(card: pci.Function) -> str:
+    return f"{card.device}:{card.subsystem_vendor}:{card.subsystem_device}"
+
+
+def _vendors_list() -> _VendorsList:
+    try:
+        changed = VENDORS_LIST.stat().st_mtime_ns
+    except OSError:
+        return _VendorsList(names={}, most={})
+    return _read(VENDORS_LIST, changed)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: pathlib.Path, changed: int) -> _VendorsList:
+    """The vendor's list. ``changed`` is the file's time stamp, so a new file is read again."""
+    del changed
+    try:
+        root = ET.parse(path).getroot()  # noqa: S314 - a file of root's, from the vendor's package
+        return _VendorsList(
+            names={each.attrib["id"]: each.attrib["name"] for each in root.iter("vgpuType")},
+            most={key: most for card in root.iter("pgpu") for key, most in _types_of(card)},
+        )
+    except (OSError, ET.ParseError, KeyError, ValueError) as exc:
+        LOG.warning("%s is ignored: %r", path, exc)
+        return _VendorsList(names={}, most={})
+
+
+def _types_of(card: ET.Element) -> Iterator[tuple[tuple[int, int, str], int]]:
+    for ids in card.iter("devId"):
+        place = int(ids.attrib["deviceId"], 16), int(ids.attrib["subsystemId"], 16)
+        for supported in card.iter("supportedVgpu"):
+            most = supported.findtext("maxVgpus")
+            if most:
+                yield (*place, supported.attrib["vgpuId"]), int(most)

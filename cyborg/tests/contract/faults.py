@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PTH112, PTH208
+# Paths are joined as texts: the code under test reads them so.
+"""One fault at a time in everything that a pass reads, on a simulated host.
+
+To be called in a process that sees the host. ``root`` is the directory of its tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci, registry
+from cyborg.tests.contract import passes
+
+_DEVICES = "/sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: Reading them tells Python nothing.
+_LINKS = ("driver", "iommu_group", "physfn", "subsystem")
+_READS = {"open", "os.listdir"}
+#: A read of it fails with EIO.
+_FAILS = "/proc/self/mem"
+_CONTENTS = {
+    "empty": b"",
+    "no number": b"nonsense\n",
+    "huge": b"9" * 5000,
+    "not UTF-8": b"\xff\xfe\0\x80\n",
+}
+_LINK_TO = {"unreadable": "", "dangling": "nowhere"}
+#: The ways in which a path is broken.
+WAYS = ("missing", *_LINK_TO, *_CONTENTS, "gone")
+
+_listener: Callable[[str], None] | None = None
+
+
+class Harm(NamedTuple):
+    """What a fault did that it should not do."""
+
+    path: str
+    way: str
+    what: str
+
+
+class Result(NamedTuple):
+    """How many faults there were, the paths of no function, and the harm that faults did."""
+
+    faults: int
+    shared: set[str]
+    harm: list[Harm]
+
+
+def inject(root: str, drivers: Sequence[str], text: str) -> Result:
+    """Break each path in each way, with one pass of an agent that knew the host before."""
+    _listen()
+    looking = _agent(drivers, text)
+    paths, sound = _recorded(looking)
+    paths |= {
+        f"{_DEVICES}/{name}/{link}"
+        for name in os.listdir(_DEVICES)
+        for link in _LINKS
+        if os.path.lexists(f"{_DEVICES}/{name}/{link}")
+    }
+    shared, harm, faults = set(), [], 0
+    for path in sorted(paths):
+        address = _function(root, path)
+        if address is None:
+            shared.add(path)
+            continue
+        affected = _affected(root, address)
+        # It knows the host, and nothing of the faults before.
+        looking = _agent(drivers, text)
+        looking.run()
+        for way in WAYS:
+            faults += 1
+            with _broken(root, path, address, way):
+                found = looking.run()
+            harm += [
+                Harm(path, way, what)
+                for what in _harm(
+                    sound, found, affected, path, absent=way in _absences(root, path)
+                )
+            ]
+    if _agent(drivers, text).run() != sound:
+        harm.append(Harm("all", "mended", "the host is not as it was"))
+    return Result(faults, shared, harm)
+
+
+def _agent(drivers: Sequence[str], text: str) -> discovery.Discovery:
+    loaded = registry.load(passes.configured(text, drivers, "host-1"))
+    assert loaded.errors == {}
+    return discovery.Discovery("host-1", loaded.drivers, timeout=60)
+
+
+def _recorded(looking: discovery.Discovery) -> tuple[set[str], discovery.Findings]:
+    """The paths that a pass reads, and what it finds."""
+    global _listener  # noqa: PLW0603 - an audit hook can never be taken away
+    paths: set[str] = set()
+    _listener = paths.add
+    try:
+        return paths, looking.run()
+    finally:
+        _listener = None
+
+
+@functools.cache
+def _listen() -> None:
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in _READS and _listener is not None:
+            path = str(arguments[0])
+            if path.startswith(("/sys/", "/proc/driver/")):
+                _listener(path.rstrip("/"))
+
+    sys.addaudithook(hook)
+
+
+def _function(root: str, path: str) -> str | None:
+    """The function that a path is about."""
+    named = _ADDRESS.search(path)
+    if named is not None:
+        return named.group()
+    real = os.path.realpath(f"{root}{path}")
+    return next(reversed(_ADDRESS.findall(real)), None)
+
+
+def _affected(root: str, address: str) -> set[str]:
+    """The functions of the same card, and those behind it."""
+    place = os.path.realpath(f"{root}{_DEVICES}/{address}")
+    bus = address.rpartition(":")[0]
+    return {
+        name
+        for name in os.listdir(f"{root}{_DEVICES}")
+        if name.startswith(f"{bus}:")
+        or os.path.realpath(f"{root}{_DEVICES}/{name}").startswith(f"{place}/")
+    }
+
+
+def _absences(root: str, path: str) -> set[str]:
+    """The ways after which the kernel shows no such thing: then a device may be gone too."""
+    if os.path.isdir(f"{root}{path}"):
+        return set(WAYS) - {"unreadable"}
+    return {"gone", "empty"}
+
+
+@contextlib.contextmanager
+def _broken(root: str, path: str, address: str, way: str) -> Iterator[None]:
+    if way == "gone":
+        with _gone_when_read(root, path, address):
+            yield
+        return
+    parent, name = os.path.split(f"{root}{path}")
+    place = pathlib.Path(os.path.realpath(parent), name)
+    aside = pathlib.Path(root, "aside")
+    existed = os.path.lexists(place)
+    is_directory = place.is_dir()
+    if existed:
+        place.rename(aside)
+    if not place.parent.is_dir():
+        pass
+    elif way in _LINK_TO:
+        # A link to itself cannot be followed, and a directory cannot be listed through it.
+        loop = _FAILS if not is_directory else name
+        place.symlink_to(_LINK_TO[way] or loop)
+    elif way in _CONTENTS:
+        place.write_bytes(_CONTENTS[way])
+    yield
+    if os.path.lexists(place):
+        place.unlink()
+    if existed:
+        aside.rename(place)
+
+
+@contextlib.contextmanager
+def _gone_when_read(root: str, path: str, address: str) -> Iterator[None]:
+    """Take the function off the bus as soon as the path is read; a link when the walk reads it."""
+    global _listener  # noqa: PLW0603 - as above
+    link = pathlib.Path(f"{root}{_DEVICES}/{address}")
+    target = link.readlink()
+    place = pathlib.Path(os.path.realpath(link))
+    aside = pathlib.Path(root, "aside")
+    trigger = path if not path.endswith(_LINKS) else f"{_DEVICES}/{address}/numa_node"
+
+    def pull(read: str) -> None:
+        if read == trigger and link.is_symlink():
+            link.unlink()
+            place.rename(aside)
+
+    _listener = pull
+    try:
+        yield
+    finally:
+        _listener = None
+        if aside.exists():
+            aside.rename(place)
+            link.symlink_to(target)
+
+
+def _harm(
+    sound: discovery.Findings,
+    found: discovery.Findings,
+    affected: set[str],
+    path: str,
+    *,
+    absent: bool,
+) -> Iterator[str]:
+    owners = {
+        driver
+        for driver, devices in sound.devices.items()
+        if any(_functions(device) & affected for device in devices)
+    }
+    for driver, sentence in found.errors.items():
+        if driver not in owners | {discovery.WALK}:
+            yield f"driver {driver} has an error: {sentence}"
+        elif not any(name in sentence for name in (path, *affected)):
+            yield f"the error of {driver} names neither function nor file: {sentence}"
+    for driver, devices in sound.devices.items():
+        if driver not in found.devices:
+            yield f"driver {driver} fails: {found.errors.get(driver)}"
+            continue
+        now = found.devices[driver]
+        if _others(devices, affected) != _others(now, affected):
+            yield f"other devices of driver {driver} change"
+        present = {str(device.control_path) for device in now}
+        for device in devices:
+            is_known = str(device.control_path) in present or _functions(device) & found.unread
+            if not (is_known or absent):
+                yield f"device {device.control_path} of driver {driver} is lost"
+    if found.unread - affected:
+        yield f"functions {sorted(found.unread - affected)} are not read either"
+
+
+def _others(devices: Sequence[base.Device], affected: set[str]) -> list[base.Device]:
+    return [device for device in devices if not _functions(device) & affected]
+
+
+def _functions(device: base.Device) -> set[str]:
+    infos = [device.control_path.cpid_info]
+    infos += [each.attach_info for dep in device.deployables for each in dep.attach_handles]
+    return {pci.join(info) for info in infos}

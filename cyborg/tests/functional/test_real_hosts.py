@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hosts of today show in sysfs and older ones did not."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, nvidia_vgpu_types, pci, registry
+from cyborg.drivers.pci import product_names
+from cyborg.tests.contract import passes
+
+GIB = 1024
+#: As on an L40S: the product's name does not say how much memory it has.
+L40S = {
+    "card": "h100",
+    "id": "10de:26b9",
+    "subsystem": "10de:1851",
+    "product": "NVIDIA L40S",
+    "sriov": {"id": "10de:26b9"},
+    "vgpu": {
+        "types": {
+            "1132": None,
+            "1137": None,
+            "1138": None,
+            "1155": {"name": "NVIDIA L40S-12C", "max": 4},
+            "1157": {"name": "NVIDIA L40S-24C", "max": 2},
+            "1158": {"name": "NVIDIA L40S-48C", "max": 1},
+        }
+    },
+}
+GPU = ["nvidia_gpu_driver"]
+
+
+def names(devices) -> list[str]:
+    return [deployable.name for device in devices for deployable in device.deployables]
+
+
+def found(simulated, driver: str, text: str = "") -> tuple[base.Device, ...]:
+    (only,) = simulated.call(passes.run, [driver], text)
+    assert only.errors == {}
+    return only.devices[driver]
+
+
+def divided(number: str) -> str:
+    return f"[gpu_devices]\nenabled_vgpu_types = {number}\n"
+
+
+@pytest.mark.parametrize(("number", "fitting"), [("1158", 1), ("1157", 2), ("1155", 4)])
+def test_parts_fit_a_card_whose_name_says_no_size(simulate, number, fitting):
+    simulated = simulate({"cards": [{**L40S, "vfs": 16}]})
+
+    (only,) = simulated.call(_without_product_names, GPU, divided(number), 1)
+
+    assert len(names(only.devices["nvidia_gpu_driver"])) == fitting
+
+
+def _without_product_names(drivers: list[str], text: str, count: int) -> list[passes.Pass]:
+    paths, product_names.PATHS = product_names.PATHS, ()
+    try:
+        return passes.run(drivers, text, passes=count)
+    finally:
+        product_names.PATHS = paths
+
+
+def test_a_card_with_parts_in_use_offers_one_more_if_it_is_not_known_how_many_fit(simulate):
+    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
+    first, second, *_others = simulated.vfs(simulated.card("h100"))
+    simulated.write(f"{simulated.path(second)}/nvidia/current_vgpu_type", "1155")
+
+    (only,) = simulated.call(_without_product_names, GPU, divided("1155"), 1)
+
+    devices = only.devices["nvidia_gpu_driver"]
+    assert names(devices) == [f"host-1_{first}", f"host-1_{second}"]
+
+
+VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
+<vgpuconfig>
+  <vgpuType id="1158" name="NVIDIA L40S-48C" class="Compute"/>
+  <vgpuType id="1157" name="NVIDIA L40S-24C" class="Compute"/>
+  <pgpu>
+    <devId vendorId="0x10de" deviceId="0x26B9" subsystemVendorId="0x10de" subsystemId="0x0"/>
+    <supportedVgpu vgpuId="1157"><maxVgpus>3</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1158"><maxVgpus>1</maxVgpus></supportedVgpu>
+  </pgpu>
+</vgpuconfig>
+"""
+
+
+def _with_vendors_list(path: str, text: str) -> list[passes.Pass]:
+    before = nvidia_vgpu_types.VENDORS_LIST
+    nvidia_vgpu_types.VENDORS_LIST = pathlib.Path(path)
+    try:
+        return _without_product_names(GPU, text, 1)
+    finally:
+        nvidia_vgpu_types.VENDORS_LIST = before
+
+
+@pytest.mark.parametrize(
+    ("content", "offered"), [(VENDORS_LIST, 3), ("<pgpu>", 2), ("", 2)], ids=["whole", "cut", ""]
+)
+def test_the_vendors_list_says_how_many_fit_and_a_broken_one_does_no_harm(
+    simulate, tmp_path, content, offered
+):
+    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
+    vfs = simulated.vfs(simulated.card("h100"))
+    simulated.write(f"{simulated.path(vfs[0])}/nvidia/current_vgpu_type", "1157")
+    path = tmp_path / "vgpuConfig.xml"
+    path.write_text(content)
+
+    (only,) = simulated.call(_with_vendors_list, str(path), divided("1157"))
+
+    assert len(names(only.devices["nvidia_gpu_driver"])) == offered
+
+
+def test_the_vendors_list_names_types_that_no_card_shows(simulate, tmp_path):
+    simulated = simulate({"cards": [{**L40S, "vfs": 2}]})
+    (vf, _other) = simulated.vfs(simulated.card("h100"))
+    simulated.write(f"{simulated.path(vf)}/nvidia/current_vgpu_type", "1158")
+    path = tmp_path / "vgpuConfig.xml"
+    path.write_text(VENDORS_LIST)
+
+    (only,) = simulated.call(_with_vendors_list, str(path), divided("1158"))
+
+    (device,) = only.devices["nvidia_gpu_driver"]
+    assert "CUSTOM_NVIDIA_26B9_L40S_48C" in device.deployables[0].traits
+    assert device.deployables[0].attributes["memory_mib"] == 48 * GIB
+
+
+#: Traits and attributes of a deployable.
+Facts = tuple[tuple[str, ...], dict[str, str | int]]
+
+
+def _agents(text: str, write: str | None) -> list[list[Facts]]:
+    """What an agent finds, then another one after a type was written to a virtual function."""
+    paths, product_names.PATHS = product_names.PATHS, ()
+    results = []
+    for step in range(2):
+        loaded = registry.load(passes.configured(text, GPU, "host-1"))
+        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+        devices = looking.run().devices["nvidia_gpu_driver"]
+        looking.remember()
+        parts = [deployable for device in devices for deployable in device.deployables]
+        results.append([(part.traits, dict(part.attributes)) for part in parts])
+        if step == 0 and write is not None:
+            vf = pathlib.Path(f"/sys/bus/pci/devices/{write}/nvidia")
+            (vf / "current_vgpu_type").write_text("1158")
+            for listed in vf.parent.parent.glob("*/nvidia/creatable_vgpu_types"):
+                listed.write_text("")
+    product_names.PATHS = paths
+    return results
+
+
+def test_types_of_a_card_that_is_taken_are_known_to_the_next_agent(simulate, tmp_path):
+    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
+    vf = simulated.vfs(simulated.card("h100"))[0]
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{divided('1158')}"
+
+    before, after = simulated.call(_agents, text, vf)
+
+    assert before == after
+    ((traits, attributes),) = after
+    assert "CUSTOM_NVIDIA_26B9_L40S_48C" in traits
+    assert attributes["memory_mib"] == 48 * GIB
+
+
+def test_facts_that_cannot_be_read_or_written_do_no_harm(simulate, tmp_path):
+    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/gpu_devices.json").write_text("[")
+    (tmp_path / "facts/gpu_devices.new").mkdir()
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{divided('1158')}"
+
+    before, _after = simulated.call(_agents, text, None)
+
+    assert len(before) == 1
+
+
+def test_a_card_whose_virtual_functions_have_no_driver_yet_is_not_whole(simulate):
+    simulated = simulate({"cards": [{**L40S, "vfs": 2, "sriov": {"driver": None}}, "t4"]})
+
+    (only,) = simulated.call(passes.run, GPU, divided("1158"))
+
+    assert names(only.devices["nvidia_gpu_driver"]) == [f"host-1_{simulated.card('t4')}"]
+    assert "its virtual functions have no driver yet" in only.errors["nvidia_gpu_driver"]
+
+
+NVSWITCH = {
+    "card": "t4",
+    "name": "nvswitch",
+    "id": "10de:22a3",
+    "class": "068000",
+    "driver": "nvidia-nvswitch",
+    "mdev": None,
+}
+
+
+def test_the_switch_of_a_board_can_be_given_to_a_guest_and_a_bridge_cannot(simulate):
+    simulated = simulate({"cards": [NVSWITCH]})
+    text = '[pci]\ndevice_spec = [{"vendor_id": "10de"}, {"vendor_id": "8086"}]\n'
+
+    assert names(found(simulated, "pci_driver", text)) == [f"host-1_{simulated.card('nvswitch')}"]
+
+
+def test_a_bridge_of_another_kind_stays_with_the_host(simulate):
+    simulated = simulate({"cards": [NVSWITCH]})
+    path = f"{simulated.path(simulated.card('nvswitch'))}/config"
+    config = bytearray(simulated.files.path(path).read_bytes())
+    config[0x0E] = 0x81
+    simulated.files.put(path, bytes(config))
+
+    assert found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "10de"}\n') == ()
+
+
+OFS = {
+    "card": "n3000",
+    "name": "ofs",
+    "id": "8086:bcce",
+    "sriov": {"total": 3, "id": "8086:bccf"},
+    "functions": [
+        {"id": "8086:bcce", "subsystem": "8086:0000", "class": "120000", "driver": "dfl-pci"}
+        for _number in range(3)
+    ],
+}
+
+
+def test_further_functions_of_an_ofs_card_are_no_cards(simulate):
+    simulated = simulate({"cards": [OFS]})
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    assert pci.join(device.control_path.cpid_info) == simulated.card("ofs")
+    assert device.deployables[0].program_mode == "dynamic"
+
+
+def test_an_ofs_card_is_not_programmed_while_a_guest_has_a_further_function(simulate):
+    simulated = simulate({"cards": [OFS]})
+    part = f"{simulated.card('ofs')[:-1]}2"
+    simulated.detach(part)
+    simulated.attach(part, "vfio-pci")
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    assert device.deployables[0].program_mode is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "trait"),
+    [
+        ("8086:bcbd", "CUSTOM_FPGA_INTEL_INTEGRATED_5"),
+        ("8086:bcc0", "CUSTOM_FPGA_INTEL_INTEGRATED_6"),
+        ("1c2c:1000", "CUSTOM_FPGA_INTEL_PAC_N5010"),
+        ("1c2c:1001", "CUSTOM_FPGA_INTEL_PAC_N5011"),
+    ],
+)
+def test_more_cards_with_the_same_regions(simulate, ids, trait):
+    simulated = simulate({"cards": [{"card": "n3000", "id": ids}]})
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    assert trait in device.deployables[0].traits
+    assert device.deployables[0].program_mode == "dynamic"
+
+
+def test_a_card_that_no_tool_knows_is_not_programmed(simulate):
+    simulated = simulate({"cards": [{"card": "u250", "name": "v80", "id": "10ee:50b4"}, "u250"]})
+
+    v80, u250 = found(simulated, "xilinx_fpga_driver")
+
+    assert v80.deployables[0].program_mode is None
+    assert u250.deployables[0].program_mode == "dynamic"
+
+
+def test_a_virtual_function_whose_id_begins_with_0_is_told_before_it_is_linked(simulate):
+    simulated = simulate(
+        {"cards": [{"card": "qat-c62x", "id": "8086:0435", "sriov": {"id": "8086:0443"}}]}
+    )
+    simulated.enable(simulated.card("qat-c62x"), 1)
+    (vf,) = simulated.vfs(simulated.card("qat-c62x"))
+    simulated.files.unlink(f"{simulated.path(vf)}/physfn")
+
+    assert simulated.call(_pf_of, vf) == simulated.card("qat-c62x")
+
+
+def _pf_of(address: str) -> str | None:
+    return pci.scan()[address].pf
+
+
+VPD = b"\x82\x1a\x00BlueField-3 P-Series\x00 DPU  \x90\x00\x00\x78"
+
+
+@pytest.mark.parametrize(
+    ("driver", "card", "vpd", "spec", "model"),
+    [
+        ("amd_gpu_driver", "mi300x", VPD, {}, "AMD Instinct MI300X OAM"),
+        ("intel_qat_driver", "qat-c62x", VPD, {}, "BlueField-3 P-Series DPU"),
+        ("intel_qat_driver", "qat-c62x", VPD, {"product": "My QAT"}, "My QAT"),
+        ("intel_qat_driver", "qat-c62x", b"\x82\xff", {}, "37c8"),
+        ("intel_qat_driver", "qat-c62x", b"", {}, "37c8"),
+    ],
+)
+def test_a_model_is_named_by_the_best_source(simulate, driver, card, vpd, spec, model):
+    simulated = simulate({"cards": [card]})
+    simulated.files.put(f"{simulated.path(simulated.card(card))}/vpd", vpd)
+    group = driver
+    text = f"[{group}]\ndevice_spec = {json.dumps(spec)}\n" if spec else ""
+
+    (only,) = simulated.call(_without_product_names, [driver], text, 1)
+
+    (device,) = only.devices[driver]
+    assert device.model == model
+    assert device.deployables[0].attributes.get("product", "37c8") == model
+
+
+def _passed_on(text: str, address: str) -> list[str]:
+    """The model that one agent finds, and that the next one finds when a guest has the card."""
+    paths, product_names.PATHS = product_names.PATHS, ()
+    models = []
+    for _agent in range(2):
+        loaded = registry.load(passes.configured(text, ["amd_gpu_driver"], "host-1"))
+        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+        models += [device.model for device in looking.run().devices["amd_gpu_driver"]]
+        looking.remember()
+        place = pathlib.Path(f"/sys/bus/pci/devices/{address}")
+        (place / "product_name").unlink(missing_ok=True)
+        uevent = place / "uevent"
+        uevent.write_text(uevent.read_text().replace("DRIVER=amdgpu", "DRIVER=vfio-pci"))
+    product_names.PATHS = paths
+    return models
+
+
+def test_the_name_that_a_driver_shows_is_kept_while_a_guest_has_the_card(simulate, tmp_path):
+    simulated = simulate({"cards": ["mi300x"]})
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+
+    models = simulated.call(_passed_on, text, simulated.card("mi300x"))
+
+    assert models == ["AMD Instinct MI300X OAM"] * 2
+
+
+SOUND = {
+    "id": "10de:10f0",
+    "subsystem": "10de:12a2",
+    "class": "040300",
+    "driver": "snd_hda_intel",
+}
+
+
+@pytest.fixture
+def grouped(simulate):
+    """A card with a sound function in its IOMMU group, and the driver that this has."""
+
+    def make(driver: str | None, **more: object):
+        card = {"card": "t4", "mdev": None, "functions": [{**SOUND, "bound": driver}], **more}
+        simulated = simulate({"cards": [card]})
+        first = simulated.card("t4")
+        group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
+        sound = simulated.path(f"{first[:-1]}1")
+        simulated.files.unlink(f"{sound}/iommu_group")
+        simulated.files.link(f"{sound}/iommu_group", f"kernel/iommu_groups/{group}")
+        return simulated
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("driver", "offered"),
+    [("snd_hda_intel", 0), ("vfio-pci", 1), ("pci-stub", 1), (None, 1)],
+)
+def test_a_card_is_offered_only_if_its_whole_group_is_free(grouped, driver, offered):
+    assert len(found(grouped(driver), "nvidia_gpu_driver")) == offered
+
+
+def test_functions_of_a_group_that_are_all_listed_are_offered(grouped):
+    text = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
+
+    assert len(found(grouped("snd_hda_intel"), "pci_driver", text)) == 2
