@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import queue
 import socket
@@ -20,7 +19,7 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
-from cyborg.api import arrivals, middleware
+from cyborg.api import arrivals, middleware, noauth
 
 LOG = logging.getLogger(__name__)
 
@@ -47,22 +46,12 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
     """
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
         return
-    if not is_loopback(host):
+    if not noauth.is_loopback(host):
         raise UnsafeAddress(
             f"[api] auth_strategy is noauth, so whoever reaches {host} would be an administrator. "
             "Listen on 127.0.0.1, set auth_strategy to keystone, or permit it with "
             "noauth_allow_remote."
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class _HttpServer(wsgi.Server):

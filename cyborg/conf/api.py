@@ -88,8 +88,11 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "noauth_allow_remote",
         default=False,
-        help="Let the built-in server listen on an address other than loopback with auth_strategy "
-        "noauth. Everyone who can reach that address is then an administrator.",
+        help="With auth_strategy noauth, let the built-in server listen on an address other than "
+        "loopback, and serve clients on other machines under any server. Everyone who can reach "
+        "the API is then an administrator. In both cases a request must name the API by an IP "
+        "address, by localhost, by the name of the machine or as public_endpoint does, and web "
+        "pages of other origins than [cors] allowed_origin are refused.",
     ),
     cfg.IntOpt(
         "max_limit",
