@@ -22,7 +22,7 @@ from cyborg.api import faults, versions
 #: The key in the WSGI environment under which controllers find the :class:`Body`.
 ENVIRON_KEY = "cyborg.body"
 
-#: Bytes of a body that is too large which are read nevertheless, and how many at a time.
+#: Bytes of the largest body that is read although it is refused, and how many at a time.
 _SKIPPED_MAX = 1024 * 1024
 _PIECE = 64 * 1024
 
@@ -87,8 +87,9 @@ def _read(environ: WSGIEnvironment, limit: int) -> bytes:
     else:
         return b""
     if not complete:
-        # Under a server that keeps connections the next request is behind it.
-        _skip(environ, int(length or _SKIPPED_MAX))
+        if length and int(length) <= _SKIPPED_MAX:
+            # Under a server that keeps connections the next request is behind it.
+            _skip(environ, int(length))
         raise errors.RequestTooLarge(
             f"The request body must have at most {limit} bytes; see [api] max_request_body_size."
         )
@@ -104,8 +105,7 @@ def _take(environ: WSGIEnvironment, count: int) -> bytes:
 
 
 def _skip(environ: WSGIEnvironment, count: int) -> None:
-    """Read so many bytes, but not more than are worth it, and forget them."""
-    count = min(count, _SKIPPED_MAX)
+    """Read so many bytes and forget them."""
     while count > 0 and (part := environ["wsgi.input"].read(min(count, _PIECE))):
         count -= len(part)
 
