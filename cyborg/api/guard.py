@@ -22,6 +22,10 @@ from cyborg.api import faults, versions
 #: The key in the WSGI environment under which controllers find the :class:`Body`.
 ENVIRON_KEY = "cyborg.body"
 
+#: Bytes of the largest body that is read although it is refused, and how many at a time.
+_SKIPPED_MAX = 1024 * 1024
+_PIECE = 64 * 1024
+
 #: Digits of the longest number: longer ones fit no field and are slow to convert.
 _DIGITS_MAX = 18
 
@@ -75,14 +79,17 @@ def _read(environ: WSGIEnvironment, limit: int) -> bytes:
     if length:
         if not re.fullmatch(r"[0-9]{1,18}", length):
             raise errors.Invalid("Content-Length must be a whole number.")
-        content = b"" if int(length) > limit else _take(environ, int(length))
         complete = int(length) <= limit
+        content = _take(environ, int(length) if complete else 0)
     elif "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower():
         content = _take(environ, limit + 1)
         complete = len(content) <= limit
     else:
         return b""
     if not complete:
+        if length and int(length) <= _SKIPPED_MAX:
+            # Under a server that keeps connections the next request is behind it.
+            _skip(environ, int(length))
         raise errors.RequestTooLarge(
             f"The request body must have at most {limit} bytes; see [api] max_request_body_size."
         )
@@ -95,6 +102,12 @@ def _take(environ: WSGIEnvironment, count: int) -> bytes:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _skip(environ: WSGIEnvironment, count: int) -> None:
+    """Read so many bytes and forget them."""
+    while count > 0 and (part := environ["wsgi.input"].read(min(count, _PIECE))):
+        count -= len(part)
 
 
 class Body:

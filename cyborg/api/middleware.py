@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from keystonemiddleware import auth_token
@@ -24,6 +23,7 @@ from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
 from cyborg.api import health, request_metrics, versions
+from cyborg.api import noauth as no_auth
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
@@ -31,14 +31,6 @@ Filter = Callable[[WSGIApplication], WSGIApplication]
 PUBLIC_PATHS = frozenset({"/", "/v2", "/v2.json", "/v2/openapi.json"})
 
 HEALTHCHECK_PATH = "/healthcheck"
-
-_IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
-_NOAUTH_ADMIN = {
-    "HTTP_X_USER_ID": "admin",
-    "HTTP_X_PROJECT_ID": "default",
-    "HTTP_X_ROLES": "admin,manager,member,reader,service",
-    "HTTP_X_SERVICE_ROLES": "service",
-}
 
 _lent: contextvars.ContextVar[cfg.ConfigOpts] = contextvars.ContextVar("conf")
 
@@ -130,7 +122,7 @@ def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
 
 def noauth(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """No validation: the caller is who its headers say."""
-    return _NoAuth
+    return functools.partial(no_auth.NoAuth, conf=lent_conf())
 
 
 def _register_auth_token(conf: cfg.ConfigOpts) -> None:
@@ -155,14 +147,3 @@ class _Public:
         path = environ.get("PATH_INFO", "").rstrip("/") or "/"
         app = self._app if path in PUBLIC_PATHS else self._validated
         return app(environ, start_response)
-
-
-class _NoAuth:
-    """Treats a caller without identity headers as the administrator of a default project."""
-
-    def __init__(self, app: WSGIApplication) -> None:
-        self._app = app
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        said: dict[str, Any] = {name: environ[name] for name in _IDENTITY if name in environ}
-        return self._app({**environ, **(said or _NOAUTH_ADMIN)}, start_response)

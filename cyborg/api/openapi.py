@@ -25,10 +25,9 @@ def document(
     declared: Iterable[tuple[str, str, declare.Declared]],
     version: versions.Version,
     *,
-    base_url: str,
     with_tokens: bool,
 ) -> Document:
-    """The document of what is served at ``version`` below ``base_url``.
+    """The document of what is served at ``version``, but for where that is.
 
     ``declared`` has the HTTP method, the path and the handler of each operation.
     """
@@ -48,7 +47,6 @@ def document(
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
             "version": str(version),
         },
-        "servers": [{"url": base_url}],
         "security": [{_TOKEN: []}] if with_tokens else [{}],
         "paths": paths,
         "components": {"securitySchemes": {_TOKEN: token}, "schemas": schemas},

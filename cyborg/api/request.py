@@ -14,7 +14,7 @@ from oslo_config import cfg
 from pecan import hooks
 from webob import exc as webob_exc
 
-from cyborg import context, policy
+from cyborg import context, errors, policy
 from cyborg.api import faults, guard, versions
 
 
@@ -46,7 +46,7 @@ class Request(pecan.Request):
         """
         try:
             self.version = versions.requested(self.headers.get(versions.HEADER))
-        except versions.VersionNotServed:
+        except errors.NotAcceptable:
             self.answer_headers = dict(versions.RANGE_HEADERS)
             raise
         self.answer_headers = versions.headers(self.version)

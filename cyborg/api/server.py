@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in HTTP server: threads of one process, for sites without a WSGI server."""
+"""The built-in HTTP server: threads of one process, for sites without a WSGI server.
+
+:mod:`cyborg.api.arrivals` reads the requests, so that a slow client holds none of the threads.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
+import queue
+import socket
 import ssl
 import threading
+from typing import Any
 from wsgiref.types import WSGIApplication
 
+from cheroot import errors as cheroot_errors
 from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
+from cyborg.api import arrivals, middleware, noauth
+
 LOG = logging.getLogger(__name__)
 
-#: Bytes of the largest request line with headers: many times a token of Keystone.
-_HEADERS_MAX = 128 * 1024
 #: Seconds for which a stop waits for the requests that are being answered.
 _STOP_SECONDS = 10
+#: Requests that have arrived and wait for a thread; others are answered with 503.
+_QUEUE_MAX = 256
+#: Connections that are kept for a next request.
+_KEPT_MAX = 64
 
 
 class UnsafeAddress(Exception):
@@ -36,7 +46,7 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
     """
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
         return
-    if not is_loopback(host):
+    if not noauth.is_loopback(host):
         raise UnsafeAddress(
             f"[api] auth_strategy is noauth, so whoever reaches {host} would be an administrator. "
             "Listen on 127.0.0.1, set auth_strategy to keystone, or permit it with "
@@ -44,18 +54,71 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+class _HttpServer(wsgi.Server):
+    """Cheroot's server behind our gate, and with our log: it would write to standard error."""
 
+    ConnectionClass = arrivals.Connection
+    keep_alive_conn_limit = _KEPT_MAX
 
-class _LoggingServer(wsgi.Server):
-    """Cheroot's server with our log: it would write to standard error otherwise."""
+    def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
+        super().__init__(
+            (host, port),
+            app,
+            numthreads=conf.api.api_workers,
+            request_queue_size=128,
+            shutdown_timeout=_STOP_SECONDS,
+            accepted_queue_size=_QUEUE_MAX,
+            accepted_queue_timeout=0,
+        )
+        self._gate = arrivals.Gate(conf, self._hand_over)
+        self._checks: queue.SimpleQueue[arrivals.Connection | None] = queue.SimpleQueue()
+        self._checker = threading.Thread(target=self._answer_checks, name="check", daemon=True)
+
+    def serve(self) -> None:
+        """Serve until stopped."""
+        self._checker.start()
+        self._gate.start()
+        super().serve()
+
+    def stop(self) -> None:
+        """Stop listening, and return when the requests that have arrived are answered."""
+        if self.ready:
+            self._gate.stop()
+            self._checks.put(None)
+        super().stop()
+
+    def process_conn(self, conn: arrivals.Connection) -> None:
+        """Take a new connection."""
+        self._gate.admit(conn)
+
+    def put_conn(self, conn: arrivals.Connection) -> None:
+        """Take back a connection whose request was answered."""
+        self._gate.admit(conn)
+
+    @property
+    def can_add_keepalive_connection(self) -> bool:
+        """Whether a connection may be kept when its request is answered."""
+        return self.ready and self._gate.waiting < self.keep_alive_conn_limit
+
+    def _hand_over(self, connection: arrivals.Connection) -> None:
+        head = connection.arrival.head
+        if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
+            self._checks.put(connection)
+        else:
+            super().process_conn(connection)
+
+    def _answer_checks(self) -> None:
+        """Answer health checks, also while all other threads are busy."""
+        while (connection := self._checks.get()) is not None:
+            keep = False
+            try:
+                keep = connection.communicate()  # type: ignore[no-untyped-call]
+            except Exception:
+                LOG.exception("A health check from %s failed", connection.peer)
+            if keep:
+                self.put_conn(connection)
+            else:
+                connection.close()
 
     def error_log(
         self,
@@ -66,14 +129,28 @@ class _LoggingServer(wsgi.Server):
         LOG.log(level, msg.strip(), exc_info=traceback)
 
 
-def _tls(conf: cfg.ConfigOpts) -> builtin.BuiltinSSLAdapter:
+class _Tls(builtin.BuiltinSSLAdapter):
+    """TLS whose handshake is left to the gate: a silent client would stop all others here."""
+
+    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, Any]]:
+        """The socket before its handshake, and no facts about the client yet."""
+        try:
+            wrapped = self.context.wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError) as exc:
+            raise cheroot_errors.FatalSSLAlert(*exc.args) from exc
+        return wrapped, {}
+
+
+def _tls(conf: cfg.ConfigOpts) -> _Tls:
     """The TLS that ``[ssl]`` configures.
 
     :raises NoCertificate, OSError: files are missing or cannot be used
     """
     if not (conf.ssl.cert_file and conf.ssl.key_file):
         raise NoCertificate("[api] enable_ssl_api needs [ssl] cert_file and [ssl] key_file.")
-    adapter = builtin.BuiltinSSLAdapter(conf.ssl.cert_file, conf.ssl.key_file)
+    adapter = _Tls(conf.ssl.cert_file, conf.ssl.key_file)
     if conf.ssl.ca_file:
         adapter.context.load_verify_locations(conf.ssl.ca_file)
         adapter.context.verify_mode = ssl.CERT_REQUIRED
@@ -88,14 +165,7 @@ class Server:
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
         check_address(conf, host)
-        self._server = _LoggingServer(
-            (host, port),
-            app,
-            numthreads=conf.api.api_workers,
-            request_queue_size=128,
-            shutdown_timeout=_STOP_SECONDS,
-        )
-        self._server.max_request_header_size = _HEADERS_MAX
+        self._server = _HttpServer(conf, app, host, port)
         if conf.api.enable_ssl_api:
             self._server.ssl_adapter = _tls(conf)
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)

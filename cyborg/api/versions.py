@@ -45,6 +45,9 @@ FUNCTION_POOLS = Version(2, 9)
 CANCELLATION = Version(2, 10)
 MAX = CANCELLATION
 
+_RANGE = f"The supported version range is: [{MIN}, {MAX}]."
+_UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"
+
 #: Every answer says for caches that it depends on the header, and which versions are served.
 RANGE_HEADERS = {
     "Vary": HEADER,
@@ -54,7 +57,7 @@ RANGE_HEADERS = {
 
 
 class VersionUnreadable(errors.NotAcceptable):
-    """The header has no microversion of this service."""
+    """The header cannot be understood."""
 
 
 class VersionNotServed(errors.NotAcceptable):
@@ -67,21 +70,24 @@ def headers(version: Version) -> dict[str, str]:
 
 
 def requested(header: str | None) -> Version:
-    """The microversion that the header asks for; the oldest if there is no header.
+    """The microversion that the header asks for; the oldest if it asks for none of this service.
 
     If there are several for this service, the last one counts. A version without a service is
     taken for this one's.
 
-    :raises VersionUnreadable: the header names no version of this service
+    :raises VersionUnreadable: the header cannot be understood
     :raises VersionNotServed: the version is not served
     """
     if header is None:
         return MIN
     items = [item.split() for item in header.split(",")]
     asked = [item[-1] for item in items if _is_ours(item)]
-    if not asked:
-        raise VersionUnreadable(f"Invalid value for {HEADER} header")
-    return _served(asked[-1].lower())
+    if asked:
+        return _served(asked[-1].lower())
+    if all(len(item) == 2 for item in items):
+        # Clients may send to all services what they ask of each.
+        return MIN
+    raise VersionUnreadable(_UNREADABLE)
 
 
 def settled(header: str | None) -> Version:
@@ -101,13 +107,13 @@ def _served(text: str) -> Version:
         return MAX
     match = re.fullmatch(r"(-?[0-9]{1,9})\.([0-9]{1,9})", text)
     if match is None:
-        raise VersionUnreadable(f"Invalid value for {HEADER} header")
+        raise VersionUnreadable(_UNREADABLE)
     version = Version(int(match[1]), int(match[2]))
     if not MIN <= version <= MAX:
         part = "minor" if version.major == MIN.major else "major"
         raise VersionNotServed(
             f"Version {version} was requested but the {part} version is not supported by this "
-            f"service. The supported version range is: [{MIN}, {MAX}]."
+            f"service. {_RANGE}"
         )
     return version
 

@@ -37,7 +37,7 @@ from cyborg import (
 )
 from cyborg import conf as cyborg_conf
 from cyborg.agent import service as agent_service
-from cyborg.api import app, server
+from cyborg.api import app, noauth, server
 from cyborg.conductor import gauges
 from cyborg.conductor import service as conductor_service
 from cyborg.conf import default
@@ -170,7 +170,7 @@ def _configure_notifications(conf: cfg.ConfigOpts) -> None:
 
 def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server:
     host = str(conf.api.host_ip)
-    if not (server.is_loopback(host) or conf.api.noauth_allow_remote):
+    if not (noauth.is_loopback(host) or conf.api.noauth_allow_remote):
         raise CannotStart(
             f"whoever reaches {host} would be an administrator, at least of Placement; listen on "
             "127.0.0.1, or permit it with [api] noauth_allow_remote."
@@ -182,9 +182,9 @@ def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server
             f"{exc}: Placement has to be installed with it, by pip install "
             "'openstack-cyborg[standalone]'."
         ) from exc
-    mounts = {"/": app.load(conf), "/placement": placement}
+    mounts = {"/": app.load(conf), "/placement": noauth.OnlyOurs(placement, conf)}
     if not clients.configured(conf, "nova"):
-        mounts["/v2/servers"] = _any_server
+        mounts["/v2/servers"] = noauth.OnlyOurs(_any_server, conf)
     mounted = wsgi.PathInfoDispatcher(mounts)  # type: ignore[no-untyped-call]
     return server.Server(conf, mounted, host, conf.api.port)
 

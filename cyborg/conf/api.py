@@ -17,6 +17,26 @@ OPTS: list[cfg.Opt] = [
         help="Number of threads of the built-in server. It runs in one process.",
     ),
     cfg.FloatOpt(
+        "request_timeout",
+        default=20.0,
+        min=0.1,
+        max=3600.0,
+        mutable=True,
+        help="Seconds within which the whole of a request, headers and body, must arrive at the "
+        "built-in server. A later one is answered with 408. A request that has not arrived holds "
+        "no thread. A connection without a request is closed after this time.",
+    ),
+    cfg.IntOpt(
+        "max_connections_per_peer",
+        default=64,
+        min=0,
+        mutable=True,
+        help="Connections from one address (of IPv6: from one network of 64 bits) to the built-in "
+        "server on which no whole request has arrived. If there are more, the oldest is closed. "
+        "Those whose request is being answered do not count. Behind a proxy all clients "
+        "have one address. With 0 there is no limit for one address, but one of 512 for all.",
+    ),
+    cfg.FloatOpt(
         "bind_wait",
         default=8.0,
         min=0.0,
@@ -68,8 +88,11 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "noauth_allow_remote",
         default=False,
-        help="Let the built-in server listen on an address other than loopback with auth_strategy "
-        "noauth. Everyone who can reach that address is then an administrator.",
+        help="With auth_strategy noauth, let the built-in server listen on an address other than "
+        "loopback, and serve clients on other machines under any server. Everyone who can reach "
+        "the API is then an administrator. In both cases a request must name the API by an IP "
+        "address, by localhost, by the name of the machine or as public_endpoint does, and web "
+        "pages of other origins than [cors] allowed_origin are refused.",
     ),
     cfg.IntOpt(
         "max_limit",

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import pathlib
+from collections.abc import Iterator
 
 import alembic.autogenerate
 import alembic.command
@@ -14,6 +17,15 @@ import sqlalchemy as sa
 
 from cyborg import db
 from cyborg.db import models as db_models
+from cyborg.db import sqlite
+
+LOG = logging.getLogger(__name__)
+
+_MYSQL = ("mysql", "mariadb")
+#: The lock of whoever changes the schema: of the whole server, so it has the database's name.
+_MYSQL_LOCK = sa.func.sha1(sa.func.concat("cyborg schema ", sa.func.database()))
+_POSTGRESQL_LOCK = 7_236_113_905
+_WAIT_SECONDS = 60
 
 
 def _config() -> alembic.config.Config:
@@ -22,9 +34,36 @@ def _config() -> alembic.config.Config:
     return config
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[sa.Connection]:
+    """A connection in a transaction, while no other process changes the schema."""
+    with db.engine().connect() as connection:
+        # SQLite has one writer at a time.
+        connection.execution_options(**{sqlite.WRITER: True})
+        with connection.begin():
+            _lock(connection)
+            try:
+                yield connection
+            finally:
+                # It belongs to the connection, not to the transaction as that of PostgreSQL.
+                if connection.dialect.name in _MYSQL and not connection.invalidated:
+                    connection.execute(sa.select(sa.func.release_lock(_MYSQL_LOCK)))
+
+
+def _lock(connection: sa.Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
+    elif connection.dialect.name in _MYSQL:
+        while not connection.scalar(sa.select(sa.func.get_lock(_MYSQL_LOCK, _WAIT_SECONDS))):
+            LOG.warning("Another process is changing the schema; waiting for it")
+
+
 def upgrade(revision: str = "head") -> None:
-    """Upgrade the database to ``revision``; do nothing if it has that already."""
-    with db.engine().begin() as connection:
+    """Upgrade the database to ``revision``; do nothing if it has that already.
+
+    Another upgrade at the same time is waited for.
+    """
+    with _alone() as connection:
         config = _config()
         config.attributes["connection"] = connection
         alembic.command.upgrade(config, revision)
@@ -32,7 +71,7 @@ def upgrade(revision: str = "head") -> None:
 
 def stamp(revision: str) -> None:
     """Record ``revision`` as the database's without changing any table."""
-    with db.engine().begin() as connection:
+    with _alone() as connection:
         config = _config()
         config.attributes["connection"] = connection
         alembic.command.stamp(config, revision)

@@ -4,6 +4,7 @@
 from alembic import context
 
 from cyborg.db import models
+from cyborg.db import resume as _  # noqa: F401 - on MariaDB a killed migration goes on
 
 
 def run() -> None:

@@ -42,6 +42,7 @@ class Api:
     """The API at its newest microversion, mounted where the samples say."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        conf.set_override("public_endpoint", "https://cloud.example/accelerator", group="api")
         self._application = app.load(conf)
 
     def ask(

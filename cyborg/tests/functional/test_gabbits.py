@@ -54,6 +54,8 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
     conf.set_override("auth_strategy", "noauth", group="api")
     conf.set_override("answer_timeout", 1, group="programming")
     conf.set_override("bind_wait", 0, group="api")
+    # By this name the stories ask for it.
+    conf.set_override("host", "api.example")
     hosts.apply(
         hosts.card("a"),
         hosts.card("b", resource_class="GPU", traits=()),

@@ -122,6 +122,15 @@ def test_it_is_a_valid_document_for_everybody(
     assert "refusal" not in str(found)
 
 
+def test_it_is_made_once_and_says_where_the_api_is(conf: cfg.ConfigOpts) -> None:
+    made = root.described_at.cache_info().misses
+    for name in ("https://first.example", "https://second.example"):
+        conf.set_override("public_endpoint", name, group="api")
+        for version in EVERY_VERSION * 2:
+            assert document(conf, version)["servers"] == [{"url": name}]
+    assert root.described_at.cache_info().misses <= made + len(EVERY_VERSION)
+
+
 def test_rules_say_where_they_are_asked() -> None:
     asked = {
         (handler.operation.rule, method, anonymous(path))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import pathlib
 import signal
@@ -118,6 +120,31 @@ def test_the_api_works_and_ends_in_good_order(
     assert "message broker does not answer" in health.text
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
+@pytest.mark.parametrize("size", [200_000, 5_000_000])
+def test_after_a_large_body_the_connection_is_of_use_or_closed(
+    make: Callable[[str], Server], kind: str, size: int, tmp_path: pathlib.Path
+) -> None:
+    server = make(kind)
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    host = server.url.removeprefix("http://")
+    smuggled = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    connection = http.client.HTTPConnection(host, timeout=TIMEOUT)
+    with contextlib.closing(connection):
+        body = smuggled * (size // len(smuggled))
+        with contextlib.suppress(ConnectionError):
+            connection.request("POST", "/v2/device_profiles", body)
+        answer = connection.getresponse() if connection.sock else None
+        assert answer is None or answer.status == 413
+        if answer and kind == "gunicorn" and size < 1_000_000:
+            answer.read()
+            connection.request("GET", "/v2/devices")
+            assert connection.getresponse().status == 200
+        elif connection.sock:
+            with contextlib.suppress(ConnectionError):
+                assert connection.sock.recv(1) == b""
 
 
 def test_gunicorn_reads_the_file_again_on_sighup(

@@ -21,6 +21,8 @@ from cyborg.api import versions
         ("2.2", "2.2"),
         ("compute 2.90, accelerator 2.1", "2.1"),
         ("accelerator 2.1,accelerator 2.3", "2.3"),
+        ("compute 2.90", "2.0"),
+        ("compute 2.90,placement nonsense", "2.0"),
     ],
 )
 def test_what_is_asked_for(header: str | None, version: str) -> None:
@@ -40,11 +42,12 @@ def test_what_is_asked_for(header: str | None, version: str) -> None:
         "accelerator 2.3 x",
         "accelerator 2.٣",
         "accelerator 2." + "9" * 50,
-        "compute 2.90",
+        "compute 2.90, garbage",
+        "compute 2.90, one two three",
     ],
 )
 def test_what_is_no_microversion(header: str) -> None:
-    with pytest.raises(versions.VersionUnreadable):
+    with pytest.raises(versions.VersionUnreadable, match=rf"range is: \[2.0, {versions.MAX}\]"):
         versions.requested(header)
 
 

@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests on their way in: one thread reads them all, so that a slow client holds no other thread.
+
+A request goes on to a thread of its own when all of it has arrived, or when its body is known to be
+larger than permitted. Until then it costs memory only, and that is bounded.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ipaddress
+import logging
+import re
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cheroot import makefile
+from cheroot import server as cheroot
+from oslo_config import cfg
+
+LOG = logging.getLogger(__name__)
+
+#: Bytes of the largest request line with headers: many times a token of Keystone.
+HEAD_MAX = 128 * 1024
+#: Bytes of the longest line that says how large a chunk is.
+_CHUNK_LINE_MAX = 256
+_PIECE = 64 * 1024
+#: Connections in all on which no request has arrived; the oldest is closed if there are more.
+_WAITING_MAX = 512
+#: What a client may still send after its answer, in seconds and bytes, so that it sees the answer.
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 16 * 1024 * 1024
+#: Seconds after which lateness is looked for again.
+_TICK = 0.25
+#: A length that is too large under any configuration.
+_HUGE = b"9" * 17
+
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+
+
+class Refused(Exception):
+    """The request is answered at once, and the connection closed."""
+
+    def __init__(self, status: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the head of a request says about the rest of it."""
+
+    #: Bytes, with the empty line.
+    size: int
+    path: str
+    length: int
+    chunked: bool
+    #: Whether the client sends the body only when told to.
+    waits: bool
+
+
+def read_head(content: bytes) -> Head:
+    """Read a whole head.
+
+    :raises Refused: where the request ends could be understood in two ways
+    """
+    first, *lines = content[:-4].split(b"\r\n")
+    found: dict[bytes, bytes] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise Refused("400 Bad Request", "A header is malformed.")
+        name = header[1].lower()
+        if name in {b"content-length", b"transfer-encoding"} and name in found:
+            raise Refused("400 Bad Request", f"There are two headers {name.decode()}.")
+        found[name] = header[2]
+    length, coding = found.get(b"content-length"), found.get(b"transfer-encoding")
+    if length is not None and not re.fullmatch(rb"[0-9]{1,17}", length):
+        raise Refused("400 Bad Request", "Content-Length must be a whole number.")
+    if coding is not None and (length is not None or not first.endswith(b" HTTP/1.1")):
+        raise Refused("400 Bad Request", "This request must not have Transfer-Encoding.")
+    if coding is not None and coding.lower() != b"chunked":
+        raise Refused("501 Not Implemented", "Transfer-Encoding must be chunked.")
+    parts = first.split(b" ")
+    return Head(
+        size=len(content),
+        path=(parts[1] if len(parts) > 1 else b"").partition(b"?")[0].decode("latin-1"),
+        length=int(length or 0),
+        chunked=coding is not None,
+        waits=found.get(b"expect", b"").lower() == b"100-continue",
+    )
+
+
+class Arrival:
+    """How much of one request has arrived."""
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        #: The body is larger than permitted; it was not read, and will not be.
+        self.too_large = False
+        self._searched = 0
+        self._chunk = 0
+        self._chunked_bytes = 0
+
+    def is_complete(self, content: bytearray, limit: int) -> bool:
+        """Whether a thread can serve it: nothing is missing, or the body is larger than ``limit``.
+
+        :raises Refused: the request is malformed
+        """
+        if self.head is None:
+            self._find_head(content)
+        head = self.head
+        if head is None:
+            return False
+        if head.chunked:
+            return self._chunks_complete(content, head, limit)
+        self.too_large = head.length > limit
+        return self.too_large or len(content) >= head.size + head.length
+
+    def _find_head(self, content: bytearray) -> None:
+        while content.startswith(b"\r\n"):
+            del content[:2]
+        end = content.find(b"\r\n\r\n", max(0, self._searched - 3))
+        self._searched = len(content)
+        if max(end, 0 if end >= 0 else len(content)) > HEAD_MAX:
+            raise Refused(
+                "431 Request Header Fields Too Large",
+                f"Request line and headers must have at most {HEAD_MAX} bytes.",
+            )
+        if end >= 0:
+            self.head = read_head(bytes(content[: end + 4]))
+            self._chunk = self.head.size
+
+    def _chunks_complete(self, content: bytearray, head: Head, limit: int) -> bool:
+        # Tiny chunks have more bytes around them than in them.
+        if len(content) - head.size > 8 * limit + HEAD_MAX:
+            self.too_large = True
+            return True
+        while (end := content.find(b"\r\n", self._chunk, self._chunk + _CHUNK_LINE_MAX)) >= 0:
+            size = _chunk_size(bytes(content[self._chunk : end]))
+            if size == 0:
+                return content.find(b"\r\n\r\n", end) >= 0
+            self.too_large = self._chunked_bytes + size > limit
+            after = end + 2 + size
+            if self.too_large or len(content) < after + 2:
+                return self.too_large
+            if content[after : after + 2] != b"\r\n":
+                raise Refused("400 Bad Request", "A chunk of the body is malformed.")
+            self._chunked_bytes += size
+            self._chunk = after + 2
+        if len(content) - self._chunk >= _CHUNK_LINE_MAX:
+            raise Refused("400 Bad Request", "A chunk of the body is malformed.")
+        return False
+
+
+def _chunk_size(line: bytes) -> int:
+    size = re.fullmatch(rb"([0-9A-Fa-f]{1,15})[ \t]*(;.*)?", line)
+    if size is None:
+        raise Refused("400 Bad Request", "A chunk of the body is malformed.")
+    return int(size[1], 16)
+
+
+class Inbox:
+    """What was read from a connection, as the file in which cheroot finds a request."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.closed = False
+        self.bytes_read = 0
+
+    def read(self, size: int | None = None) -> bytes:
+        """So many bytes, or as many as there are."""
+        part = bytes(self.content[:size])
+        del self.content[:size]
+        self.bytes_read += len(part)
+        return part
+
+    def readline(self, size: int | None = None) -> bytes:
+        """The bytes up to the end of the line."""
+        end = self.content.find(b"\n") + 1 or len(self.content)
+        return self.read(end if size is None else min(size, end))
+
+    def close(self) -> None:
+        """Forget what is left."""
+        self.closed = True
+        self.content.clear()
+
+
+class _Headers(cheroot.HeaderReader):
+    def _allow_header(self, name: bytes) -> bool:
+        # Who waits for 100-continue was told already. A header with an underscore would take the
+        # place of the one with a hyphen.
+        return name != b"Expect" and b"_" not in name
+
+
+class Request(cheroot.HTTPRequest):
+    """A request that has arrived."""
+
+    header_reader = _Headers()
+
+    def read_request_headers(self) -> bool:
+        """Read the headers, and settle whether the connection can be used again."""
+        if not super().read_request_headers():  # type: ignore[no-untyped-call]
+            return False
+        if self.conn.arrival.too_large:
+            if self.inheaders.pop(b"Transfer-Encoding", None):
+                # The application learns it as it does of other large bodies.
+                self.inheaders[b"Content-Length"] = _HUGE
+            self.chunked_read = False
+            self.close_connection = True
+        if self.chunked_read:
+            # What comes after the last chunk is not read.
+            self.close_connection = True
+        return True
+
+
+class Connection(cheroot.HTTPConnection):
+    """A connection whose requests the :class:`Gate` reads."""
+
+    RequestHandlerClass = Request
+
+    def __init__(self, server: Any, sock: socket.socket, make: Any = makefile.MakeFile) -> None:
+        super().__init__(server, sock, make)
+        self.rfile = Inbox()
+        self.arrival = Arrival()
+        self.deadline = 0.0
+        #: Bytes that may still be read and thrown away; None while requests are welcome.
+        self.lingers: int | None = None
+        self.shaken = not isinstance(sock, ssl.SSLSocket)
+        self.told = False
+
+    def close(self) -> None:
+        """Close it, if its client may still be sending not before it could see the answer."""
+        if self.lingers is None and self.arrival.too_large and self.server.ready:
+            self.lingers = _LINGER_BYTES
+            self.server.put_conn(self)
+        else:
+            super().close()
+
+    def receive(self) -> None:
+        """Take what has arrived.
+
+        :raises Refused: it can be no request
+        :raises OSError: nothing has arrived, or nothing more will
+        """
+        if not self.shaken:
+            self._shake_hands()
+        wanted = _PIECE
+        while wanted:
+            part = self.socket.recv(wanted)
+            if not part:
+                raise ConnectionAbortedError
+            if self.lingers is None:
+                self.rfile.content += part
+            else:
+                self.lingers -= len(part)
+            # What TLS holds back, no selector sees.
+            wanted = self.socket.pending() if isinstance(self.socket, ssl.SSLSocket) else 0
+
+    def _shake_hands(self) -> None:
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLError as exc:
+            if exc.reason == "HTTP_REQUEST":
+                raise Refused("400 Bad Request", "This port speaks HTTPS only.") from exc
+            raise
+        self.ssl_env = self.server.ssl_adapter.get_environ(self.socket)
+        self.shaken = True
+
+    def say(self, text: str) -> None:
+        """Send a short text, if the client takes it at once."""
+        with contextlib.suppress(OSError):
+            if self.shaken:
+                self.socket.send(text.encode())
+            else:
+                # Before the handshake there is no TLS to speak through.
+                socket.socket.send(self.socket, text.encode())
+
+    @property
+    def peer(self) -> str:
+        """Who is counted as one: an IPv4 address, or a network of IPv6."""
+        try:
+            address = ipaddress.ip_address(str(self.remote_addr).partition("%")[0])
+        except ValueError:
+            return str(self.remote_addr)
+        if address.version == 4 or address.ipv4_mapped:
+            return str(address)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+class Gate:
+    """Reads connections until a request has arrived, and hands the connection over then."""
+
+    def __init__(self, conf: cfg.ConfigOpts, hand_over: Callable[[Connection], None]) -> None:
+        self._conf = conf
+        self._hand_over = hand_over
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._new: collections.deque[Connection] = collections.deque()
+        #: In the order in which they came.
+        self._waiting: dict[Connection, None] = {}
+        self._looked = 0.0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        """Connections on which no request has arrived."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the connections on which no request has arrived, and all that come later."""
+        self._stopped = True
+        self._wake()
+        self._thread.join()
+
+    def admit(self, connection: Connection) -> None:
+        """Read the next request of a connection; called by any thread."""
+        self._new.append(connection)
+        self._wake()
+        if self._stopped:
+            self._end_new_ones()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    def _run(self) -> None:
+        while not self._stopped:
+            for key, _ in self._selector.select(_TICK):
+                if key.data is None:
+                    self._woken.recv(_PIECE)
+                else:
+                    self._step(key.data)
+            while self._new:
+                self._enter(self._new.popleft())
+            self._end_late_ones()
+        for connection in list(self._waiting):
+            self._drop(connection)
+        self._end_new_ones()
+
+    def _end_new_ones(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._drop(self._new.popleft())
+
+    def _enter(self, connection: Connection) -> None:
+        connection.socket.settimeout(0)
+        self._waiting[connection] = None
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        if connection.lingers is None:
+            connection.arrival, connection.told = Arrival(), False
+            connection.deadline = time.monotonic() + self._conf.api.request_timeout
+        else:
+            self._linger(connection)
+        self._make_room(connection.peer)
+        if connection in self._waiting:
+            self._step(connection)
+
+    def _make_room(self, peer: str) -> None:
+        most = self._conf.api.max_connections_per_peer
+        same = [each for each in self._waiting if each.peer == peer]
+        if most and len(same) > most:
+            LOG.info(
+                "Closed the oldest of %d connections from %s on which no request has arrived; "
+                "see [api] max_connections_per_peer",
+                len(same),
+                peer,
+            )
+            self._drop(same[0])
+        if len(self._waiting) > _WAITING_MAX:
+            self._drop(next(iter(self._waiting)))
+
+    def _step(self, connection: Connection) -> None:
+        try:
+            if not self._is_through(connection):
+                before = len(connection.rfile.content)
+                connection.receive()
+                if not before:
+                    connection.deadline = self._deadline(connection)
+                self._is_through(connection)
+        except Refused as refused:
+            self._refuse(connection, refused)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            self._drop(connection)
+        except Exception:
+            LOG.exception("A connection from %s is closed", connection.peer)
+            self._drop(connection)
+
+    def _deadline(self, connection: Connection) -> float:
+        if connection.lingers is not None:
+            return connection.deadline
+        return float(time.monotonic() + self._conf.api.request_timeout)
+
+    def _is_through(self, connection: Connection) -> bool:
+        """Whether the gate has done with the connection."""
+        if connection.lingers is not None:
+            if connection.lingers >= 0:
+                return False
+            self._drop(connection)
+            return True
+        arrival = connection.arrival
+        limit = self._conf.api.max_request_body_size
+        if arrival.is_complete(connection.rfile.content, limit):
+            self._leave(connection)
+            connection.socket.settimeout(connection.server.timeout)
+            self._hand_over(connection)
+            return True
+        if arrival.head and arrival.head.waits and not connection.told:
+            connection.told = True
+            connection.say("HTTP/1.1 100 Continue\r\n\r\n")
+        return False
+
+    def _end_late_ones(self) -> None:
+        now = time.monotonic()
+        if now < self._looked + _TICK:
+            return
+        self._looked = now
+        for connection in [each for each in self._waiting if each.deadline < now]:
+            if connection.lingers is None and connection.rfile.content:
+                limit = self._conf.api.request_timeout
+                sentence = f"A request must arrive within {limit:g} seconds."
+                self._refuse(connection, Refused("408 Request Timeout", sentence))
+            else:
+                self._drop(connection)
+
+    def _refuse(self, connection: Connection, refused: Refused) -> None:
+        body = f"{refused.sentence}\n"
+        connection.say(
+            f"HTTP/1.1 {refused.status}\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}"
+        )
+        connection.lingers = _LINGER_BYTES
+        self._linger(connection)
+
+    def _linger(self, connection: Connection) -> None:
+        connection.rfile.content.clear()
+        connection.deadline = time.monotonic() + _LINGER_SECONDS
+        with contextlib.suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
+
+    def _leave(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+
+    def _drop(self, connection: Connection) -> None:
+        self._leave(connection)
+        connection.lingers = 0
+        connection.close()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without authentication: whoever may reach the API at all is an administrator.
+
+So only this machine may, under every server, and not every program on it: a web page in a browser
+may send requests too, and by a name of its own that leads to this machine may read the answers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from oslo_config import cfg
+
+from cyborg import errors
+from cyborg.api import faults, versions
+
+_IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
+_ADMIN = {
+    "HTTP_X_USER_ID": "admin",
+    "HTTP_X_PROJECT_ID": "default",
+    "HTTP_X_ROLES": "admin,manager,member,reader,service",
+    "HTTP_X_SERVICE_ROLES": "service",
+}
+
+
+class NoAuth:
+    """Treats a caller without identity headers as the administrator of a default project."""
+
+    def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
+        self._app = OnlyOurs(app, conf)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        said: dict[str, Any] = {name: environ[name] for name in _IDENTITY if name in environ}
+        return self._app({**environ, **(said or _ADMIN)}, start_response)
+
+
+class OnlyOurs:
+    """Refuses other machines, and web pages of others."""
+
+    def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
+        self._app = app
+        self._conf = conf
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            self._check(environ)
+        except errors.Forbidden as error:
+            version = versions.settled(environ.get(versions.ENVIRON_KEY))
+            return faults.response(error, environ, version)(environ, start_response)
+        return self._app(environ, start_response)
+
+    def _check(self, environ: WSGIEnvironment) -> None:
+        if not self._conf.api.noauth_allow_remote:
+            _check_client(environ)
+        host = environ.get("HTTP_HOST", "")
+        if not self._is_own_name(_name_of(f"//{host}")):
+            raise errors.Forbidden(
+                f"There is no authentication, so the Host {host[:100]!r} is refused: it is neither "
+                "an address nor a name of this machine; see [api] public_endpoint."
+            )
+        origin = environ.get("HTTP_ORIGIN")
+        if origin is not None and not self._is_own_origin(origin, environ):
+            raise errors.Forbidden(
+                f"There is no authentication, so web pages of {origin[:100]!r} are refused; see "
+                "[cors] allowed_origin."
+            )
+
+    def _is_own_name(self, name: str) -> bool:
+        public = _name_of(self._conf.api.public_endpoint or "")
+        own = {"", "localhost", public, socket.gethostname().lower(), self._conf.host.lower()}
+        return name in own or is_address(name)
+
+    def _is_own_origin(self, origin: str, environ: WSGIEnvironment) -> bool:
+        allowed = self._conf.cors.allowed_origin if "cors" in self._conf else None
+        same = f"{environ['wsgi.url_scheme']}://{environ.get('HTTP_HOST', '')}"
+        return origin.lower() == same.lower() or origin in (allowed or ())
+
+
+def _check_client(environ: WSGIEnvironment) -> None:
+    client = environ.get("REMOTE_ADDR", "")
+    forwarded = "HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ
+    # A Unix socket has no address, and is of this machine.
+    if forwarded or (client and not is_loopback(client)):
+        raise errors.Forbidden(
+            "There is no authentication, so only clients on this machine are served. Set [api] "
+            "auth_strategy to keystone, or permit others with noauth_allow_remote."
+        )
+
+
+def _name_of(url: str) -> str:
+    try:
+        return (urllib.parse.urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return "?"
+
+
+def is_address(host: str) -> bool:
+    """Whether ``host`` is an IP address."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(re.sub(r"^\[|\]$", "", host))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return (mapped or address).is_loopback

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client of the built-in server can do to the others: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import pytest
+import requests
+import sqlalchemy as sa
+import trustme
+import webob
+from oslo_config import cfg
+
+from cyborg.api import app, middleware, server
+from cyborg.tests import messages
+
+#: Seconds within which an answer comes, even on a busy machine.
+SOON = 60
+LIMIT = 4096
+LARGE = b" " * (LIMIT + 1)
+
+Start = Callable[[WSGIApplication], int]
+
+GET = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SMUGGLED = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+#: Beginnings of requests that never end.
+SLOW = [
+    b"G",
+    GET[:-1],
+    GET[:-2] + b"X-More: ",
+    POST + b"Content-Length: 100\r\n\r\n[",
+    POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n[",
+    POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n",
+    POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\n",
+]
+
+
+@pytest.fixture
+def start(conf: cfg.ConfigOpts) -> Iterator[Start]:
+    """``start(application)`` is the port of a server with one thread for requests."""
+    for name, value in {
+        "api_workers": 1,
+        "request_timeout": 600,
+        "max_request_body_size": LIMIT,
+    }.items():
+        conf.set_override(name, value, group="api")
+    with contextlib.ExitStack() as stack:
+
+        def starting(application: WSGIApplication) -> int:
+            http = server.Server(conf, application, "127.0.0.1", 0)
+            port = http.listen()
+            http.start()
+            stack.callback(http.stop)
+            return port
+
+        yield starting
+
+
+@pytest.fixture
+def port(conf: cfg.ConfigOpts, database: sa.Engine, start: Start) -> Iterator[int]:
+    """The API without authentication."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    with messages.transport(conf, "memory"):
+        yield start(app.load(conf))
+
+
+def connect(port: int, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    one = socket.create_connection(("127.0.0.1", port), SOON, source_address=(source, 0))
+    one.sendall(sent)
+    return one
+
+
+def read_all(one: socket.socket) -> bytes:
+    """What the server says until it closes the connection."""
+    with one:
+        return b"".join(iter(lambda: one.recv(65536), b""))
+
+
+def statuses(answer: bytes) -> list[bytes]:
+    return re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)
+
+
+def devices(port: int) -> int:
+    return requests.get(f"http://127.0.0.1:{port}/v2/devices", timeout=SOON).status_code
+
+
+def test_slow_requests_hold_no_thread(port: int, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("max_connections_per_peer", 0, group="api")
+    with contextlib.ExitStack() as stack:
+        for sent in SLOW * 10:
+            stack.enter_context(connect(port, sent))
+        for _ in range(10):
+            assert devices(port) == 200
+
+
+@pytest.mark.parametrize("sent", SLOW)
+def test_a_request_that_comes_in_pieces_is_answered_when_it_ends(port: int, sent: bytes) -> None:
+    body = b'[{"name": "p", "groups": [{}]}]'
+    whole = {
+        b"C": POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body),
+        b"T": POST
+        + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
+        + b"%x;x=y\r\n%b\r\n0\r\nA: b\r\n\r\n" % (len(body) - 1, body[1:]),
+    }.get(sent[len(POST) :][:1], GET.replace(b"Host", b"Connection: close\r\nHost"))
+    with connect(port) as one:
+        for number in range(len(whole)):
+            one.sendall(whole[number : number + 1])
+        assert statuses(read_all(one)) == [b"201" if whole.startswith(b"POST") else b"200"]
+
+
+def test_a_request_has_to_arrive_in_time(port: int, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("request_timeout", 0.3, group="api")
+    for sent in SLOW:
+        answer = read_all(connect(port, sent))
+        assert statuses(answer) == [b"408"]
+        assert b"within 0.3 seconds" in answer
+    assert read_all(connect(port)) == b""
+
+
+def test_one_address_has_so_many_connections_without_a_request(
+    port: int, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("max_connections_per_peer", 3, group="api")
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(connect(port, b"GET", source="127.0.0.2"))
+        mine = [stack.enter_context(connect(port, b"GET")) for _ in range(5)]
+        assert [one.recv(1) for one in mine[:2]] == [b"", b""]
+        for one in (other, *mine[2:]):
+            one.sendall(GET[3:])
+            assert one.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE,
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(LARGE), LARGE),
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * (LIMIT + 1) + b"0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n\r\n",
+    ],
+)
+def test_nothing_is_answered_behind_a_body_that_was_not_read(port: int, body: bytes) -> None:
+    answer = read_all(connect(port, POST + body + SMUGGLED))
+    assert len(statuses(answer)) == 1
+    assert b"Connection: close" in answer
+    assert (b" 413 " in answer) == (len(body) > LIMIT)
+
+
+@pytest.mark.parametrize("kind", [b"Content-Length: 200000000\r\n\r\n", None])
+def test_a_large_body_is_not_read(port: int, kind: bytes | None) -> None:
+    piece = b" " * 1_000_000
+    one = connect(port, POST + (kind or b"Transfer-Encoding: chunked\r\n\r\nbebc200\r\n"))
+    sent = 0
+    with one, contextlib.suppress(OSError):
+        for _ in range(200):
+            one.sendall(piece)
+            sent += len(piece)
+    assert sent < 100_000_000
+
+
+def test_without_a_token_a_body_is_not_read_either(
+    conf: cfg.ConfigOpts, database: sa.Engine, start: Start
+) -> None:
+    with messages.transport(conf, "memory"):
+        middleware.service_token_roles(conf)  # registers the options
+        conf.set_override("www_authenticate_uri", "http://keystone", group="keystone_authtoken")
+        port = start(app.load(conf))
+        body = b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
+        answer = read_all(connect(port, POST + body + SMUGGLED))
+    assert statuses(answer) == [b"401"]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"400"),
+        (b"Content-Length: 5\r\nContent-Length: 0", b"400"),
+        (b"Content-Length: +5", b"400"),
+        (b"Content-Length : 5", b"400"),
+        (b"Content-Length: 5\n", b"400"),
+        (b"X: y\r\n Content-Length: 5", b"400"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", b"400"),
+        (b"Transfer-Encoding: gzip, chunked", b"501"),
+        (b"Content_Length: 5", b"400"),
+        (b"X: " + b"y" * 200_000, b"431"),
+    ],
+)
+def test_a_request_without_a_clear_end_is_refused(port: int, head: bytes, status: bytes) -> None:
+    answer = read_all(connect(port, POST + head + b"\r\n\r\n" + b"[    " + SMUGGLED))
+    assert statuses(answer)[0] == status
+    assert len(statuses(answer)) == 1 or head.startswith(b"Content_Length")
+
+
+def test_two_requests_at_once_are_answered_in_turn(port: int) -> None:
+    with connect(port, b"\r\n" + GET + POST + b"Content-Length: 2\r\n\r\n[]" + GET) as one:
+        one.shutdown(socket.SHUT_WR)
+        assert statuses(read_all(one)) == [b"200", b"400", b"200"]
+
+
+def test_a_client_may_ask_whether_to_send_its_body(port: int) -> None:
+    with connect(port, POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n") as one:
+        assert one.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        one.sendall(b"[]")
+        assert statuses(one.recv(4096)) == [b"400"]
+    with connect(port, POST + b"Expect: 100-continue\r\nContent-Length: 99999\r\n\r\n") as one:
+        assert statuses(read_all(one)) == [b"413"]
+
+
+class Busy:
+    """An application that answers health checks, and others when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthcheck":
+            self.asked.release()
+            self.go_on.wait(SOON)
+        return webob.Response("it is me")(environ, start)
+
+
+def test_a_health_check_is_answered_while_all_threads_are_busy(start: Start) -> None:
+    busy = Busy()
+    port = start(busy)
+    with connect(port, GET) as waits:
+        assert busy.asked.acquire(timeout=SOON)
+        for _ in range(3):
+            answer = requests.get(f"http://127.0.0.1:{port}/healthcheck", timeout=SOON)
+            assert answer.text == "it is me"
+        busy.go_on.set()
+        assert waits.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_client_that_is_silent_about_tls_stops_nobody(
+    conf: cfg.ConfigOpts, start: Start, tmp_path: pathlib.Path
+) -> None:
+    authority, own, above = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(own)
+    authority.cert_pem.write_to_path(str(above))
+    conf.set_override("enable_ssl_api", True, group="api")
+    for name in ("cert_file", "key_file"):
+        conf.set_override(name, str(own), group="ssl")
+    port = start(webob.Response("x" * 300_000))
+    with connect(port), connect(port, b"\x16\x03\x01"):
+        for _ in range(3):
+            answer = requests.get(f"https://localhost:{port}/", verify=str(above), timeout=SOON)
+            assert len(answer.text) == 300_000
+        assert b"HTTPS only" in read_all(connect(port, GET))
+        plain = connect(port)
+        with ssl.create_default_context(cafile=above).wrap_socket(
+            plain, server_hostname="localhost"
+        ) as one:
+            one.sendall(POST + b"Content-Length: 9999\r\n\r\n" + b" " * 9999 + SMUGGLED)
+            assert len(statuses(one.recv(4096))) == 1
