@@ -29,6 +29,7 @@ from openstackclient.common import clientmanager
 from osc_lib import clientmanager as osc_clientmanager
 from oslo_config import cfg
 
+from cyborg.api import versions
 from cyborg.db import models
 from cyborg.tests import engine, hosts
 from cyborg.tests.service import NAME, RP, Site, until
@@ -364,6 +365,15 @@ def test_arqs(cli: Cli, site: Site, conf: cfg.ConfigOpts) -> None:
         assert cli.refused("arq", *words)
     assert cli.refused("arq", "bind", other, *target)
     assert cli.refused("arq", "unbind", other)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+@pytest.mark.parametrize("version", ["2.4", str(versions.MAX)])
+def test_the_sentence_of_an_error(site: Site, package: str, version: str) -> None:
+    with installed(package):
+        cli = Cli(package=package, version=version, endpoint=site.endpoint)
+        complaint = cli.refused("device", "profile", "create", "one", json.dumps(GROUPS))
+    assert "A device profile must be an object with a name and groups." in complaint
 
 
 def test_the_program_as_it_is_installed(site: Site) -> None:
