@@ -90,3 +90,7 @@ class ServiceUnavailable(CyborgError):
     """Something that the request needs is down; a later attempt may succeed."""
 
     code = http.HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class Misconfigured(ServiceUnavailable):
+    """A process cannot work before an operator mends its configuration, as the message says."""

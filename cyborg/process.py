@@ -10,14 +10,14 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import conf as cyborg_conf
-from cyborg import version
+from cyborg import errors, version
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +25,16 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD_SIGNAL = signal.SIGHUP
 #: Seconds after which the thread that waits for signals checks for one.
 _LONGEST_SLEEP = 1.0
+
+
+@contextlib.contextmanager
+def one_sentence(name: str) -> Iterator[None]:
+    """End the process with status 1 and a sentence if an operator has to mend its configuration."""
+    try:
+        yield
+    except (errors.Misconfigured, cfg.Error, log.LogConfigError, OSError) as exc:
+        print(f"{name}: {exc}", file=sys.stderr)  # noqa: T201 - there may be no log
+        raise SystemExit(1) from None
 
 
 def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
@@ -45,9 +55,15 @@ def open_log(conf: cfg.ConfigOpts) -> None:
     warn_about_meaningless(conf)
 
 
+def register_log(conf: cfg.ConfigOpts) -> None:
+    """Register the options of the log, with defaults that let a quiet system be quiet."""
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
+    log.register_options(conf)
+
+
 def _register(conf: cfg.ConfigOpts) -> None:
     cyborg_conf.register(conf)
-    log.register_options(conf)
+    register_log(conf)
 
 
 def warn_about_meaningless(conf: cfg.ConfigOpts) -> None:

@@ -58,7 +58,11 @@ def _request_id(environ: Mapping[str, Any]) -> str:
 
 
 def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
-    """The body from 2.4 on, by the errors guideline of the OpenStack API special interest group."""
+    """The body from 2.4 on, by the errors guideline of the OpenStack API special interest group.
+
+    Released clients show the text under ``error``: openstacksdk does not read ``errors``, and
+    keystoneauth shows nothing but the title of what it finds there.
+    """
     status = http.HTTPStatus(_status(error))
     if isinstance(error, errors.CyborgError):
         detail = error.message
@@ -74,7 +78,8 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
                 "detail": detail,
                 "request_id": _request_id(environ),
             }
-        ]
+        ],
+        "error": {"code": int(status), "title": status.phrase, "message": detail},
     }
 
 

@@ -12,6 +12,7 @@ from cyborg.agent import service
 from cyborg.cmd import discover
 
 
+@process.one_sentence("cyborg-agent")
 def main(argv: list[str] | None = None) -> int:
     """Run the agent until a signal stops it, or one command; return the exit status."""
     conf = cfg.CONF

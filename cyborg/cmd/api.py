@@ -10,6 +10,7 @@ from oslo_log import log
 
 from cyborg import db, metrics, notifications, policy, process, rpc
 from cyborg.api import app, server
+from cyborg.db import schema
 
 LOG = log.getLogger(__name__)
 
@@ -22,11 +23,13 @@ _CANNOT_SERVE = (
 )
 
 
+@process.one_sentence("cyborg-api")
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)
+    schema.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     try:

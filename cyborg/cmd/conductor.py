@@ -9,13 +9,16 @@ from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.conductor import gauges, service
+from cyborg.db import schema
 
 
+@process.one_sentence("cyborg-conductor")
 def main(argv: list[str] | None = None) -> int:
     """Run until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv)
     db.configure(conf)
+    schema.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     shown = metrics.endpoints(conf, gauges.Gauges(conf))

@@ -6,20 +6,30 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import sqlalchemy as sa
 from oslo_config import cfg
+from oslo_db import exception as db_exc
 from oslo_log import log
 
 from cyborg import conf as cyborg_conf
-from cyborg import db, version
+from cyborg import db, errors, process, version
 from cyborg.db import schema
+
+LOG = log.getLogger(__name__)
 
 
 def _upgrade(conf: cfg.ConfigOpts) -> None:
+    before = schema.version()
     schema.upgrade(conf.command.revision)
+    print(f"The schema is at revision {schema.version()}; it was at {before or 'none'}.")
 
 
 def _version(conf: cfg.ConfigOpts) -> None:
     print(schema.version() or "no schema")
+
+
+def _online_data_migrations(conf: cfg.ConfigOpts) -> None:
+    print("There is no data to migrate: `upgrade` does all of it.")
 
 
 def _stamp(conf: cfg.ConfigOpts) -> None:
@@ -38,6 +48,11 @@ def _add_commands(subparsers: Any) -> None:
     create.set_defaults(run=_upgrade, revision="head")
     show = subparsers.add_parser("version", help="Print the schema's revision.")
     show.set_defaults(run=_version)
+    online = subparsers.add_parser(
+        "online_data_migrations", help="Does nothing: upgrade migrates all data."
+    )
+    online.add_argument("--max-count", "--max_count", type=int, help="Has no effect.")
+    online.set_defaults(run=_online_data_migrations)
     stamp = subparsers.add_parser("stamp", help="Record a revision without running it.")
     stamp.add_argument("--revision", default="head", help="The revision to record.")
     stamp.set_defaults(run=_stamp)
@@ -47,11 +62,12 @@ def _add_commands(subparsers: Any) -> None:
     revision.set_defaults(run=_revision)
 
 
+@process.one_sentence("cyborg-dbsync")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.CONF
     cyborg_conf.register(conf)
-    log.register_options(conf)
+    process.register_log(conf)
     conf.register_cli_opt(
         cfg.SubCommandOpt("command", title="Commands", handler=_add_commands)
     )
@@ -61,7 +77,15 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     log.setup(conf, "cyborg")
     db.configure(conf)
-    conf.command.run(conf)
+    try:
+        schema.check_not_foreign()
+        conf.command.run(conf)
+    except (db_exc.DBError, sa.exc.OperationalError) as exc:
+        # The driver's message may contain the URL with its password.
+        LOG.debug("The database does not answer", exc_info=exc)
+        raise errors.Misconfigured(
+            f"The database that [database] connection names does not answer ({type(exc).__name__})."
+        ) from exc
     return 0
 
 

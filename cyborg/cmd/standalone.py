@@ -27,6 +27,7 @@ from oslo_utils import uuidutils
 from cyborg import (
     clients,
     db,
+    errors,
     metrics,
     notifications,
     policy,
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         state_dir = _configure(conf, sys.argv[1:] if argv is None else argv)
         with _alone(state_dir):
             _run(conf, state_dir)
-    except (CannotStart, policy.UnreadableRules, cfg.Error) as exc:
+    except (CannotStart, errors.Misconfigured, policy.UnreadableRules, cfg.Error) as exc:
         print(f"cyborg-standalone: {exc}", file=sys.stderr)
         return 1
     return 0
@@ -80,7 +81,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
     conf.register_cli_opts(_OPTS)
     cyborg_conf.register(conf)
     db.register(conf)
-    log.register_options(conf)
+    process.register_log(conf)
     conf.set_default("auth_strategy", "noauth", group="api")
     # Nothing else creates it, unless a Nova uses this Placement.
     conf.set_default("create_root_provider", True, group="placement")
@@ -137,6 +138,7 @@ def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
 
 def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     db.configure(conf)
+    schema.check_not_foreign()
     schema.upgrade()
     # The process that had claimed work in this directory is dead: we hold its lock.
     work.hand_back_all()

@@ -22,7 +22,7 @@ from oslo_db import exception as db_exc
 from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import clients, consistency, db, errors, version, work
+from cyborg import clients, consistency, db, errors, process, version, work
 from cyborg import conf as cyborg_conf
 from cyborg.cmd import upgrade_checks
 from cyborg.db import schema
@@ -50,12 +50,12 @@ class _Hosts:
     in_progress: int = 0
 
 
+@process.one_sentence("cyborg-status")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.CONF
     cyborg_conf.register(conf)
-    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
-    log.register_options(conf)
+    process.register_log(conf)
     checks = upgrade_checks.Checks(conf)
     conf.register_cli_opt(
         cfg.SubCommandOpt(
@@ -99,6 +99,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
     hosts, found, fault = _Hosts(), list[Finding](), None
     try:
         db.configure(conf)
+        schema.check()
         if schema.version() != schema.head():
             raise errors.ServiceUnavailable(  # noqa: TRY301 - reported like the others
                 "The schema is not this release's; run `cyborg-dbsync upgrade`."

@@ -29,6 +29,7 @@ class Checks(upgradecheck.UpgradeCommands):
         """Whether the database has the schema of this release."""
         try:
             db.configure(self.conf)
+            schema.check_not_foreign()
             found = schema.version()
         except errors.ServiceUnavailable as exc:
             return upgradecheck.Result(FAILURE, str(exc))

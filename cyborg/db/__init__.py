@@ -71,11 +71,12 @@ def register(conf: cfg.ConfigOpts) -> None:
 def configure(conf: cfg.ConfigOpts) -> None:
     """Use ``[database] connection`` in this process; a second call switches to another database.
 
-    :raises ServiceUnavailable: the option is not set
+    :raises Misconfigured: the option is not set, or names no database that can be used
     """
     register(conf)
     if not conf.database.connection:
-        raise errors.ServiceUnavailable("There is no database: [database] connection is not set.")
+        raise errors.Misconfigured("There is no database: [database] connection is not set.")
+    _check_url(conf.database.connection)
     dispose()
     options = {name: getattr(conf.database, name) for name in _FACADE_OPTIONS}
     given = {name: value for name, value in options.items() if value is not None}
@@ -88,6 +89,26 @@ def configure(conf: cfg.ConfigOpts) -> None:
         engine().dispose()
     else:
         round_trips.save(engine())
+
+
+def _check_url(text: str) -> None:
+    """Check that there is a driver for the URL. No message has the URL, which has a password."""
+    try:
+        url = sa.make_url(text)
+        url.get_dialect().import_dbapi()
+    except sa.exc.NoSuchModuleError as exc:
+        raise errors.Misconfigured(
+            f"[database] connection names {url.drivername}, which SQLAlchemy does not know."
+        ) from exc
+    except sa.exc.ArgumentError as exc:
+        raise errors.Misconfigured(
+            "[database] connection is not the URL of a database; write it like "
+            "mysql+pymysql://user:password@host/cyborg."
+        ) from exc
+    except ImportError as exc:
+        raise errors.Misconfigured(
+            f"[database] connection needs the Python module {exc.name}, which is not installed."
+        ) from exc
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:

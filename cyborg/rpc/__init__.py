@@ -89,8 +89,22 @@ def use_memory(conf: cfg.ConfigOpts) -> None:
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Create the transport of ``[DEFAULT] transport_url`` without connecting to anything."""
-    _client(conf)
+    """Create the transport of ``[DEFAULT] transport_url`` without connecting to anything.
+
+    :raises Misconfigured: the option names no transport. The message does not have the URL, which
+        has a password
+    """
+    try:
+        _client(conf)
+    except (messaging.InvalidTransportURL, ValueError) as exc:
+        raise errors.Misconfigured(
+            "[DEFAULT] transport_url is not the URL of a message broker; write it like "
+            "rabbit://user:password@host:5672/."
+        ) from exc
+    except messaging.DriverLoadFailure as exc:
+        raise errors.Misconfigured(
+            f"[DEFAULT] transport_url begins with {exc.driver}, which oslo.messaging does not know."
+        ) from exc
 
 
 def close() -> None:

@@ -24,6 +24,7 @@ from cyborg.tests.glance_server import glance_process, images  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401
 from cyborg.tests.novasink import NovaSink
+from cyborg.tests.openstack_command import quiet_openstack  # noqa: F401
 from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.programmed_host import fpgas  # noqa: F401

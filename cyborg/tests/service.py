@@ -56,6 +56,11 @@ _USER = {
 }
 
 
+#: The one server that Nova knows by a name.
+SERVER = "7a1c2b3d-0000-4000-8000-00000000beef"
+SERVER_NAME = "a-server"
+
+
 def until(condition: Callable[[], T | None]) -> T:
     """Wait for ``condition`` to return something true, and return that."""
     deadline = time.monotonic() + PATIENCE
@@ -86,15 +91,19 @@ class _Tokens:
 def _neighbour(key: str) -> WSGIApplication:
     """Nova's servers, or Glance's images, as clients look them up by the one endpoint they have.
 
-    Every uuid is one, so long as it is not all zeroes.
+    Every uuid is one, so long as it is not all zeroes. One has a name.
     """
 
     def find(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         name = environ["PATH_INFO"].strip("/")
+        if name == "detail":
+            named = f"name={SERVER_NAME}" in environ["QUERY_STRING"]
+            found = [{"id": SERVER, "name": SERVER_NAME}] if named else []
+            return webob.Response(json={f"{key}s": found})(environ, start_response)
         if not uuidutils.is_uuid_like(name) or not name.strip("0-"):
             return webob.exc.HTTPNotFound()(environ, start_response)
-        found = {"id": name, "name": name}
-        body = {key: found} if key else found
+        one = {"id": name, "name": name}
+        body = {key: one} if key else one
         return webob.Response(json=body)(environ, start_response)
 
     return find

@@ -19,6 +19,7 @@ from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app
+from cyborg.db import schema
 
 
 def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -50,6 +51,7 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     conf = cfg.CONF
     process.configure(conf, arguments)
     db.configure(conf)
+    schema.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     for endpoint in metrics.endpoints(conf):
@@ -57,4 +59,5 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     return app.load(conf)
 
 
-application = make_application(config_arguments(sys.argv[1:], os.environ))
+with process.one_sentence(__name__):
+    application = make_application(config_arguments(sys.argv[1:], os.environ))

@@ -23,24 +23,25 @@ class Error(Object):
     request_id = Field(str, "The id of the request, which the log has as well.")
 
 
-class Errors(Object):
-    """An error from 2.4."""
-
-    errors = Field(Narrowed([Error], minItems=1), "The errors: always one.")
-
-
-FAULT = Changed({versions.MIN: Fault, versions.REGULAR: Errors})
-
-
-class UnauthorizedError(Object):
-    """What Keystone's middleware says of a token."""
+class PlainError(Object):
+    """An error as Keystone's middleware writes it, which every client reads."""
 
     code = Field(int, "The HTTP status.")
     title = Field(str, "The phrase of the HTTP status.")
     message = Field(str, "What is wrong.")
 
 
+class Errors(Object):
+    """An error from 2.4."""
+
+    errors = Field(Narrowed([Error], minItems=1), "The errors: always one.")
+    error = Field(PlainError, "The same for clients that read no list.")
+
+
+FAULT = Changed({versions.MIN: Fault, versions.REGULAR: Errors})
+
+
 class Unauthorized(Object):
     """What Keystone's middleware answers by itself."""
 
-    error = Field(UnauthorizedError, "The error.")
+    error = Field(PlainError, "The error.")

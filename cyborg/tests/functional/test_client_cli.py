@@ -12,10 +12,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-import io
 import json
-import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,13 +21,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from openstackclient import shell
 from openstackclient.common import clientmanager
 from osc_lib import clientmanager as osc_clientmanager
 from oslo_config import cfg
 
+from cyborg.api import versions
 from cyborg.db import models
 from cyborg.tests import engine, hosts
+from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import NAME, RP, Site, until
 
 #: By package: the module that makes its client, and the one whose commands it does without.
@@ -79,63 +77,22 @@ CLIENT_FAULTS = {
 UNKNOWN = "11111111-2222-3333-4444-555555555555"
 GROUPS = [{"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}]
 
-
-@dataclass(kw_only=True)
-class Answer:
-    """How a command ended, and what it wrote."""
-
-    code: int
-    out: str
-    err: str
+pytestmark = pytest.mark.usefixtures("quiet_openstack")
 
 
 @dataclass(kw_only=True)
-class Cli:
+class Cli(OpenStack):
     """``openstack accelerator`` of one package, told to use one microversion or none."""
 
     package: str
-    version: str | None
-    endpoint: str
+
+    def __post_init__(self) -> None:
+        self.ignored = (PACKAGES[self.package][1], "cyborg.osc")
 
     @property
     def microversion(self) -> str:
         """What it asks the server for."""
         return self.version or {"openstackclient": "2.0", "cyborgclient": "2.3"}[self.package]
-
-    def options(self) -> list[str]:
-        """What comes before the command."""
-        version = ["--os-accelerator-api-version", self.version] if self.version else []
-        return ["--os-auth-type", "none", "--os-endpoint", self.endpoint, *version]
-
-    def run(self, *words: str) -> Answer:
-        """Run one command."""
-        for part in vars(osc_clientmanager.ClientManager).values():
-            if isinstance(part, osc_clientmanager.ClientCache):
-                part._handle = None  # or else it would be that of the last run
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            program = shell.OpenStackShell()
-            program.command_manager.ignored_modules = (PACKAGES[self.package][1],)
-            code = program.run([*self.options(), "accelerator", *words])
-        return Answer(code=code, out=out.getvalue(), err=err.getvalue())
-
-    def __call__(self, *words: str) -> Any:
-        """Run one that must succeed, and return what it shows."""
-        answer = self.run(*words, "-f", "json")
-        assert answer.code == 0, answer.err
-        return json.loads(answer.out)
-
-    def do(self, *words: str) -> None:
-        """Run one that must succeed and has nothing to show."""
-        answer = self.run(*words)
-        assert answer.code == 0, answer.err
-
-    def refused(self, *words: str) -> str:
-        """Run one that must fail, and return its complaint."""
-        answer = self.run(*words)
-        assert answer.code == 1
-        assert "Traceback" not in answer.err
-        return answer.err
 
 
 def _module(package: str) -> ModuleType:
@@ -154,19 +111,6 @@ def installed(package: str) -> Iterator[None]:
     yield
     clientmanager.PLUGIN_MODULES[:] = modules
     setattr(manager, name, client)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing of this machine's, and no log handler of the command line's after the test."""
-    for name in os.environ:
-        if name.startswith("OS_"):
-            monkeypatch.delenv(name)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture(
@@ -364,6 +308,15 @@ def test_arqs(cli: Cli, site: Site, conf: cfg.ConfigOpts) -> None:
         assert cli.refused("arq", *words)
     assert cli.refused("arq", "bind", other, *target)
     assert cli.refused("arq", "unbind", other)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+@pytest.mark.parametrize("version", ["2.4", str(versions.MAX)])
+def test_the_sentence_of_an_error(site: Site, package: str, version: str) -> None:
+    with installed(package):
+        cli = Cli(package=package, version=version, endpoint=site.endpoint)
+        complaint = cli.refused("device", "profile", "create", "one", json.dumps(GROUPS))
+    assert "A device profile must be an object with a name and groups." in complaint
 
 
 def test_the_program_as_it_is_installed(site: Site) -> None:

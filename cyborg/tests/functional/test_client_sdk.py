@@ -10,10 +10,12 @@ from typing import Any
 
 import openstack
 import pytest
+from keystoneauth1 import exceptions as ksa_exceptions
 from openstack import exceptions
 from openstack.accelerator.v2 import _proxy, accelerator_request
 from oslo_config import cfg
 
+from cyborg.api import versions
 from cyborg.db import models
 from cyborg.tests import engine, hosts
 from cyborg.tests.service import NAME, RP, Site
@@ -312,13 +314,23 @@ def test_from_24_on_the_sdk_takes_pages(site: Site) -> None:
         assert [item.id for item in first(marker=whole[0])] == whole[1 : limit + 1]
 
 
-def test_from_24_on_the_sdk_knows_the_kind_of_an_error_only(site: Site) -> None:
-    # It looks for sentences in the forms that older services write them in.
-    sdk = connect(site, "2.4")
-    with pytest.raises(exceptions.NotFoundException, match="Not Found") as missing:
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", str(versions.MAX)])
+def test_the_sdk_shows_the_sentence_of_an_error_once(site: Site, version: str) -> None:
+    sdk = connect(site, version)
+    with pytest.raises(exceptions.NotFoundException) as missing:
         sdk.get_device(UNKNOWN)
-    assert missing.value.response is not None
-    (error,) = missing.value.response.json()["errors"]
-    assert UNKNOWN in error["detail"]
-    with pytest.raises(exceptions.BadRequestException):
-        sdk.create_device_profile(name="fpga", groups=GROUPS)
+    assert missing.value.details == f"Device not found with uuid={UNKNOWN}"
+    assert str(missing.value).count(f"Device not found with uuid={UNKNOWN}") == 1
+
+
+@pytest.mark.parametrize("version", ["2.4", str(versions.MAX)])
+def test_keystoneauth_shows_the_sentence_of_an_error(site: Site, version: str) -> None:
+    adapter = connect(site, version)
+    with pytest.raises(ksa_exceptions.NotFound) as missing:
+        adapter.get(f"/devices/{UNKNOWN}", microversion=version, raise_exc=True)
+    assert str(missing.value).startswith(f"Device not found with uuid={UNKNOWN} (HTTP 404)")
+
+
+def test_from_24_on_the_sdk_sends_a_device_profile_as_no_object(site: Site) -> None:
+    with pytest.raises(exceptions.BadRequestException, match="must be an object"):
+        connect(site, "2.4").create_device_profile(name="fpga", groups=GROUPS)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the accelerator API, through the accelerator proxy of openstacksdk."""
+
+from __future__ import annotations
+
+import itertools
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keystoneauth1 import discover
+from openstack import exceptions as sdk_exceptions
+from openstack import utils as sdk_utils
+from osc_lib import exceptions
+
+#: The newest microversion that these commands know.
+NEWEST = "2.9"
+
+Row = dict[str, Any]
+
+
+class Api:
+    """The accelerator API at the microversion that the user chose, or at the newest of both."""
+
+    def __init__(self, client_manager: Any) -> None:
+        self._connection = client_manager.sdk_connection
+        self._proxy = client_manager.cyborg
+        chosen = self._proxy.default_microversion
+        self.microversion: str | None = chosen or sdk_utils.maximum_supported_microversion(
+            self._proxy, NEWEST
+        )
+
+    def has(self, microversion: str) -> bool:
+        """Whether requests are sent at this microversion, or at a newer one."""
+        used = discover.normalize_version_number(self.microversion or "2.0")
+        return bool(used >= discover.normalize_version_number(microversion))
+
+    def need(self, microversion: str) -> None:
+        """Check that the server and the user permit this microversion.
+
+        :raises CommandError: one of them does not
+        """
+        if not self.has(microversion):
+            raise exceptions.CommandError(
+                f"This needs microversion {microversion} of the accelerator API, and "
+                f"{self.microversion or '2.0'} is used. Leave out --os-accelerator-api-version, or "
+                "ask your administrator for a newer server."
+            )
+
+    def call(
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Any:
+        """The document of the answer; None if it has none.
+
+        :raises CommandError: the server refused
+        """
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        response = self._proxy.request(
+            path, method, params=_written(query), microversion=self.microversion, **options
+        )
+        try:
+            sdk_exceptions.raise_from_response(response)
+        except sdk_exceptions.HttpException as exc:
+            raise exceptions.CommandError(
+                f"{exc.details} (HTTP {response.status_code}, request {exc.request_id})"
+            ) from exc
+        return response.json() if response.content else None
+
+    def list(
+        self, collection: str, query: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Iterator[Row]:
+        """Every row of a collection, page after page; with a limit at most so many."""
+        wanted = query or {}
+        rows = self._pages(collection, wanted, key or collection)
+        return itertools.islice(rows, wanted.get("limit"))
+
+    def _pages(self, collection: str, query: Mapping[str, Any], key: str) -> Iterator[Row]:
+        asked: Mapping[str, Any] | None = query
+        while asked is not None:
+            answer = self.call("GET", f"/{collection}", query=asked)
+            yield from answer[key]
+            links = [urllib.parse.urlsplit(link["href"]) for link in answer.get(f"{key}_links", ())]
+            asked = urllib.parse.parse_qs(links[0].query) if links else None
+
+    def deployable(self, text: str) -> Row:
+        """The deployable of this uuid or name.
+
+        :raises CommandError: there is none
+        """
+        if is_uuid(text):
+            found: Row = self.call("GET", f"/deployables/{text}")
+            return found
+        self.need("2.4")
+        for row in self.list("deployables", {"name": text}):
+            return row
+        raise exceptions.CommandError(f"No deployable has the uuid or the name '{text}'.")
+
+    def device_uuid(self, text: str) -> str:
+        """The device of this uuid, or the one that has the deployable of this name.
+
+        :raises CommandError: there is none
+        """
+        return text if is_uuid(text) else str(self.deployable(text)["device_uuid"])
+
+    def provider_uuid(self, text: str) -> str:
+        """The resource provider of this uuid, or that of the deployable of this name.
+
+        :raises CommandError: there is none
+        """
+        return text if is_uuid(text) else str(self.deployable(text)["rp_uuid"])
+
+    def pool(self, text: str) -> Row:
+        """The function pool of this uuid or name.
+
+        :raises CommandError: there is none
+        """
+        self.need("2.9")
+        if is_uuid(text):
+            found: Row = self.call("GET", f"/function_pools/{text}")
+            return found
+        for row in self.list("function_pools", {"name": text}):
+            return row
+        raise exceptions.CommandError(f"No function pool has the uuid or the name '{text}'.")
+
+    def server_uuid(self, text: str) -> str:
+        """The server of this uuid or name, which Nova is asked for."""
+        return text if is_uuid(text) else self._found(self._connection.compute.find_server, text)
+
+    def image_uuid(self, text: str) -> str:
+        """The image of this uuid or name, which Glance is asked for."""
+        return text if is_uuid(text) else self._found(self._connection.image.find_image, text)
+
+    def project_id(self, text: str) -> str:
+        """The project of this id or name, which Keystone is asked for."""
+        # Without Keystone there is no name of a project, and any text may be an id.
+        find = getattr(self._connection.identity, "find_project", None)
+        return text if find is None or is_uuid(text) else self._found(find, text)
+
+    def _found(self, find: Any, text: str) -> str:
+        try:
+            return str(find(text, ignore_missing=False).id)
+        except sdk_exceptions.SDKException as exc:
+            raise exceptions.CommandError(f"'{text}' cannot be found by its name: {exc}") from exc
+
+
+def is_uuid(text: str) -> bool:
+    """Whether the text is a uuid, with hyphens or without."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _written(query: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A query with what is given, as it is written in a URL."""
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in given.items()
+    }

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator device attribute``: facts about deployables."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from cyborg.osc import command
+
+
+class List(command.Lister):
+    """List attributes."""
+
+    collection = "attributes"
+    short = ("uuid", "deployable_id", "key", "value")
+    rest = ("deployable_uuid", "created_at", "updated_at")
+    filters: ClassVar = {
+        "key": ("Only attributes of this key", "2.0"),
+        "value": ("Only attributes of this value", "2.7"),
+    }
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filter that takes a name."""
+        parser.add_argument("--deployable", metavar="<deployable>", help="Name or uuid")
+
+    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """The uuid of what is named."""
+        if parsed.deployable is None:
+            return {}
+        self.api.need("2.4")
+        return {"deployable_uuid": self.api.deployable(parsed.deployable)["uuid"]}
+
+
+class Create(command.ShowOne):
+    """Give a deployable an attribute."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the deployable and the fact."""
+        parser.add_argument(
+            "deployable", metavar="<deployable>", help="Name, uuid or the number of its row"
+        )
+        parser.add_argument("key", metavar="<key>", help="What the fact is about")
+        parser.add_argument("value", metavar="<value>", help="The fact")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Make it."""
+        body = {"key": parsed_args.key, "value": parsed_args.value}
+        deployable: str = parsed_args.deployable
+        if deployable.isdecimal() or not self.api.has("2.4"):
+            body["deployable_id"] = deployable
+        else:
+            body["deployable_uuid"] = self.api.deployable(deployable)["uuid"]
+        return command.fields(self.api.call("POST", "/attributes", body=body))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands have in common: options of lists, and columns that fit a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from cliff import columns as cliff_columns
+from osc_lib.command import command
+
+from cyborg.osc.api import Api, Row
+
+Shown = tuple[Sequence[str], Iterable[Any]]
+
+_ADDRESS = ("domain", "bus", "device", "function")
+
+
+class Nested(cliff_columns.FormattableColumn[Any]):
+    """A list or an object: JSON for people, and itself for machines."""
+
+    def human_readable(self) -> str:
+        """The address if it is the handle of a PCI function, otherwise JSON."""
+        value = self._value
+        if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
+            return "{domain}:{bus}:{device}.{function}".format(**value)
+        return json.dumps(value) if value else ""
+
+
+class Empty(cliff_columns.FormattableColumn[None]):
+    """Nothing, which people see as an empty field."""
+
+    def human_readable(self) -> str:
+        """An empty text."""
+        return ""
+
+
+class Command(command.Command):
+    """A command with the accelerator API."""
+
+    @functools.cached_property
+    def api(self) -> Api:
+        """The accelerator API."""
+        return Api(self.app.client_manager)
+
+
+class ShowOne(Command, command.ShowOne):
+    """A command that shows one thing, in a table that fits the terminal."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(fit_width=True)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments and options."""
+        raise NotImplementedError
+
+
+class Lister(Command, command.Lister):
+    """A list of a collection.
+
+    A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines,
+    there are those of :attr:`rest` too.
+    """
+
+    collection: ClassVar[str]
+    #: The key of the rows in an answer, if it is not the collection.
+    key: ClassVar[str | None] = None
+    #: The oldest microversion that has the collection.
+    since: ClassVar[str] = "2.0"
+    short: ClassVar[tuple[str, ...]]
+    rest: ClassVar[tuple[str, ...]] = ()
+    #: Options that are sent as they are given: the field, its help, and the microversion it needs.
+    filters: ClassVar[Mapping[str, tuple[str, str]]] = {}
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(fit_width=True)
+        parser.add_argument("--long", action="store_true", help="List additional fields")
+        parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
+        parser.add_argument("--marker", metavar="<uuid>", help="List what follows this one")
+        for name, (text, _since) in self.filters.items():
+            parser.add_argument(option(name), metavar=f"<{option(name)[2:]}>", help=text)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options."""
+
+    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """What the list is narrowed to by the command's own options; None for no matter what."""
+        return {}
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """List."""
+        self.api.need(self.since)
+        wanted = {name: getattr(parsed_args, name) for name in ("limit", "marker", *self.filters)}
+        given = {name for name, value in wanted.items() if value is not None}
+        for name in given:
+            self.api.need(self.filters.get(name, ("", "2.4"))[1])
+        rows = self.api.list(self.collection, {**wanted, **self.query(parsed_args)}, self.key)
+        return self.table(parsed_args, rows)
+
+    def table(self, parsed: argparse.Namespace, rows: Iterable[Row]) -> Shown:
+        """The columns that are wanted, of each row."""
+        for_people = parsed.formatter == "table" and not (parsed.columns or parsed.long)
+        columns = self.short if for_people else (*self.short, *self.rest)
+        return columns, [tuple(shown(row.get(name)) for name in columns) for row in rows]
+
+
+def option(name: str) -> str:
+    """The option for a field of the API."""
+    return "--" + name.replace("_", "-")
+
+
+def flag(parser: argparse.ArgumentParser, name: str, yes: str, no: str) -> None:
+    """Add ``--name`` and ``--no-name``; None without either."""
+    either = parser.add_mutually_exclusive_group()
+    dest = name.replace("-", "_")
+    either.add_argument(f"--{name}", dest=dest, action="store_true", default=None, help=yes)
+    either.add_argument(f"--no-{name}", dest=dest, action="store_false", default=None, help=no)
+
+
+def shown(value: Any) -> Any:
+    """A value for a column."""
+    if value is None:
+        return Empty(None)
+    return Nested(value) if isinstance(value, (dict, list)) else value
+
+
+def fields(row: Row) -> Shown:
+    """Every field of a row, but for its links."""
+    names = [name for name in row if name != "links"]
+    return names, [shown(row[name]) for name in names]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator deployable``: what can be given out, and how it is programmed."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from osc_lib import exceptions
+
+from cyborg.osc import command, operations
+from cyborg.osc.api import Row, is_uuid
+
+
+class List(command.Lister):
+    """List deployables."""
+
+    collection = "deployables"
+    short = ("uuid", "name", "device_id", "driver_name", "num_accelerators")
+    rest = (
+        "device_uuid",
+        "rp_uuid",
+        "parent_id",
+        "root_id",
+        "bitstream_id",
+        "attributes",
+        "program",
+        "created_at",
+        "updated_at",
+    )
+    filters: ClassVar = {
+        "name": ("Only the deployable of this name", "2.4"),
+        "driver_name": ("Only deployables of this driver", "2.4"),
+    }
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters that take a name."""
+        parser.add_argument(
+            "--device", metavar="<device>", help="Uuid, or name of one of its deployables"
+        )
+
+    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """The uuid of what is named."""
+        if parsed.device is None:
+            return {}
+        self.api.need("2.4")
+        return {"device_uuid": self.api.device_uuid(parsed.device)}
+
+
+class Show(command.ShowOne):
+    """Show a deployable, its attributes and what it runs."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the deployable."""
+        parser.add_argument("deployable", metavar="<deployable>", help="Name or uuid")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        return command.fields(self.api.deployable(parsed_args.deployable))
+
+
+class Program(command.ShowOne):
+    """Program a deployable with an image or a function.
+
+    With an image as an argument it waits for the end, and shows the deployable. With an option it
+    shows the operation, see "accelerator operation show".
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the deployable and its program."""
+        parser.add_argument("deployable", metavar="<deployable>", help="Name or uuid")
+        parser.add_argument("old_image", metavar="<image>", nargs="?", help="Uuid of an image")
+        parser.add_argument("--image", metavar="<image>", help="Name or uuid of an image")
+        parser.add_argument("--function-id", metavar="<id>", help="Id of a function")
+        parser.add_argument("--function-name", metavar="<name>", help="Name of a function")
+        parser.add_argument(
+            "--wait", action="store_true", help="Wait for the end, and say how far it is"
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Have it programmed."""
+        given = [
+            parsed_args.old_image,
+            parsed_args.image,
+            parsed_args.function_id,
+            parsed_args.function_name,
+        ]
+        if sum(what is not None for what in given) != 1:
+            raise exceptions.CommandError(
+                "Give one of --image, --function-id and --function-name, and no other program."
+            )
+        if parsed_args.old_image is not None:
+            return self._program(parsed_args.deployable, parsed_args.old_image)
+        self.api.need("2.8")
+        uuid = self.api.deployable(parsed_args.deployable)["uuid"]
+        operation: Row = self.api.call(
+            "POST", f"/deployables/{uuid}/program", body=_program(parsed_args)
+        )
+        if parsed_args.wait:
+            operation = operations.wait(self.api, operation["uuid"])
+        return operations.shown(operation)
+
+    def _program(self, deployable: str, image: str) -> command.Shown:
+        """Program it as older servers can, with the answer of older clients."""
+        uuid = self.api.deployable(deployable)["uuid"]
+        patch = [{"op": "replace", "path": "/program", "value": [{"image_uuid": image}]}]
+        return command.fields(self.api.call("PATCH", f"/deployables/{uuid}/program", body=patch))
+
+
+def _program(parsed: argparse.Namespace) -> dict[str, str]:
+    if parsed.image is not None:
+        return {"image_uuid" if is_uuid(parsed.image) else "image_name": parsed.image}
+    named = {"function_id": parsed.function_id, "function_name": parsed.function_name}
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator device profile``: what users may ask for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, ClassVar
+
+from osc_lib import exceptions
+from osc_lib.command import command as osc_command
+
+from cyborg.osc import command
+from cyborg.osc.api import Row
+
+#: What a request says of a profile.
+_SENT = ("name", "description", "groups", "visibility", "projects")
+
+
+class List(command.Lister):
+    """List device profiles."""
+
+    collection = "device_profiles"
+    short = ("uuid", "name", "groups", "description")
+    rest = ("visibility", "projects", "created_at", "updated_at")
+    filters: ClassVar = {
+        "name": ("Only the profiles of these names, separated by commas", "2.0"),
+        "visibility": ("Only public or only private profiles", "2.5"),
+    }
+
+
+class Show(command.ShowOne):
+    """Show a device profile."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the profile."""
+        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        found: Row = self.api.call("GET", f"/device_profiles/{parsed_args.device_profile}")
+        return command.fields(found.get("device_profile", found))
+
+
+class Create(command.ShowOne):
+    """Create a device profile."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the fields of a profile."""
+        parser.add_argument("name", metavar="<name>", help="Name; no two profiles have the same")
+        either = parser.add_mutually_exclusive_group(required=True)
+        either.add_argument(
+            "groups",
+            metavar="<groups>",
+            nargs="?",
+            type=_groups,
+            help="""JSON, for example '[{"resources:FPGA": "1"}]'""",
+        )
+        _add_group(either)
+        parser.add_argument("--description", metavar="<text>", help="A text for people")
+        parser.add_argument("--private", action="store_true", help="Show it to some projects only")
+        _add_projects(parser, "Share a private profile with this project (may be repeated)")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Create it."""
+        body: Row = {"name": parsed_args.name, "groups": parsed_args.groups}
+        if parsed_args.description is not None:
+            body["description"] = parsed_args.description
+        if parsed_args.private or parsed_args.projects:
+            self.api.need("2.5")
+            projects = [self.api.project_id(text) for text in parsed_args.projects or ()]
+            body |= {"visibility": "private", "projects": projects}
+        sent = body if self.api.has("2.4") else [body]
+        return command.fields(self.api.call("POST", "/device_profiles", body=sent))
+
+
+class Set(command.ShowOne):
+    """Change a device profile. Accelerator requests that exist keep what they asked for."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the profile and what is to change."""
+        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
+        parser.add_argument("--name", metavar="<name>", help="New name")
+        parser.add_argument("--description", metavar="<text>", help="New text for people")
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument("--groups", metavar="<groups>", type=_groups, help="New groups, JSON")
+        _add_group(either)
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument(
+            "--private",
+            dest="visibility",
+            action="store_const",
+            const="private",
+            help="Show it to some projects only",
+        )
+        either.add_argument(
+            "--public",
+            dest="visibility",
+            action="store_const",
+            const="public",
+            help="Show it to all projects",
+        )
+        _add_projects(parser, "Share it with this project too (may be repeated)")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Change it."""
+        body = _present(self, parsed_args.device_profile)
+        for name in ("name", "description", "groups", "visibility"):
+            value = getattr(parsed_args, name)
+            body[name] = body[name] if value is None else value
+        added = [self.api.project_id(text) for text in parsed_args.projects or ()]
+        kept = body["projects"] if body["visibility"] == "private" else []
+        body["projects"] = [*kept, *added]
+        return _replace(self, parsed_args.device_profile, body)
+
+
+class Unset(command.ShowOne):
+    """Take something away from a device profile."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the profile and what goes."""
+        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
+        parser.add_argument("--description", action="store_true", help="The text for people")
+        _add_projects(parser, "Do not share it with this project any more (may be repeated)")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Take it away."""
+        body = _present(self, parsed_args.device_profile)
+        gone = {self.api.project_id(text) for text in parsed_args.projects or ()}
+        if unknown := gone - set(body["projects"]):
+            raise exceptions.CommandError(
+                f"Profile {parsed_args.device_profile} is not shared with {', '.join(unknown)}."
+            )
+        body["projects"] = [project for project in body["projects"] if project not in gone]
+        if parsed_args.description:
+            body["description"] = None
+        return _replace(self, parsed_args.device_profile, body)
+
+
+class Candidates(command.Command, osc_command.Lister):
+    """List the hosts where what a profile asks for could be bound, best first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(fit_width=True)
+        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
+        parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """List them, one line for each group."""
+        self.api.need("2.9")
+        found = self.api.call(
+            "GET",
+            f"/device_profiles/{parsed_args.device_profile}/candidates",
+            query={"limit": parsed_args.limit},
+        )["candidates"]
+        columns = ("hostname", "group", "deployable_uuid", "preferred", "reprogram")
+        rows: list[dict[str, Any]] = [
+            {"hostname": candidate["hostname"], **group}
+            for candidate in found
+            for group in candidate["groups"]
+        ]
+        return columns, [tuple(row[name] for name in columns) for row in rows]
+
+
+def _present(show: command.ShowOne, text: str) -> Row:
+    """The profile as a request to replace it says it."""
+    show.api.need("2.5")
+    profile: Row = show.api.call("GET", f"/device_profiles/{text}")
+    return {name: profile.get(name, []) for name in _SENT}
+
+
+def _replace(show: command.ShowOne, text: str, body: Row) -> command.Shown:
+    shared = body if body["visibility"] == "private" else {**body, "projects": []}
+    sent = {name: value for name, value in shared.items() if value not in (None, [])}
+    return command.fields(show.api.call("PUT", f"/device_profiles/{text}", body=sent))
+
+
+def _add_projects(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--project", dest="projects", metavar="<project>", action="append", help=text
+    )
+
+
+def _add_group(parser: Any) -> None:
+    parser.add_argument(
+        "--group",
+        dest="groups",
+        metavar="<key=value>[,<key=value>...]",
+        type=_group,
+        action="append",
+        help="A request group, for example resources:FPGA=1,trait:CUSTOM_FAST=required (may be "
+        "repeated)",
+    )
+
+
+def _group(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(key and separator for key, separator, _value in pairs):
+        raise argparse.ArgumentTypeError("a group must be of the form key=value[,key=value]")
+    return {key.strip(): value.strip() for key, _separator, value in pairs}
+
+
+def _groups(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"the groups are not JSON: {exc}") from exc

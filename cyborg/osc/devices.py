@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator device``: the cards of all hosts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from cyborg.osc import command, removals
+
+_DEVICE = "Uuid, or name of one of its deployables"
+
+
+class List(command.Lister):
+    """List devices."""
+
+    collection = "devices"
+    short = ("uuid", "type", "vendor", "hostname", "status", "health")
+    rest = (
+        "std_board_info",
+        "health_reason",
+        "missing",
+        "model",
+        "vendor_board_info",
+        "created_at",
+        "updated_at",
+    )
+    filters: ClassVar = {
+        "type": ("Only devices of this type", "2.0"),
+        "vendor": ("Only devices of this vendor", "2.0"),
+        "hostname": ("Only devices of this host", "2.0"),
+        "model": ("Only devices of this model", "2.4"),
+        "status": ("Only devices of this status", "2.4"),
+        "health": ("Only devices that are healthy or unhealthy", "2.7"),
+    }
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filter that has no value."""
+        command.flag(
+            parser, "missing", "Only devices that are gone from their host", "Only others"
+        )
+
+    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """Whether they are missing."""
+        if parsed.missing is not None:
+            self.api.need("2.7")
+        return {"missing": parsed.missing}
+
+
+class Show(command.ShowOne):
+    """Show a device."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the device."""
+        parser.add_argument("device", metavar="<device>", help=_DEVICE)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        uuid = self.api.device_uuid(parsed_args.device)
+        return command.fields(self.api.call("GET", f"/devices/{uuid}"))
+
+
+class Set(command.Command):
+    """Take devices out of service, or put them back."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("devices", metavar="<device>", nargs="+", help=_DEVICE)
+        either = parser.add_mutually_exclusive_group(required=True)
+        either.add_argument(
+            "--disable",
+            dest="action",
+            action="store_const",
+            const="disable",
+            help="Give it to nobody else; a guest that has it keeps it",
+        )
+        either.add_argument(
+            "--enable", dest="action", action="store_const", const="enable", help="Offer it again"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Do it."""
+        for uuid in [self.api.device_uuid(text) for text in parsed_args.devices]:
+            self.api.call("POST", f"/devices/{uuid}/{parsed_args.action}")
+
+
+class Delete(removals.Removal):
+    """Remove the record of a device that is gone for good."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the device."""
+        parser.add_argument("device", metavar="<device>", help=_DEVICE)
+        removals.add_force(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Remove it."""
+        self.api.need("2.6")
+        uuid = self.api.device_uuid(parsed_args.device)
+        return self.remove(parsed_args, "DELETE", f"/devices/{uuid}")

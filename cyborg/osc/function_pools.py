@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator function pool`` and ``accelerator function miss``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from osc_lib.command import command as osc_command
+
+from cyborg.osc import command
+
+_SINCE = "2.9"
+#: What a request says of a pool.
+_SENT = (
+    "name",
+    "description",
+    "function_id",
+    "image_uuid",
+    "hosts",
+    "traits",
+    "free",
+    "max_devices",
+)
+
+
+class List(command.Lister):
+    """List function pools, and what there is of each."""
+
+    collection = "function_pools"
+    since = _SINCE
+    short = ("name", "function_id", "wanted", "ready", "used", "pending", "reason")
+    rest = (
+        "uuid",
+        "description",
+        "image_uuid",
+        "hosts",
+        "traits",
+        "free",
+        "max_devices",
+        "misses",
+        "surplus",
+        "devices",
+        "created_at",
+        "updated_at",
+    )
+    filters: ClassVar = {
+        "name": ("Only the pool of this name", _SINCE),
+        "function_id": ("Only pools of this function", _SINCE),
+    }
+
+
+class Misses(command.Lister):
+    """List the pools of functions that were missed lately, and how many slots each."""
+
+    collection = "function_pools"
+    since = _SINCE
+    short = ("name", "function_id", "misses", "wanted", "ready")
+    rest = ("uuid",)
+    filters: ClassVar = {"function_id": ("Only misses of this function", _SINCE)}
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """List them."""
+        self.api.need(self.since)
+        query = {"function_id": parsed_args.function_id, "limit": parsed_args.limit}
+        rows = self.api.list(self.collection, {**query, "marker": parsed_args.marker})
+        return self.table(parsed_args, (row for row in rows if row["misses"]))
+
+
+class Show(command.ShowOne):
+    """Show a function pool."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the pool."""
+        parser.add_argument("pool", metavar="<pool>", help="Name or uuid")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        return command.fields(self.api.pool(parsed_args.pool))
+
+
+class Create(command.ShowOne):
+    """Create a function pool: slots of a function that are programmed ahead of demand."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the fields of a pool."""
+        parser.add_argument("name", metavar="<name>", help="Name; no two pools have the same")
+        _add_fields(parser, needed=True)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Create it."""
+        self.api.need(_SINCE)
+        body = {"name": parsed_args.name, **self.given(parsed_args)}
+        return command.fields(self.api.call("POST", "/function_pools", body=body))
+
+    def given(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """The fields that are given, as a request says them."""
+        given = {name: getattr(parsed, name) for name in _SENT[1:] if name != "image_uuid"}
+        given["image_uuid"] = parsed.image and self.api.image_uuid(parsed.image)
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Set(Create):
+    """Change a function pool."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the pool and what is to change."""
+        parser.add_argument("pool", metavar="<pool>", help="Name or uuid")
+        parser.add_argument("--name", metavar="<name>", help="New name")
+        _add_fields(parser, needed=False)
+        parser.add_argument("--any-trait", action="store_true", help="Ask for no trait any more")
+        parser.add_argument("--any-host", action="store_true", help="Use every host")
+        parser.add_argument("--newest-image", action="store_true", help="Write the newest image")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Change it."""
+        pool = self.api.pool(parsed_args.pool)
+        body = {name: pool[name] for name in _SENT}
+        forgotten = {
+            "traits": [] if parsed_args.any_trait else body["traits"],
+            "hosts": None if parsed_args.any_host else body["hosts"],
+            "image_uuid": None if parsed_args.newest_image else body["image_uuid"],
+        }
+        body |= forgotten | self.given(parsed_args)
+        body["name"] = parsed_args.name or body["name"]
+        body = {name: value for name, value in body.items() if value is not None}
+        return command.fields(self.api.call("PUT", f"/function_pools/{pool['uuid']}", body=body))
+
+
+class Delete(command.Command):
+    """Delete function pools; what is programmed stays so."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("pools", metavar="<pool>", nargs="+", help="Name or uuid")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete them."""
+        for uuid in [self.api.pool(text)["uuid"] for text in parsed_args.pools]:
+            self.api.call("DELETE", f"/function_pools/{uuid}")
+
+
+class Miss(command.Command, osc_command.Lister):
+    """Report that a function was wanted and not there; pools grow for a while."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        either = parser.add_mutually_exclusive_group(required=True)
+        either.add_argument("--function-id", metavar="<id>", help="The function that was missed")
+        either.add_argument(
+            "--device-profile", metavar="<profile>", help="Name of the profile that found no host"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Report it, and list the pools that count it."""
+        self.api.need(_SINCE)
+        profile, function = parsed_args.device_profile, parsed_args.function_id
+        body = {"device_profile_name": profile} if profile else {"function_id": function}
+        found = self.api.call("POST", "/function_misses", body=body)["function_pools"]
+        return ("uuid", "name"), [(pool["uuid"], pool["name"]) for pool in found]
+
+
+def _add_fields(parser: argparse.ArgumentParser, *, needed: bool) -> None:
+    parser.add_argument(
+        "--function-id", metavar="<id>", required=needed, help="Id of the function"
+    )
+    parser.add_argument(
+        "--free", metavar="<count>", type=int, required=needed, help="Slots that are to be free"
+    )
+    parser.add_argument(
+        "--max-devices",
+        metavar="<count>",
+        type=int,
+        required=needed,
+        help="The most deployables that may run it",
+    )
+    parser.add_argument("--description", metavar="<text>", help="A text for people")
+    parser.add_argument(
+        "--image", metavar="<image>", help="Name or uuid of the image; otherwise the newest one"
+    )
+    parser.add_argument("--hosts", metavar="<pattern>", help="Which hosts, for example fpga-*")
+    parser.add_argument(
+        "--trait",
+        dest="traits",
+        metavar="<trait>",
+        action="append",
+        help="A trait that a deployable must have (may be repeated)",
+    )

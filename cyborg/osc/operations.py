@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator operation``, and the wait for the end of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, ClassVar
+
+from cliff import columns as cliff_columns
+from osc_lib import exceptions
+
+from cyborg.osc import command
+from cyborg.osc.api import Api, Row
+
+_SINCE = "2.8"
+#: Seconds between two looks at an operation.
+_POLL = 1
+
+
+class List(command.Lister):
+    """List the operations that program deployables."""
+
+    collection = "operations"
+    since = _SINCE
+    short = ("uuid", "state", "deployable_uuid", "created_at", "error")
+    rest = (
+        "image_uuid",
+        "image_name",
+        "function_id",
+        "function_name",
+        "instance_uuid",
+        "asked_by",
+        "history",
+        "ended_at",
+    )
+    filters: ClassVar = {"state": ("Only operations in this state", _SINCE)}
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters that take a name."""
+        parser.add_argument("--deployable", metavar="<deployable>", help="Name or uuid")
+        parser.add_argument("--server", metavar="<server>", help="Name or uuid")
+
+    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """The uuids of what is named."""
+        deployable, server = parsed.deployable, parsed.server
+        return {
+            "deployable_uuid": deployable and self.api.deployable(deployable)["uuid"],
+            "instance_uuid": server and self.api.server_uuid(server),
+        }
+
+
+class Show(command.ShowOne):
+    """Show an operation and its history."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the operation."""
+        parser.add_argument("operation", metavar="<operation>", help="Uuid")
+        parser.add_argument("--wait", action="store_true", help="Wait until it has ended")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        self.api.need(_SINCE)
+        if parsed_args.wait:
+            return shown(wait(self.api, parsed_args.operation))
+        return shown(self.api.call("GET", f"/operations/{parsed_args.operation}"))
+
+
+class _History(cliff_columns.FormattableColumn[list[dict[str, str]]]):
+    def human_readable(self) -> str:
+        return "\n".join(f"{event['at']} {event['text']}" for event in self._value)
+
+
+def shown(operation: Row) -> command.Shown:
+    """An operation with one line for each entry of its history."""
+    names, values = command.fields(operation)
+    table = dict(zip(names, values, strict=True)) | {"history": _History(operation["history"])}
+    return names, list(table.values())
+
+
+def wait(api: Api, uuid: str) -> Row:
+    """The operation when it has succeeded; meanwhile its history is written to stderr.
+
+    :raises CommandError: it failed
+    """
+    told = 0
+    while True:
+        operation: Row = api.call("GET", f"/operations/{uuid}")
+        for event in operation["history"][told:]:
+            sys.stderr.write(f"{event['at'][11:19]} {event['text']}\n")
+        sys.stderr.flush()
+        told = len(operation["history"])
+        if operation["ended_at"] is not None:
+            break
+        time.sleep(_POLL)
+    if operation["error"] is not None:
+        raise exceptions.CommandError(f"Operation {uuid} failed: {operation['error']}")
+    return operation

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that may give something up, which they then list."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from osc_lib.command import command as osc_command
+
+from cyborg.osc import command
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add ``--force``."""
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="Give up what is refused otherwise; clean up by hand what is listed then",
+    )
+
+
+class Removal(command.Command, osc_command.Lister):
+    """A command that lists what was given up."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(fit_width=True)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments and options."""
+        raise NotImplementedError
+
+    def remove(self, parsed: argparse.Namespace, method: str, path: str) -> command.Shown:
+        """Ask for it, and list what was given up."""
+        query = {"force": True} if parsed.force else {}
+        given_up: dict[str, Any] = self.api.call(method, path, query=query)["given_up"]
+        rows = [("device", uuid, "") for uuid in given_up["devices"]]
+        rows += [("resource provider", uuid, "") for uuid in given_up["resource_providers"]]
+        rows += [("accelerator request", arq["uuid"], _told(arq)) for arq in given_up["arqs"]]
+        return ("given_up", "uuid", "detail"), rows
+
+
+def _told(arq: dict[str, Any]) -> str:
+    named = {
+        "state": "was",
+        "instance_uuid": "of server",
+        "hostname": "on",
+        "host_step": "without host step",
+        "last_error": "which failed with",
+    }
+    return ", ".join(f"{text} {arq[name]}" for name, text in named.items() if arq[name])

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator service``: agents and conductors."""
+
+from __future__ import annotations
+
+import argparse
+from typing import ClassVar
+
+from osc_lib import exceptions
+
+from cyborg.osc import command, removals
+from cyborg.osc.api import Api, is_uuid
+
+_SINCE = "2.6"
+
+
+class List(command.Lister):
+    """List agents and conductors."""
+
+    collection = "services"
+    since = _SINCE
+    short = ("uuid", "binary", "host", "state", "last_seen")
+    rest = ("hostname", "driver_errors", "created_at")
+    filters: ClassVar = {
+        "binary": ("Only cyborg-agent or only cyborg-conductor", _SINCE),
+        "host": ("Only the services of this host", _SINCE),
+        "state": ("Only services that are up or down", _SINCE),
+    }
+
+
+class Show(command.ShowOne):
+    """Show an agent or a conductor."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the service."""
+        parser.add_argument("service", metavar="<service>", help="Uuid, or host of an agent")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        uuid = _uuid(self.api, parsed_args.service)
+        return command.fields(self.api.call("GET", f"/services/{uuid}"))
+
+
+class Delete(removals.Removal):
+    """Remove the record of a host that is down for good."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the service."""
+        parser.add_argument("service", metavar="<service>", help="Uuid, or host of an agent")
+        removals.add_force(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Remove it."""
+        uuid = _uuid(self.api, parsed_args.service)
+        return self.remove(parsed_args, "DELETE", f"/services/{uuid}")
+
+
+def _uuid(api: Api, text: str) -> str:
+    api.need(_SINCE)
+    if is_uuid(text):
+        return text
+    for row in api.list("services", {"host": text, "binary": "cyborg-agent"}):
+        return str(row["uuid"])
+    raise exceptions.CommandError(f"No service has the uuid '{text}', and no agent that host.")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands in the pages exist, and take what the pages give them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import pathlib
+import re
+import shlex
+
+import pytest
+from openstackclient import shell
+
+DOC = pathlib.Path(__file__).parents[3] / "doc" / "source"
+REFERENCE = DOC / "reference" / "accelerator-commands.rst"
+
+_COMMAND = re.compile(
+    r"^ +(?:\$ )?openstack (?:--\S+ \S+ )*(accelerator (?:.*\\\n)*.*)", re.MULTILINE
+)
+_OURS = "openstack.cyborg.v2"
+
+
+def commands(page: pathlib.Path) -> list[list[str]]:
+    found = _COMMAND.findall(page.read_text())
+    return [shlex.split(line.replace("\\\n", " ")) for line in found]
+
+
+PAGES = [page for page in sorted(DOC.rglob("*.rst")) if commands(page)]
+
+
+@pytest.fixture(scope="module")
+def program() -> shell.OpenStackShell:
+    program = shell.OpenStackShell()
+    for group in ("openstack.accelerator.v2", _OURS):
+        program.command_manager.add_command_group(group)
+    return program
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOC)))
+def test_every_command_is_taken(page: pathlib.Path, program: shell.OpenStackShell) -> None:
+    for words in commands(page):
+        factory, name, arguments = program.command_manager.find_command(words)
+        parser = factory(program, argparse.Namespace()).get_parser(name)
+        parser.parse_args(arguments)
+
+
+def test_the_reference_has_every_command() -> None:
+    text = REFERENCE.read_text()
+    for entry in importlib.metadata.entry_points(group=_OURS):
+        assert f"openstack {entry.name.replace('_', ' ')}" in text
