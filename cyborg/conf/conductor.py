@@ -40,8 +40,8 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds without a report from its agent after which a host counts as down, until its "
-        "next report. The records of its devices are kept. Set it to several times the largest "
-        "[agent] report_interval.",
+        "next report. Until then Placement offers nothing of it; the records of its devices are "
+        "kept. Set it to several times the largest [agent] report_interval.",
     ),
     cfg.IntOpt(
         "arq_expiry",
