@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, notifications
+from cyborg import db, notifications, work
 from cyborg.db import models, paging
 from cyborg.notifications import notices
 
@@ -57,7 +57,10 @@ def remove_conductor(uuid: str) -> None:
 
 
 def mark_hosts_down(conf: cfg.ConfigOpts) -> None:
-    """Mark the hosts down that have not reported for ``[conductor] host_down_time``."""
+    """Mark the hosts down that have not reported for ``[conductor] host_down_time``.
+
+    Placement offers nothing of them from then on.
+    """
     seconds = conf.conductor.host_down_time
     host = models.Host
     overdue = (
@@ -72,6 +75,7 @@ def mark_hosts_down(conf: cfg.ConfigOpts) -> None:
 def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
     for host in hosts:
         host.down = True
+    work.want(session, work.PLACEMENT, [host.name for host in hosts])
     notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 

@@ -30,6 +30,7 @@ HOST_STEP = "host-step"
 PROGRAM = "program"
 FUNCTION_POOL = "function-pool"
 INSTANCES = "instances"
+ALLOCATIONS = "allocations"
 
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.

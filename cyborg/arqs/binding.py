@@ -259,6 +259,7 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
         # Nova has the instance for which it binds.
         "instance_asked_ms": db.now_ms(),
         "instance_missed_ms": None,
+        "allocation_missed_ms": None,
     }
     if arq_states.enter(session, models.BIND_STARTED, *where, **values) != len(targets):
         raise db.RestartTransaction

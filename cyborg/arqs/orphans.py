@@ -3,7 +3,8 @@
 
 Nova deletes an instance's ARQs, but its request may get lost. Each ARQ keeps when Nova was last
 asked for its instance, and since when Nova does not know the instance. So the grace period
-outlives every conductor, and starts with the first answer that the instance does not exist.
+outlives every conductor, and starts with the first answer that the instance does not exist. There
+is none if :mod:`.allocations` has found that Placement does not know the instance either.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 
 @db.retry
 def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
-    """Record the answers; return the instances that have been gone for longer than ``grace``."""
+    """Record the answers; return the instances whose ARQs are to be deleted."""
     arq = models.Arq
     gone = arq.instance_uuid.in_(answers.gone)
     silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
@@ -138,7 +139,10 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
 
 
 def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
-    return models.Arq.instance_missed_ms < _before(grace)
+    """Nova has not known the instance for ``grace`` seconds, or Placement does not either."""
+    arq = models.Arq
+    both = sa.and_(arq.instance_missed_ms.is_not(None), arq.allocation_missed_ms.is_not(None))
+    return sa.or_(arq.instance_missed_ms < _before(grace), both)
 
 
 @db.retry
@@ -151,9 +155,7 @@ def _delete(instance: str, grace: float) -> None:
         arqs = list(session.scalars(query))
         release.delete(session, arqs)
     if arqs:
-        LOG.warning(
-            "Instance %s has been gone from Nova for more than %d s: released its ARQs %s",
-            instance,
-            grace,
-            [found.uuid for found in arqs],
-        )
+        unclaimed = all(found.allocation_missed_ms is not None for found in arqs)
+        since = "and has no allocation" if unclaimed else f"for more than {grace:.0f} s"
+        uuids = [found.uuid for found in arqs]
+        LOG.warning("Instance %s is gone from Nova %s: released ARQs %s", instance, since, uuids)

@@ -2,8 +2,8 @@
 """``cyborg-status``: check a running cloud, or check whether it is ready for an upgrade.
 
 ``cyborg-status check`` exits with 0 if nothing is wrong, 1 if something is, and 2 if the database
-or Placement does not answer. ``cyborg-status upgrade check`` exits with 0 if all is well, 1 for a
-warning and 2 for a failure.
+or another service does not answer; it only reads, unless ``--repair`` is given. ``cyborg-status
+upgrade check`` exits with 0 if all is well, 1 for a warning and 2 for a failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import prettytable
@@ -22,8 +22,9 @@ from oslo_db import exception as db_exc
 from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import clients, consistency, db, errors, process, version, work
+from cyborg import clients, consistency, db, errors, notifications, process, version, work
 from cyborg import conf as cyborg_conf
+from cyborg.arqs import books
 from cyborg.cmd import upgrade_checks
 from cyborg.db import schema
 from cyborg.placement import compare
@@ -40,6 +41,8 @@ class Finding:
 
     check: str
     finding: str
+    #: With ``--repair``: what was done, or why nothing was, if it can be repaired at all.
+    repair: str | None = None
 
 
 @dataclass(slots=True)
@@ -82,6 +85,19 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         default=_ATTEMPTS,
         help=f"Report work that was tried more often than this; default {_ATTEMPTS}.",
     )
+    check.add_argument(
+        "--settle",
+        type=float,
+        default=books.SETTLE,
+        help="Seconds after which an allocation that does not fit is looked at again, so that "
+        f"what is being booted or deleted is not reported; default {books.SETTLE:g}.",
+    )
+    check.add_argument(
+        "--repair",
+        action="store_true",
+        help="Repair allocations and accelerator requests that do not fit each other where that "
+        "is safe; each repair is explained on standard error before it is done.",
+    )
     check.set_defaults(run=_check)
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
@@ -104,6 +120,8 @@ def _check(conf: cfg.ConfigOpts) -> int:
             raise errors.ServiceUnavailable(  # noqa: TRY301 - reported like the others
                 "The schema is not this release's; run `cyborg-dbsync upgrade`."
             )
+        if conf.command.repair:
+            notifications.configure(conf)
         for finding in _findings(conf, hosts):
             found.append(finding)
     except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
@@ -139,6 +157,19 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             hosts.in_progress += comparison.in_progress
             for sentence in comparison.differences:
                 yield Finding(f"placement, host {name}", sentence)
+        for difference in books.compare_all(conf, settle=conf.command.settle):
+            finding = Finding(f"allocations, host {difference.host}", str(difference))
+            yield _repaired(conf, difference, finding) if conf.command.repair else finding
+
+
+def _repaired(
+    conf: cfg.ConfigOpts, difference: books.Difference, finding: Finding
+) -> Finding:
+    """Repair a difference if that is safe, after saying what will be done."""
+    repair = books.plan_repair(conf, difference)
+    print(f"{difference} {repair.explanation}", file=sys.stderr, flush=True)
+    outcome = books.carry_out(conf, difference, repair)
+    return replace(finding, repair=f"{repair.explanation} {outcome}".strip())
 
 
 def _print_table(
@@ -146,7 +177,7 @@ def _print_table(
 ) -> None:
     if found:
         table = prettytable.PrettyTable(["Check", "Finding"], align="l", max_width=100)
-        table.add_rows([[finding.check, finding.finding] for finding in found])
+        table.add_rows([[finding.check, _text(finding)] for finding in found])
         print(table)
     if not clients.configured(conf, "placement"):
         print("Placement is not compared: [placement] auth_type is not set.")
@@ -156,6 +187,10 @@ def _print_table(
     )
     if fault is not None:
         print(f"Not everything could be checked: {fault}", file=sys.stderr)
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.finding} {finding.repair}" if finding.repair else finding.finding
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import errors, liveness
-from cyborg.arqs import orphans
+from cyborg.arqs import allocations, orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
 from cyborg.programming import operations
@@ -26,6 +26,7 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     orphans.delete_expired,
     audit.take_turns,
     orphans.want_check,
+    allocations.take_turns,
     operations.forget,
     planner.want_due,
 )

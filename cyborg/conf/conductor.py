@@ -40,8 +40,8 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds without a report from its agent after which a host counts as down, until its "
-        "next report. The records of its devices are kept. Set it to several times the largest "
-        "[agent] report_interval.",
+        "next report. Until then Placement offers nothing of it; the records of its devices are "
+        "kept. Set it to several times the largest [agent] report_interval.",
     ),
     cfg.IntOpt(
         "arq_expiry",
@@ -76,6 +76,17 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds for which Nova must report an instance as missing before its accelerators "
-        "are released.",
+        "are released, unless Placement has no allocation of the instance either.",
+    ),
+    cfg.IntOpt(
+        "allocation_audit_interval",
+        default=30,
+        min=0,
+        mutable=True,
+        help="Seconds between two looks at the allocations in Placement of each instance that has "
+        "accelerators. One that has none there is asked of Nova at once, and loses its "
+        "accelerators if Nova does not have it either. With 0, or if Nova is not asked for "
+        "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
+        "accelerators are bound for anything that claims nothing in Placement.",
     ),
 ]

@@ -115,6 +115,8 @@ class Host(Base):
     removed: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: When all its providers were last to be read in full, by the database's clock.
     audited_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
+    #: When the allocations of its Bound ARQs were last to be read, by the database's clock.
+    allocations_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
 
 
 class Conductor(Base):
@@ -355,6 +357,8 @@ class Arq(Base):
         sa.BigInteger, index=True, default=None
     )
     instance_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: Since when Placement has no allocation of the instance on the provider.
+    allocation_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Unique: a handle cannot be given twice, whatever the code above does.
     attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey("attach_handles.id"), unique=True, default=None

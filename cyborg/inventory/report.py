@@ -46,6 +46,8 @@ def note_unchanged(report: rpc.UnchangedReport) -> bool:
         if db.update(session, host, *newer, host.down.is_(False), **_report_columns(report)):
             return True
         if db.update(session, host, *newer, **_report_columns(report)):
+            # Nothing of it was offered while it was down.
+            work.want(session, work.PLACEMENT, [report.host])
             _announce_up(session, report.host)
             return True
     return False

@@ -153,7 +153,32 @@ class Client:
 
     def consumers(self, uuid: str) -> set[str]:
         """The uuids of all consumers that have an allocation of the provider."""
-        return set(self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"])
+        return set(self.allocations(uuid))
+
+    def allocations(self, uuid: str) -> dict[str, dict[str, int]]:
+        """What each consumer has of the provider: amounts by resource class, by consumer.
+
+        :raises NotFound: there is no such provider
+        """
+        found = self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"]
+        return {consumer: dict(held["resources"]) for consumer, held in found.items()}
+
+    def drop_allocation(self, consumer: str, uuid: str) -> None:
+        """Take from a consumer what it has of one provider, and nothing else.
+
+        :raises GenerationConflict: its allocations have changed meanwhile
+        """
+        path = f"/allocations/{consumer}"
+        found = self._call("GET", path)
+        if uuid not in found["allocations"]:
+            return
+        kept = {
+            provider: {"resources": held["resources"]}
+            for provider, held in found["allocations"].items()
+            if provider != uuid
+        }
+        who = {key: found[key] for key in ("project_id", "user_id", "consumer_generation")}
+        self._call("PUT", path, {"allocations": kept, **who})
 
     def find_candidates(
         self, groups: Sequence[RequestGroup], limit: int

@@ -34,10 +34,16 @@ def compare_all(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Comparison]]:
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
+    for name in host_names():
+        yield name, compare_host(conf, name)
+
+
+def host_names() -> Iterator[str]:
+    """The names of all hosts, in order."""
     last = ""
     while names := _names_after(last):
         for last in names:
-            yield last, compare_host(conf, last)
+            yield last
 
 
 @db.retry

@@ -100,10 +100,11 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             deployable.name,
             deployable.num_accelerators,
             sa.or_(
-                ~availability.offered(), ~models.Deployable.is_settled, availability.runs_nothing()
+                ~availability.usable(), ~models.Deployable.is_settled, availability.runs_nothing()
             ),
         )
         .join(device, device.id == deployable.device_id)
+        .join(models.Host, models.Host.id == device.host_id)
         .outerjoin(parent, parent.id == deployable.parent_id)
         .where(device.host_id == host_id)
     )

@@ -280,6 +280,7 @@ class Settings:
                 "conductor": {
                     "instance_audit_interval": 5,
                     "instance_grace": 10,
+                    "allocation_audit_interval": 5,
                     "arq_expiry": 120,
                 },
             },

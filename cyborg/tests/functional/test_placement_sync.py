@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import db, work
+from cyborg import db, liveness, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.inventory import admin, query
@@ -335,3 +335,31 @@ def test_what_is_held_and_gone_or_dirty_is_reserved(placement: PlacementServer, 
     hosts.apply(errors={"another_driver": "makes this report a changed one"})
     placement.sync()
     assert placement.below(hosts.ROOT) == {}
+
+
+@pytest.mark.parametrize("back", [range(4), range(3)], ids=["as before", "changed"])
+def test_a_host_that_is_down_offers_nothing_until_it_reports(
+    placement: PlacementServer, card: str, conf: cfg.ConfigOpts, back: range
+) -> None:
+    placement.allocate(CONSUMER, A, FPGA=1)
+    with db.writer() as session:
+        late_ms = (conf.conductor.host_down_time + 1) * 1000
+        db.update(session, models.Host, last_seen_ms=models.Host.last_seen_ms - late_ms)
+    liveness.mark_hosts_down(conf)
+    assert work.is_wanted(work.PLACEMENT, "host-1")
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+    assert placement.candidates("FPGA") == set()
+    placement.assert_right("host-1")
+
+    liveness.mark_hosts_down(conf)
+    assert not work.is_wanted(work.PLACEMENT, "host-1")
+
+    hosts.apply(hosts.card("a", back))
+    assert work.is_wanted(work.PLACEMENT, "host-1")
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (len(back), 0)}
+    assert placement.candidates("FPGA") == {A}
+    placement.assert_right("host-1")
+    # What its guests have was theirs all the time.
+    assert set(placement.call("GET", f"/allocations/{CONSUMER}")["allocations"]) == {A}

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, work
+from cyborg import context, db, work
+from cyborg.arqs import service
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import hosts
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.standalone_site import TIMEOUT
 
@@ -194,3 +196,104 @@ def test_a_database_of_another_release_is_not_taken_for_an_old_one(
     assert "does not know" in " ".join(text.split())
     with database.begin() as connection:
         connection.execute(statement, {"revision": head})
+
+
+class Books:
+    """One card, and instances of which Cyborg, Placement and Nova do not say the same."""
+
+    def __init__(
+        self, status: Status, placement: PlacementServer, sink: NovaSink, boot: Any
+    ) -> None:
+        self.status = status
+        self.placement = placement
+        self.sink = sink
+        self.boot = boot
+
+    def check(self, *arguments: str) -> dict[str, Any]:
+        """The findings about each instance, by its uuid."""
+        arguments = ("--settle", "0", "--format", "json", *arguments)
+        _, found = self.status.json("check", *arguments)
+        assert found["fault"] is None
+        assert {item["check"] for item in found["findings"]} <= {"allocations, host host-1"}
+        return {item["finding"].split()[1]: item for item in found["findings"]}
+
+
+@pytest.fixture
+def books(
+    with_placement: Status,
+    placement: PlacementServer,
+    conf: Any,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+) -> Books:
+    def boot(*, arqs: int, allocated: int, in_nova: bool = False) -> str:
+        instance = models.new_uuid()
+        if arqs:
+            boots.bind(ctx, boots.arqs(ctx, arqs), instance)
+            engine.drain(conf)
+        if allocated:
+            placement.allocate(instance, A, FPGA=allocated)
+        sink.servers |= {instance} if in_nova else set()
+        return instance
+
+    with_placement.set("nova", "auth_type = none", f"endpoint_override = {sink.url}")
+    return Books(with_placement, placement, sink, boot)
+
+
+def test_arqs_without_allocation_are_released_where_nova_agrees(
+    books: Books, ctx: context.RequestContext
+) -> None:
+    books.boot(arqs=1, allocated=1)
+    gone, lives = books.boot(arqs=1, allocated=0), books.boot(arqs=1, allocated=0, in_nova=True)
+    found = books.check()
+    assert found.keys() == {gone, lives}
+    assert f"of provider {A} and no allocation there." in found[gone]["finding"]
+    assert {item["repair"] for item in found.values()} == {None}
+    assert len(service.list_arqs(ctx)) == 3
+
+    found = books.check("--repair")
+    assert found[gone]["repair"].endswith("its ARQs there are deleted. Done.")
+    assert "not repaired: Nova does not say" in found[lives]["repair"]
+    assert gone not in {arq.instance_uuid for arq in service.list_arqs(ctx)}
+    assert books.check().keys() == {lives}
+
+
+def test_allocations_without_arq_are_removed_where_nova_agrees(books: Books) -> None:
+    gone, lives = books.boot(arqs=0, allocated=1), books.boot(arqs=0, allocated=1, in_nova=True)
+    other = books.placement.make_provider("of-nova")
+    inventory = {"total": 4, "max_unit": 4}
+    books.placement.set_inventories(other, VCPU=inventory)
+    books.placement.release(gone)
+    body: dict[str, Any] = {"consumer_generation": None, "project_id": "p", "user_id": "u"}
+    claimed = {A: {"resources": {"FPGA": 1}}, other: {"resources": {"VCPU": 2}}}
+    books.placement.call("PUT", f"/allocations/{gone}", body | {"allocations": claimed})
+
+    assert books.check().keys() == {gone, lives}
+    found = books.check("--repair")
+    assert found[gone]["repair"].endswith("and no other. Done.")
+    assert "not repaired" in found[lives]["repair"]
+    kept = books.placement.call("GET", f"/allocations/{gone}")["allocations"]
+    assert {uuid: held["resources"] for uuid, held in kept.items()} == {other: {"VCPU": 2}}
+    assert books.check().keys() == {lives}
+
+
+def test_more_arqs_than_allocated_are_shown_and_left(
+    books: Books, ctx: context.RequestContext
+) -> None:
+    more, fewer = books.boot(arqs=2, allocated=1), books.boot(arqs=1, allocated=1)
+    books.placement.release(fewer)
+    books.placement.allocate(fewer, A, FPGA=2)
+    found = books.check("--repair")
+    assert found.keys() == {more, fewer}
+    assert f"has 2 ARQs of provider {A}" in found[more]["finding"]
+    assert found[more]["finding"].endswith("an allocation of 1 there.")
+    assert {item["repair"] for item in found.values()} == {
+        "This is not repaired: it cannot be told which of them is right."
+    }
+    assert len(service.list_arqs(ctx)) == 3
+
+
+def test_consumers_that_claim_nothing_are_no_findings(books: Books) -> None:
+    books.boot(arqs=1, allocated=0)
+    books.status.set("conductor", "allocation_audit_interval = 0")
+    assert books.check() == {}

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound ARQs compared with Placement's allocations, which Nova claims and gives back.
+
+Nova deletes a server that is still being built without a request to Cyborg: only the allocation is
+gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
+releases it if Nova does not have the instance either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import clients, db, work
+from cyborg.arqs import orphans
+from cyborg.db import models
+from cyborg.placement import client
+
+LOG = logging.getLogger(__name__)
+
+#: Hosts whose turn it is in one transaction.
+_BATCH = 500
+
+#: Milliseconds for which each look at an ARQ without allocation has Nova asked. After that Nova is
+#: asked in its turn: it has the instance, and whoever bound the ARQ may claim nothing.
+_URGENT_MS = 600_000
+
+
+def take_turns(conf: cfg.ConfigOpts) -> None:
+    """Want looks at the next hosts, at each once in ``[conductor] allocation_audit_interval``."""
+    options = conf.conductor
+    asked = options.allocation_audit_interval and options.instance_audit_interval
+    if asked and all(clients.configured(conf, name) for name in ("placement", "nova")):
+        due = models.Host.allocations_ms < db.now_ms() - options.allocation_audit_interval * 1000
+        db.change_due(models.Host, due, limit=_BATCH, change=_want)
+
+
+def _want(session: orm.Session, hosts: list[models.Host]) -> None:
+    host = models.Host
+    turn = host.id.in_([each.id for each in hosts])
+    db.update(session, host, turn, allocations_ms=db.now_ms())
+    query = _on_hosts(sa.select(host.name)).where(turn, models.Arq.state == models.BOUND)
+    work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
+
+
+def _on_hosts(query: sa.Select[str]) -> sa.Select[str]:
+    """Join the hosts with the ARQs that hold a handle of theirs."""
+    arq = models.Arq
+    return (
+        query.join(models.Device, models.Device.host_id == models.Host.id)
+        .join(models.Device.deployables)
+        .join(models.Deployable.attach_handles)
+        .join(arq, arq.attach_handle_id == models.AttachHandle.id)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A Bound ARQ, and whether its instance had no allocation the last time."""
+
+    id: int
+    uuid: str
+    provider: str
+    instance: str
+    missed: bool
+
+
+def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Note which Bound ARQs of a host have no allocation: the handler of ``allocations/<host>``.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    found = _read(claim)
+    api = client.Client(conf)
+    consumers: dict[str, set[str]] = {}
+    for provider in sorted({arq.provider for arq in found}):
+        claim.checkpoint()
+        consumers[provider] = _consumers(api, provider)
+    lacking = {arq.id for arq in found if arq.instance not in consumers[arq.provider]}
+    claimed_again = [arq.id for arq in found if arq.missed and arq.id not in lacking]
+    if lacking or claimed_again:
+        _record(claim, lacking, claimed_again)
+    for arq in found:
+        if arq.id in lacking and not arq.missed:
+            LOG.warning(
+                "ARQ %s is Bound, and instance %s has no allocation of provider %s; asking Nova",
+                arq.uuid,
+                arq.instance,
+                arq.provider,
+            )
+
+
+def _consumers(api: client.Client, provider: str) -> set[str]:
+    try:
+        return api.consumers(provider)
+    except client.NotFound:
+        # It is about to be made again, and nobody can have an allocation of it.
+        return set()
+
+
+def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
+    """The ARQ is bound since before the claim, so that it is the same when read and when noted."""
+    arq = models.Arq
+    asked_ms = sa.func.coalesce(arq.bind_started_ms, 0)
+    return arq.state == models.BOUND, asked_ms < claim.claimed_ms
+
+
+@db.retry
+def _read(claim: work.Claim) -> Sequence[_Bound]:
+    arq = models.Arq
+    query = (
+        sa.select(
+            arq.id,
+            arq.uuid,
+            arq.device_rp_uuid,
+            arq.instance_uuid,
+            arq.allocation_missed_ms.is_not(None),
+        )
+        .join(arq.attach_handle)
+        .join(models.AttachHandle.deployable)
+        .join(models.Deployable.device)
+        .join(models.Device.host)
+        .where(models.Host.name == claim.key, *_same(claim))
+    )
+    with db.reader() as session:
+        return [
+            _Bound(id=id_, uuid=uuid, provider=provider, instance=instance, missed=bool(missed))
+            for id_, uuid, provider, instance, missed in session.execute(query)
+            if provider and instance
+        ]
+
+
+@db.retry
+def _record(
+    claim: work.Claim, lacking: Collection[int], claimed_again: Collection[int]
+) -> None:
+    arq = models.Arq
+    since = sa.func.coalesce(arq.allocation_missed_ms, db.now_ms())
+    asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=arq.instance_asked_ms)
+    # Nothing that the API shows has changed.
+    same = {"updated_at": arq.updated_at}
+    with db.writer() as session:
+        work.hold(session, claim)
+        db.update(session, arq, arq.id.in_(claimed_again), allocation_missed_ms=None, **same)
+        noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
+        if db.update(session, arq, arq.id.in_(lacking), *_same(claim), **noted, **same):
+            work.want(session, work.INSTANCES, [orphans.KEY])

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An instance whose allocation is gone from Placement is looked at, and released if Nova agrees."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import context, db, work
+from cyborg.arqs import allocations, orphans
+from cyborg.conductor import service as conductor_service
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.placement.client import PlacementError
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
+from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.service import RP, Site, until
+
+pytestmark = pytest.mark.usefixtures("database")
+
+A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
+_owners = itertools.count()
+
+
+@pytest.fixture
+def cards(
+    conf: cfg.ConfigOpts, root: str, placement: PlacementServer, sink: NovaSink, database: sa.Engine
+) -> None:
+    conf.clear_override("allocation_audit_interval", group="conductor")
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8)))
+    placement.sync()
+
+
+@pytest.fixture
+def instance(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    sink: NovaSink,
+    cards: None,
+) -> str:
+    """An instance with an accelerator, which all three books have."""
+    uuid = models.new_uuid()
+    sink.servers.add(uuid)
+    placement.allocate(uuid, A, FPGA=1)
+    boots.bind(ctx, boots.arqs(ctx), uuid)
+    engine.drain(conf)
+    sink.asked.clear()
+    return uuid
+
+
+def let_pass(seconds: int) -> None:
+    """Make every look, and every bind, so much older."""
+    earlier_ms = seconds * 1000
+    arq, host = models.Arq, models.Host
+    columns = ("bind_started_ms", "instance_asked_ms", "instance_missed_ms", "allocation_missed_ms")
+    aged = {name: getattr(arq, name) - earlier_ms for name in columns}
+    with db.writer() as session:
+        db.update(session, host, allocations_ms=host.allocations_ms - earlier_ms)
+        db.update(session, arq, **aged)
+
+
+def look(conf: cfg.ConfigOpts) -> list[str]:
+    """Do what a conductor does when an interval has passed; the work it did."""
+    let_pass(conf.conductor.allocation_audit_interval + 1)
+    allocations.take_turns(conf)
+    orphans.want_check(conf)
+    handlers = conductor_service.handlers(conf)
+    kinds = [work.ALLOCATIONS, work.INSTANCES]
+    done: list[str] = []
+    while claim := work.claim(f"test#{next(_owners)}", 600.0, kinds):
+        handlers[claim.kind](claim)
+        work.finish(claim)
+        done.append(f"{claim.kind}/{claim.key}")
+    return done
+
+
+def holders() -> list[str | None]:
+    """The instances that have ARQs."""
+    with db.reader() as session:
+        return list(session.scalars(sa.select(models.Arq.instance_uuid)))
+
+
+@pytest.mark.every_database
+def test_what_both_say_is_gone_is_released_at_once(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    placement: PlacementServer,
+    instance: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert look(conf) == ["allocations/host-1"]
+    assert sink.asked == []
+
+    # A server that is deleted while it is built: no DELETE reaches Cyborg.
+    placement.release(instance)
+    sink.servers.clear()
+    assert look(conf) == ["allocations/host-1", "instances/nova"]
+    assert holders() == []
+    assert f"Instance {instance} is gone from Nova and has no allocation" in caplog.text
+
+
+@pytest.mark.every_database
+def test_what_only_placement_says_releases_nothing(
+    conf: cfg.ConfigOpts, sink: NovaSink, placement: PlacementServer, instance: str
+) -> None:
+    placement.release(instance)
+    for _ in range(3):
+        assert look(conf) == ["allocations/host-1", "instances/nova"]
+    assert holders() == [instance]
+    # Later Nova is asked in its turn only.
+    let_pass(700)
+    look(conf)
+    sink.asked.clear()
+    assert look(conf) == ["allocations/host-1", "instances/nova"]
+    assert sink.asked == []
+
+    placement.allocate(instance, A, FPGA=1)
+    look(conf)
+    sink.servers.clear()
+    let_pass(conf.conductor.instance_audit_interval)
+    look(conf)
+    assert holders() == [instance]
+
+
+def test_what_only_nova_says_has_its_grace(
+    conf: cfg.ConfigOpts, sink: NovaSink, instance: str
+) -> None:
+    sink.servers.clear()
+    let_pass(conf.conductor.instance_audit_interval + 1)
+    assert "instances/nova" in look(conf)
+    assert holders() == [instance]
+
+
+def test_only_the_provider_of_the_arq_counts(
+    conf: cfg.ConfigOpts, sink: NovaSink, placement: PlacementServer, instance: str
+) -> None:
+    placement.release(instance)
+    placement.allocate(instance, B, FPGA=1)
+    sink.servers.clear()
+    look(conf)
+    assert holders() == []
+
+
+@pytest.mark.parametrize("broken", ["placement", "nova"])
+def test_silence_says_nothing(
+    conf: cfg.ConfigOpts, sink: NovaSink, placement: PlacementServer, instance: str, broken: str
+) -> None:
+    placement.release(instance)
+    sink.servers.clear()
+    if broken == "nova":
+        sink.status = 503
+        look(conf)
+    else:
+        placement.before = lambda _method, _path: webob.Response(status=503)
+        with pytest.raises(PlacementError):
+            look(conf)
+    assert holders() == [instance]
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "value"),
+    [
+        ("conductor", "allocation_audit_interval", 0),
+        ("conductor", "instance_audit_interval", 0),
+        ("nova", "auth_type", None),
+        ("placement", "auth_type", None),
+    ],
+)
+def test_nobody_looks_where_that_is_turned_off(
+    conf: cfg.ConfigOpts,
+    placement: PlacementServer,
+    instance: str,
+    group: str,
+    option: str,
+    value: int | None,
+) -> None:
+    placement.release(instance)
+    let_pass(100)
+    conf.set_override(option, value, group=group)
+    allocations.take_turns(conf)
+    assert not work.is_wanted(work.ALLOCATIONS, "host-1")
+
+
+@pytest.mark.usefixtures("cards")
+def test_hosts_without_guests_are_not_asked_for(conf: cfg.ConfigOpts) -> None:
+    assert look(conf) == []
+    allocations.take_turns(conf)
+    assert look(conf) == []
+
+
+def test_a_conductor_looks_by_itself(
+    site: Site, sink: NovaSink, ctx: context.RequestContext
+) -> None:
+    site.start()
+    site.conf.set_override("allocation_audit_interval", 1, group="conductor")
+    instance = models.new_uuid()
+    sink.servers.add(instance)
+    site.placement.allocate(instance, RP, FPGA=1)
+    boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=RP)
+    until(lambda: sink.events)
+    sink.servers.clear()
+    site.placement.release(instance)
+    until(lambda: holders() == [])
+    site.conf.set_override("allocation_audit_interval", 0, group="conductor")
