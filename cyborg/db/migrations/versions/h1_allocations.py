@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "h1"
-down_revision = "f1"
+down_revision = "g1"
 branch_labels = None
 depends_on = None
 
