@@ -28,7 +28,7 @@ from cyborg import arq_states, clients, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import client
-from cyborg.programming import guard, image_match, operations, program, states
+from cyborg.programming import guard, holders, image_match, operations, program, states
 from cyborg.programming.states import Event
 
 #: Seconds that an operation waits for Placement to be updated, and between two looks.
@@ -430,10 +430,7 @@ def _refuse_consumers(api: client.Client, claim: work.Claim, situation: Situatio
         if operation is not None:
             consumers = consumers - guard.awaiting(session, operation)
     if consumers:
-        raise Refused(
-            operations.CONFLICT,
-            f"Consumer {min(consumers)} has an allocation of provider {provider} in Placement.",
-        )
+        raise Refused(operations.CONFLICT, holders.sentence(min(consumers), provider))
 
 
 @db.retry

@@ -10,6 +10,7 @@ import requests
 
 from cyborg import work
 from cyborg.db import models
+from cyborg.tests import messages
 from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.service import RP, until
 
@@ -149,12 +150,33 @@ def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
     consumer = models.new_uuid()
     dynamic.site.placement.allocate(consumer, RP, FPGA=1)
 
-    operation = dynamic.programmed(image_uuid=dynamic.image(AES))
+    refused = dynamic.program(image_uuid=dynamic.image(AES))
+
+    assert refused.status_code == 409
+    assert f"Consumer {consumer} has an allocation of provider {RP}" in refused.text
+    assert dynamic.site.call("GET", "/operations", version="2.8")["operations"] == []
+    assert dynamic.offered() == HANDLES
+    dynamic.site.placement.release(consumer)
+    dynamic.run(dynamic.image(AES))
+
+
+def test_what_placement_gives_out_later_is_not_programmed(
+    glance_line: messages.Wire, dynamic: Card
+) -> None:
+    consumer = models.new_uuid()
+    glance_line.cut()
+    asked = dynamic.program(function_id=AES).json()["uuid"]
+    dynamic.site.placement.allocate(consumer, RP, FPGA=1)
+    dynamic.image(AES)
+    glance_line.join()
+
+    operation = dynamic.ended(asked)
 
     assert operation["state"] == "failed"
     assert consumer in operation["error"]
     # It was never withheld: whoever was given it may be about to bind.
-    assert [event["text"] for event in operation["history"][1:]] == [operation["error"]]
+    said = [event["text"] for event in operation["history"][1:]]
+    assert [text for text in said if not text.startswith("It waits: ")] == [operation["error"]]
     assert not dynamic.runs()["in_doubt"]
     until(lambda: dynamic.offered() == HANDLES)
     dynamic.site.placement.release(consumer)
