@@ -64,9 +64,13 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Carry out the operation on a deployable from where it was left, if there is one."""
     try:
         _run(conf, claim)
-    except (errors.CyborgError, ka_exc.ClientException) as exc:
+    except errors.CyborgError as exc:
         operations.note_wait(claim, str(exc))
         raise
+    except ka_exc.ClientException as exc:
+        reason = clients.why_not("placement", exc)
+        operations.note_wait(claim, reason)
+        raise work.TryLater(reason) from exc
 
 
 def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -301,6 +305,8 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> glance.Image:
         )
     except glance.NoImage as exc:
         raise Refused(operations.INVALID, str(exc)) from exc
+    except ka_exc.ClientException as exc:
+        raise work.TryLater(clients.why_not("glance", exc)) from exc
     why_not = image_match.why_not(
         image,
         what,
