@@ -19,7 +19,7 @@ from cyborg.placement import compare
 from cyborg.tests import servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
-from cyborg.tests.fpga import dynamic, single, start_card  # noqa: F401
+from cyborg.tests.fpga import dynamic, glance_line, single, start_card  # noqa: F401
 from cyborg.tests.glance_server import glance_process, images  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401
