@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An order to write that has ended by the time when its host could begin: no byte is written.
+"""Orders that have ended by the time when their host could begin, and writes that take long.
 
 Real Glance, real Placement, the API, a conductor and an agent, which was away for a while.
 """
@@ -200,3 +200,33 @@ def test_what_is_in_the_middle_of_a_write_is_not_new(host: Host) -> None:
     assert host.loaded() == ZIP
     assert host.card.runs()["function_id"] == ZIP
     until(lambda: host.errors() == {})
+
+
+def test_a_write_that_ends_between_two_questions_is_made_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    asks = rpc.run_program
+    asked = threading.Event()
+
+    def ask(conf: cfg.ConfigOpts, name: str, step: rpc.ProgramStep, _wait: float) -> Any:
+        """Give up at once, as it takes longer than a conductor waits; then be cut off."""
+        if asked.is_set():
+            raise rpc.HostUnreachable(f"the agent of host {name} does not answer")
+        try:
+            return asks(conf, name, step, 0.1)
+        finally:
+            asked.set()
+
+    host.site.hang("program")
+    with pytest.MonkeyPatch.context() as broker:
+        broker.setattr(rpc, "run_program", ask)
+        operation = host.card.program(image_uuid=host.card.image(ZIP)).json()["uuid"]
+        assert asked.wait(PATIENCE)
+        until(lambda: host.loaded() == "")
+        host.site.obey()
+        until(lambda: not host.is_writing())
+
+    assert host.card.ended(operation)["state"] == "succeeded"
+    assert host.loaded() == ZIP
+    assert caplog.text.count(f"Fake program of {NAME} with {ZIP}") == 1
