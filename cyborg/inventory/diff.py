@@ -91,16 +91,30 @@ class Plan:
                 yield notices.DEVICE_UNHEALTHY if is_ill else notices.DEVICE_HEALTHY, kept.row
 
 
-def diff(known: Sequence[models.Device], reported: Reported, *, failed_drivers: Set[str]) -> Plan:
+def frozen_ids(
+    known: Iterable[models.Device], failed_drivers: Set[str], unread: Set[_Key]
+) -> frozenset[int]:
+    """The ids of devices of which nothing is known now.
+
+    Their driver failed, or the report has something at their control paths that we cannot read.
+    """
+    return frozenset(
+        row.id
+        for row in known
+        if row.driver in failed_drivers
+        or (row.control_path.cpid_type, row.control_path.cpid_info) in unread
+    )
+
+
+def diff(known: Sequence[models.Device], reported: Reported, *, frozen: Set[int]) -> Plan:
     """Match the rows of a host with its report.
 
     A device is the same if its control path is the same, or else if one of its deployables has
-    the same name. The devices of a failed driver are not updated and do not count as gone, and no
-    other driver that reports them now takes them over.
+    the same name. Frozen devices are not updated and do not count as gone, and no other driver
+    that reports them now takes them over.
     """
     rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
     by_name = {dep.name: row for row in known for dep in row.deployables}
-    frozen = {row.id for row in known if row.driver in failed_drivers}
     new: list[NewDevice] = []
     kept: list[KeptDevice] = []
     matched: set[int] = set()
@@ -119,7 +133,7 @@ def diff(known: Sequence[models.Device], reported: Reported, *, failed_drivers: 
         elif row.id not in frozen or row.driver == driver:
             matched.add(row.id)
             kept.append(_kept(row, driver, device))
-    gone = (row for row in known if row.id not in matched | frozen)
+    gone = (row for row in known if row.id not in matched and row.id not in frozen)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
 
 
@@ -186,13 +200,13 @@ def without(plan: Plan, names: Set[str]) -> Plan:
 
 
 def drop_held_elsewhere(
-    known: Iterable[models.Device], reported: Reported, failed_drivers: Set[str]
+    known: Iterable[models.Device], reported: Reported, frozen: Set[int]
 ) -> tuple[Reported, Set[str]]:
     """Drop reported handles that are held as part of another deployable of the host.
 
     A deployable may get another name, or its functions may be grouped differently, while guests
-    have some of them. Nobody else is given such a handle until it is free. The handles of a failed
-    driver count as held.
+    have some of them. Nobody else is given such a handle until it is free. The handles of frozen
+    devices count as held.
 
     Returns the rest of the report, and the infos of all handles that moved to another deployable.
     """
@@ -204,7 +218,7 @@ def drop_held_elsewhere(
     }
     stored = {
         (row.name, (handle.attach_type, handle.attach_info)): (
-            handle.arq is not None or device.driver in failed_drivers
+            handle.arq is not None or device.id in frozen
         )
         for device in known
         for row in device.deployables

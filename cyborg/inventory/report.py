@@ -105,9 +105,10 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # A driver that has found devices may still have an error about one that it left out.
         failed = report.errors.keys() - report.devices.keys()
-        reported, moved = diff.drop_held_elsewhere(known, report.devices, failed)
+        frozen = diff.frozen_ids(known, failed, report.unread)
+        reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen)
         before = _handle_ids(known)
-        plan = diff.diff(known, reported, failed_drivers=failed)
+        plan = diff.diff(known, reported, frozen=frozen)
         errors = dict(report.errors)
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
