@@ -108,10 +108,11 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # A driver that has found devices may still have an error about one that it left out.
         failed = report.errors.keys() - report.devices.keys()
+        frozen = diff.frozen_ids(known, failed, report.unknown)
         unread = diff.rows_with(known, report.unread)
-        reported, moved = diff.drop_held_elsewhere(known, report.devices, failed, unread)
+        reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
         before = _handle_ids(known)
-        plan = diff.diff(known, reported, failed_drivers=failed, unread=unread)
+        plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
         plan = diff.without(plan, _unfinished_names(host, plan, errors))
         plan = diff.without(plan, _taken_names(session, host, plan, errors))

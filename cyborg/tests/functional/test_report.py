@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, work
+from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts
@@ -238,6 +239,45 @@ def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
     left = hosts.device("a", hosts.deployable("host-1_a"))
     hosts.apply(left, errors={hosts.DRIVER: "a card is another driver's"})
     assert list(_tree()) == ['{"address": "a"}']
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"type": "TELEPATH"}, "device type 'TELEPATH'"),
+        ({"deployables": [{"name": "host-1_a"}]}, "KeyError: 'attach_handles'"),
+        ({"unhealthy": "\0"}, "unhealthy"),
+    ],
+)
+def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
+    change: dict[str, Any], sentence: str
+) -> None:
+    cards = [hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "abc"]
+    hosts.apply(*cards[:2])
+    wire = hosts.report(*cards).to_wire()
+    known, _, new = wire["devices"][hosts.DRIVER]
+    known |= change
+    new |= change
+    endpoint.ConductorEndpoint(lambda: None).report({}, wire)
+    assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
+    with db.reader() as session:
+        host = session.scalars(sa.select(models.Host)).one()
+        assert not list(session.scalars(sa.select(models.Device).where(models.Device.missing)))
+    told = host.driver_errors[hosts.DRIVER]
+    assert 'device PCI {"address": "a"} is left out' in told
+    assert 'device PCI {"address": "c"} is left out' in told
+    assert told.count(sentence) == 2
+    # This release understands the next one.
+    hosts.apply(*cards[1:])
+    assert list(_tree()) == ['{"address": "b"}', '{"address": "c"}']
+
+
+def test_a_device_without_a_place_counts_as_a_failure_of_its_driver() -> None:
+    hosts.apply(*[hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "ab"])
+    wire = hosts.report().to_wire()
+    wire["devices"][hosts.DRIVER] = [{"control_path": "unheard of"}]
+    endpoint.ConductorEndpoint(lambda: None).report({}, wire)
+    assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
 
 
 def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
