@@ -91,7 +91,7 @@ class Server:
         self._server = _LoggingServer(
             (host, port),
             app,
-            numthreads=conf.api.api_workers,
+            numthreads=conf.api.threads,
             request_queue_size=128,
             shutdown_timeout=_STOP_SECONDS,
         )
