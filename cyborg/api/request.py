@@ -77,9 +77,9 @@ class RequestHook(hooks.PecanHook):
     def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
-        workers = conf.api.api_workers
-        self._bind_places = threading.Semaphore(workers // 2)
-        self._program_places = threading.Semaphore(max(1, workers // 4))
+        threads = conf.api.threads
+        self._bind_places = threading.Semaphore(threads // 2)
+        self._program_places = threading.Semaphore(max(1, threads // 4))
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""
