@@ -41,7 +41,9 @@ FACTS = Version(2, 7)
 PROGRAMMING = Version(2, 8)
 #: Pools of functions that are programmed ahead of demand, and candidates in order of preference.
 FUNCTION_POOLS = Version(2, 9)
-MAX = FUNCTION_POOLS
+#: Who had which accelerator when, and what happened to devices.
+HISTORY = Version(2, 12)
+MAX = HISTORY
 
 #: Every answer says for caches that it depends on the header, and which versions are served.
 RANGE_HEADERS = {
