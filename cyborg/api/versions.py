@@ -43,7 +43,9 @@ PROGRAMMING = Version(2, 8)
 FUNCTION_POOLS = Version(2, 9)
 #: Operations can be cancelled.
 CANCELLATION = Version(2, 10)
-MAX = CANCELLATION
+#: Who had which accelerator when, and what happened to devices.
+HISTORY = Version(2, 12)
+MAX = HISTORY
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -52,6 +52,15 @@ OPTS: list[cfg.Opt] = [
         "none is.",
     ),
     cfg.IntOpt(
+        "history_expiry",
+        default=7776000,
+        min=0,
+        mutable=True,
+        help="Seconds for which the history is kept: who had which accelerator, faults, failed "
+        "binds, programming. Each entry is deleted that long after its end; usage over a period "
+        "is summed from what is left. With 0 none is deleted.",
+    ),
+    cfg.IntOpt(
         "placement_audit_interval",
         default=3600,
         min=0,

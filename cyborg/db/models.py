@@ -475,6 +475,38 @@ class Operation(Base):
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
 
 
+class HistoryEntry(Base):
+    """Something that began and perhaps ended. It names what it is about, and outlives that."""
+
+    __tablename__ = "history"
+
+    # One for each bind.
+    id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    #: One of :mod:`cyborg.history`.
+    kind: orm.Mapped[str] = orm.mapped_column(string(20))
+    device_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    handle_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Whose it is; null if it is about the device alone.
+    project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
+    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    arq_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Why, in full, and what the owner may read of that.
+    reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    plain: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Who has done it, where that is known: ``user <id>`` and the like.
+    actor: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Milliseconds since the epoch by the database's clock; an end of null is yet to come.
+    started_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
+    ended_ms: orm.Mapped[int | None] = orm.mapped_column(
+        sa.BigInteger, index=True, default=None
+    )
+
+
 class FunctionPool(Base):
     """A number of slots of a function that conductors keep free."""
 

@@ -13,6 +13,7 @@ from cyborg.policies import (
     device,
     device_profile,
     function_pool,
+    history,
     operation,
     service,
 )
@@ -30,4 +31,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *service.list_rules(),
         *operation.list_rules(),
         *function_pool.list_rules(),
+        *history.list_rules(),
     ]

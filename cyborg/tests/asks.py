@@ -105,6 +105,13 @@ REQUESTS = {
     "function_miss:create": Ask(
         "POST /function_misses", {"function_id": "aes"}, microversion="2.9"
     ),
+    "history:get_all": Ask("GET /history", shows="entry", microversion="2.12"),
+    "history:get_all project": Ask(
+        "GET /history?project_id={project}", shows="entry", microversion="2.12"
+    ),
+    "history:get_all device": Ask(
+        "GET /devices/{device}/history", shows="entry", microversion="2.12"
+    ),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

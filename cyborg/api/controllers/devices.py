@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from cyborg.api import declare, versions
+from cyborg import history
+from cyborg.api import declare, pages, versions
+from cyborg.api.controllers import history as histories
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
-from cyborg.api.types import removals
+from cyborg.api.types import fields, removals
+from cyborg.api.types import history as history_types
 from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
+from cyborg.policies import history as history_policies
 
 _MEMBER = declare.Member(kind="Device")
 
@@ -30,6 +34,7 @@ class Devices(Resource):
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "enable": {"POST": "enable"},
         "disable": {"POST": "disable"},
+        "history": {"GET": "history"},
     }
 
     @lists(policies.GET_ALL, kind, "devices", query=types.QUERY)
@@ -66,6 +71,22 @@ class Devices(Resource):
     def disable(self, request: Request, uuid: str) -> None:
         """Take a device out of service."""
         admin.set_device_status(uuid, admin.MAINTAINING)
+
+    @declare.operation(
+        history_policies.GET_ALL,
+        since=versions.HISTORY,
+        member=_MEMBER,
+        query=history_types.OF_DEVICE,
+        answer=fields.page_of(history_types.HistoryEntry, "history"),
+    )
+    def history(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+        """List the history of a device, which may be gone."""
+        wanted, page = pages.read(request, given)
+        scope = request.caller.project_scope
+        found = history.list_entries(scope, page, device_uuid=uuid, **wanted)
+        rows, links = pages.cut(request, f"{self.collection}/{uuid}/history", found, page)
+        shown = [histories.show(request, entry) for entry in rows]
+        return {"history": shown} | ({"history_links": links} if links else {})
 
     def view(self, request: Request, device: models.Device) -> dict[str, Any]:
         """A device with its health."""

@@ -19,6 +19,7 @@ from cyborg.api.controllers import (
     devices,
     function_misses,
     function_pools,
+    history,
     operations,
     resource,
     services,
@@ -43,6 +44,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
         devices.Devices,
         function_misses.FunctionMisses,
         function_pools.FunctionPools,
+        history.History,
         operations.Operations,
         services.Services,
     )

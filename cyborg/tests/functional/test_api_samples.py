@@ -97,6 +97,15 @@ def test_services(api: Api) -> None:
     assert shape(shown) == shape(expected["services"][1])
 
 
+def test_history(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("GET", "/v2/history")
+    assert shape(found) == shape(sample("history-list-response"))
+    (entry,) = found["history"]
+    assert api.call("GET", f"/v2/devices/{entry['device_uuid']}/history") == found
+
+
 @pytest.mark.parametrize("what", ["devices", "services"])
 def test_removal(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext, what: str) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())

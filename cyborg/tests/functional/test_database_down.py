@@ -65,6 +65,8 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "POST /v2/devices/{uuid}/enable": ("", None),
     "POST /v2/devices/{uuid}/disable": ("", None),
     "POST /v2/function_misses": ("", {"function_id": "aes"}),
+    "GET /v2/devices/{uuid}/history": ("", None),
+    "GET /v2/history": ("?kind=used", None),
     "GET /v2/function_pools": ("?name=p", None),
     "POST /v2/function_pools": ("", POOL),
     "GET /v2/function_pools/{uuid}": ("", None),
