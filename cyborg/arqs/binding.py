@@ -15,8 +15,8 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, glance, history, rpc, work
-from cyborg.arqs import matching, release
+from cyborg import arq_states, clients, db, errors, glance, history, rpc, work
+from cyborg.arqs import matching, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -51,15 +51,18 @@ class BindTarget:
 
 
 def look_up_images(
-    conf: cfg.ConfigOpts, binds: Mapping[str, BindTarget]
+    conf: cfg.ConfigOpts, ctx: RequestContext, binds: Mapping[str, BindTarget]
 ) -> dict[str, glance.Image]:
     """By the ARQs the images to write for them, where an image may contradict what is asked for.
 
     Glance is asked for those alone.
     """
+    if not (binds and ctx.has_service_token and clients.configured(conf, "glance")):
+        return {}
     arq = models.Arq
+    query = sa.select(arq.uuid, arq.group).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.reader() as session:
-        asked = session.execute(sa.select(arq.uuid, arq.group).where(arq.uuid.in_(binds))).all()
+        asked = session.execute(query).all()
     of_groups: dict[str, glance.Image | None] = {}
     found: dict[str, glance.Image] = {}
     for uuid, group in asked:

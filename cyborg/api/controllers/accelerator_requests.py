@@ -146,7 +146,7 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     changes = arq_patch.parse(body, request.version)
     if changes.names_project and not request.caller.is_admin:
         raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
-    images = binding.look_up_images(request.conf, changes.binds)
+    images = binding.look_up_images(request.conf, request.caller, changes.binds)
     binding.request_changes(request.caller, changes.binds, changes.unbinds, images)
 
 

@@ -40,7 +40,7 @@ def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int = 1) -> s
     return instance
 
 
-def entries(**wanted: str) -> list[models.HistoryEntry]:
+def entries(**wanted: Any) -> list[models.HistoryEntry]:
     return history.list_entries(None, **wanted)
 
 
