@@ -72,7 +72,8 @@ class AcceleratorRequests(Resource):
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
-        created = service.create(request.caller, body["device_profile_name"])
+        most = request.conf.api.max_unbound_arqs
+        created = service.create(request.caller, body["device_profile_name"], most=most)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
