@@ -76,6 +76,14 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds for which Nova must report an instance as missing before its accelerators "
-        "are released.",
+        "are released. They are only released while Nova has another instance with accelerators.",
+    ),
+    cfg.IntOpt(
+        "max_instance_releases",
+        default=20,
+        min=1,
+        mutable=True,
+        help="Missing instances whose accelerators are released after one round of questions. If "
+        "there are more, that is logged as an error, and the rest wait for the next round.",
     ),
 ]
