@@ -43,6 +43,16 @@ OPTS: list[cfg.Opt] = [
         "next report. The records of its devices are kept. Set it to several times the largest "
         "[agent] report_interval.",
     ),
+    cfg.FloatOpt(
+        "max_gone_share",
+        default=0.5,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="Share of a host's devices that may be missing from a report all at once. If more "
+        "are, and more than three, they are kept until the next report does not have them either, "
+        "and GET /v2/services shows that as an error of cyborg-conductor. With 1 nothing is kept.",
+    ),
     cfg.IntOpt(
         "arq_expiry",
         default=86400,
