@@ -103,6 +103,22 @@ OPTS: list[cfg.Opt] = [
         "Older microversions return whole lists.",
     ),
     cfg.IntOpt(
+        "max_whole_list",
+        default=10000,
+        min=1,
+        mutable=True,
+        help="Items of the longest list that is returned whole, up to microversion 2.3. A longer "
+        "one is answered with 400 and the advice to ask for pages.",
+    ),
+    cfg.IntOpt(
+        "max_unbound_arqs",
+        default=1000,
+        min=0,
+        mutable=True,
+        help="Accelerator requests that a project may have which hold no accelerator. A request "
+        "for more is answered with 403. With 0 there is no limit.",
+    ),
+    cfg.IntOpt(
         "max_request_body_size",
         default=114688,
         min=1024,

@@ -75,7 +75,7 @@ class AcceleratorRequests(Resource):
         """Create the ARQs of a device profile."""
         name = body["device_profile_name"]
         trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
-        created = service.create(request.caller, name)
+        created = service.create(request.caller, name, most=request.conf.api.max_unbound_arqs)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
