@@ -40,16 +40,18 @@ def one_sentence(name: str) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-def configure(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
+def configure(conf: cfg.ConfigOpts, arguments: Sequence[str], description: str = "") -> None:
     """Read a service's options from its command line and files, and open its log."""
-    read_options(conf, arguments)
+    read_options(conf, arguments, description)
     open_log(conf)
 
 
-def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str]) -> None:
-    """Read options from a command line and the files that it names."""
+def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str], description: str = "") -> None:
+    """Read options from a command line and the files that it names; ``description`` is its help."""
     _register(conf)
-    conf(list(arguments), project="cyborg", version=version.VERSION)
+    conf(
+        list(arguments), project="cyborg", version=version.VERSION, description=description or None
+    )
 
 
 def open_log(conf: cfg.ConfigOpts) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from oslo_config import cfg
 from cyborg.agent import discovery, not_offered, sriov
 from cyborg.drivers import base, pci, registry
 
-_ADDRESS = frozenset({"domain", "bus", "device", "function"})
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
 #: The most handles that a table shows of one provider.
 _HANDLES_SHOWN = 4
@@ -149,23 +148,14 @@ def _program(deployable: base.Deployable) -> list[str]:
 
 
 def _path(device: base.Device) -> str:
-    path = device.control_path
-    return f"{path.cpid_type} {_place(path.cpid_info)}"
+    return device.control_path.place
 
 
 def _handles(handles: Sequence[base.AttachHandle]) -> list[str]:
-    names = [f"{handle.attach_type} {_place(handle.attach_info)}" for handle in handles]
+    names = [f"{handle.attach_type} {base.place(handle.attach_info)}" for handle in handles]
     if len(names) <= _HANDLES_SHOWN:
         return names
     return [*names[: _HANDLES_SHOWN - 1], f"and {len(names) - _HANDLES_SHOWN + 1} more"]
-
-
-def _place(info: Mapping[str, str]) -> str:
-    """A PCI address and all further values, or just all values, as text."""
-    if not info.keys() >= _ADDRESS:
-        return " ".join(info.values())
-    rest = [value for key, value in info.items() if key not in _ADDRESS]
-    return " ".join([pci.join(info), *rest])
 
 
 def _aligned(rows: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:

@@ -44,6 +44,15 @@ def canonical_json(value: Any) -> str:
     return _canonical.encode(value)
 
 
+def place(info: Mapping[str, str]) -> str:
+    """A PCI address and all further values, or just all values, as text."""
+    if not info.keys() >= {"domain", "bus", "device", "function"}:
+        return " ".join(info.values())
+    address = "{domain}:{bus}:{device}.{function}".format_map(info)
+    rest = [info[key] for key in info if key not in {"domain", "bus", "device", "function"}]
+    return " ".join([address, *rest])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPath:
     """How the host reaches a device to manage it, such as by its PCI address."""
@@ -58,6 +67,11 @@ class ControlPath:
     def __str__(self) -> str:
         """Type and facts, the same text for equal paths."""
         return f"{self.cpid_type} {canonical_json(dict(self.cpid_info))}"
+
+    @property
+    def place(self) -> str:
+        """Type and values for people to read."""
+        return f"{self.cpid_type} {place(self.cpid_info)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class Plan:
         healths: list[tuple[base.Device, str | None]] = [(new.device, None) for new in self.new]
         healths += [(kept.device, kept.row.unhealthy) for kept in self.kept]
         return [
-            (" ".join(path_key(device.control_path)), device.unhealthy)
+            (device.control_path.place, device.unhealthy)
             for device, before in healths
             if device.unhealthy != before
         ]

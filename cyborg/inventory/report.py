@@ -163,9 +163,12 @@ def _apply(report: rpc.HostReport, max_gone_share: float) -> bool:
             _announce_up(session, host.name)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     for path, reason in healths:
-        # %r: a driver's sentence may hold control characters.
-        now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
-        LOG.info("Device %s of host %s %s", path, report.host, now)
+        if reason is None:
+            LOG.info("Device %s of host %s is healthy again", path, report.host)
+        else:
+            # A driver's sentence may hold control characters.
+            said = reason.encode("unicode_escape").decode()
+            LOG.warning("Device %s of host %s is unhealthy: %s", path, report.host, said)
     return True
 
 

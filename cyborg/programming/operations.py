@@ -355,7 +355,8 @@ def move(
         # It may want another one now.
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
-    db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
+    log = LOG.warning if state == FAILED else LOG.info
+    db.after_commit(session, lambda: log("Operation %s on deployable %s is %s: %s", *said))
 
 
 def _chronicle(operation: models.Operation, values: dict[str, Any]) -> dict[str, Any]:
