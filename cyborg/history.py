@@ -29,9 +29,11 @@ PROGRAMMED = "programmed"
 UNHEALTHY = "unhealthy"
 DISABLED = "disabled"
 MISSING = "missing"
+#: A host was drained.
+DRAINED = "drained"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING})
-KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING)
+KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED)
 
 #: Entries that are deleted in one transaction.
 _BATCH = 500
@@ -81,6 +83,11 @@ def end_of_devices(
     """What is written of the devices in these kinds is over."""
     if device_uuids:
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
+
+
+def end_drain(session: orm.Session, hostname: str) -> None:
+    """The host is not drained any more, or for another reason."""
+    _end(session, _ENTRY.hostname == hostname, _ENTRY.kind == DRAINED)
 
 
 def _end(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:

@@ -43,7 +43,9 @@ PROGRAMMING = Version(2, 8)
 FUNCTION_POOLS = Version(2, 9)
 #: Who had which accelerator when, and what happened to devices.
 HISTORY = Version(2, 12)
-MAX = HISTORY
+#: Reasons of disabled devices, and hosts that are drained.
+DRAIN = Version(2, 13)
+MAX = DRAIN
 
 #: Every answer says for caches that it depends on the header, and which versions are served.
 RANGE_HEADERS = {

@@ -14,6 +14,7 @@ from cyborg.policies import (
     device_profile,
     function_pool,
     history,
+    host,
     operation,
     service,
 )
@@ -32,4 +33,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *operation.list_rules(),
         *function_pool.list_rules(),
         *history.list_rules(),
+        *host.list_rules(),
     ]

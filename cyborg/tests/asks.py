@@ -111,6 +111,9 @@ REQUESTS = {
     "history:get_all device": Ask(
         "GET /devices/{device}/history", shows="entry", microversion="2.12"
     ),
+    "host:get_one": Ask("GET /hosts/host-1", shows="deleting", microversion="2.13"),
+    "host:drain": Ask("POST /hosts/host-1/drain", microversion="2.13"),
+    "host:undrain": Ask("POST /hosts/host-2/undrain", microversion="2.13"),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

@@ -20,6 +20,7 @@ from cyborg.api.controllers import (
     function_misses,
     function_pools,
     history,
+    hosts,
     operations,
     resource,
     services,
@@ -45,6 +46,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
         function_misses.FunctionMisses,
         function_pools.FunctionPools,
         history.History,
+        hosts.Hosts,
         operations.Operations,
         services.Services,
     )
