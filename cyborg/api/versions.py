@@ -45,7 +45,9 @@ FUNCTION_POOLS = Version(2, 9)
 HISTORY = Version(2, 12)
 #: Reasons of disabled devices, and hosts that are drained.
 DRAIN = Version(2, 13)
-MAX = DRAIN
+#: What projects use and have used.
+USAGES = Version(2, 14)
+MAX = USAGES
 
 #: Every answer says for caches that it depends on the header, and which versions are served.
 RANGE_HEADERS = {

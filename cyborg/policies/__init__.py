@@ -17,6 +17,7 @@ from cyborg.policies import (
     host,
     operation,
     service,
+    usage,
 )
 
 
@@ -34,4 +35,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *function_pool.list_rules(),
         *history.list_rules(),
         *host.list_rules(),
+        *usage.list_rules(),
     ]

@@ -142,7 +142,7 @@ class Scene:
         entry = models.new_uuid()
         about = {"device_uuid": self._names["device"], "project_id": uuid}
         with db.writer() as session:
-            history.write(session, [{"uuid": entry, "kind": history.BIND_FAILED, **about}])
+            history.write(session, [{"uuid": entry, "kind": history.USED, **about}])
         owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry]
         return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
 

@@ -24,6 +24,7 @@ from cyborg.api.controllers import (
     operations,
     resource,
     services,
+    usages,
 )
 from cyborg.api.request import Request
 from cyborg.api.types import api as types
@@ -49,6 +50,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
         hosts.Hosts,
         operations.Operations,
         services.Services,
+        usages.Usages,
     )
 }
 

@@ -105,6 +105,13 @@ def test_history(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) ->
     assert api.call("GET", f"/v2/devices/{entry['device_uuid']}/history") == found
 
 
+def test_usages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("GET", "/v2/usages?all_projects=true")
+    assert shape(found) == shape(sample("usage-list-response"))
+
+
 def test_drain(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
     engine.drain(conf)

@@ -69,6 +69,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "GET /v2/hosts/{host}": ("", None),
     "POST /v2/hosts/{host}/drain": ("", {"reason": "r"}),
     "POST /v2/hosts/{host}/undrain": ("", None),
+    "GET /v2/usages": ("?start=2026-11-21T10:00Z", None),
     "GET /v2/history": ("?kind=used", None),
     "GET /v2/function_pools": ("?name=p", None),
     "POST /v2/function_pools": ("", POOL),
