@@ -8,6 +8,7 @@ deleted some time after its end.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,9 +30,11 @@ PROGRAMMED = "programmed"
 UNHEALTHY = "unhealthy"
 DISABLED = "disabled"
 MISSING = "missing"
+#: A host was drained.
+DRAINED = "drained"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING})
-KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING)
+KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED)
 
 #: Entries that are deleted in one transaction.
 _BATCH = 500
@@ -83,6 +86,11 @@ def end_of_devices(
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
 
 
+def end_drain(session: orm.Session, hostname: str) -> None:
+    """The host is not drained any more, or for another reason."""
+    _end(session, _ENTRY.hostname == hostname, _ENTRY.kind == DRAINED)
+
+
 def _end(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:
     db.update(session, _ENTRY, *where, _ENTRY.ended_ms.is_(None), ended_ms=db.now_ms())
 
@@ -132,6 +140,57 @@ def list_entries(
         visible = visible.where(_ENTRY.project_id == scope)
     with db.reader() as session:
         return paging.fetch(session, visible, COLUMNS, page, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much a project has used of a resource class."""
+
+    project_id: str | None
+    resource_class: str | None
+    #: Accelerators that it has now, and the hours that it had them in the period.
+    in_use: int
+    hours: float
+
+
+@db.retry
+def sum_uses(
+    project_id: str | None, start_ms: int | None = None, end_ms: int | None = None
+) -> list[Usage]:
+    """Usage by project and class, of one project if it is given; one SELECT.
+
+    The period is that of the history, up to now, unless ``start_ms`` and ``end_ms`` limit it.
+    """
+    now = db.now_ms()
+    running = _ENTRY.ended_ms.is_(None)
+    began: sa.ColumnElement[int] = _ENTRY.started_ms.expression
+    ended: sa.ColumnElement[int] = sa.func.coalesce(_ENTRY.ended_ms, now)
+    if start_ms is not None:
+        began = sa.case((began < start_ms, start_ms), else_=began)
+    if end_ms is not None:
+        ended = sa.case((ended > end_ms, end_ms), else_=ended)
+    within = sa.case((ended > began, ended - began), else_=0)
+    columns = (_ENTRY.project_id, _ENTRY.resource_class)
+    query = (
+        sa.select(*columns, sa.func.sum(sa.case((running, 1), else_=0)), sa.func.sum(within))
+        .where(_ENTRY.kind == USED)
+        .group_by(*columns)
+        .order_by(*columns)
+    )
+    if start_ms is not None:
+        query = query.where(sa.or_(running, _ENTRY.ended_ms > start_ms))
+    if project_id is not None:
+        query = query.where(_ENTRY.project_id == project_id)
+    with db.reader() as session:
+        return [
+            Usage(
+                project_id=project,
+                resource_class=name,
+                in_use=int(in_use),
+                hours=round(int(used_ms) / 3_600_000, 3),
+            )
+            for project, name, in_use, used_ms in session.execute(query)
+        ]
 
 
 def forget(conf: cfg.ConfigOpts) -> None:

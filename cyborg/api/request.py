@@ -51,6 +51,11 @@ class Request(pecan.Request):
             raise
         self.answer_headers = versions.headers(self.version)
 
+    def has_body(self) -> bool:
+        """Whether the request has a body."""
+        body: guard.Body = self.environ[guard.ENVIRON_KEY]
+        return not body.is_empty()
+
     def data(self, name: str) -> Any:
         """The JSON document that the body is; ``name`` is what messages call it.
 

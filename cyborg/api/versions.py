@@ -45,7 +45,11 @@ FUNCTION_POOLS = Version(2, 9)
 CANCELLATION = Version(2, 10)
 #: Who had which accelerator when, and what happened to devices.
 HISTORY = Version(2, 12)
-MAX = HISTORY
+#: Reasons of disabled devices, and hosts that are drained.
+DRAIN = Version(2, 13)
+#: What projects use and have used.
+USAGES = Version(2, 14)
+MAX = USAGES
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -217,6 +217,11 @@ def _check_match(
             f"hostname: provider {target.device_rp_uuid} is not on host {target.hostname}; "
             "give the host on which the provider is."
         )
+    if host.drained:
+        raise errors.Conflict(
+            f"hostname: host {target.hostname} is drained, and gives out nothing new; choose "
+            "another one."
+        )
     if deployable.device.status != models.ENABLED:
         raise errors.Conflict(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "

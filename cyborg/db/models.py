@@ -111,6 +111,10 @@ class Host(Base):
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: An administrator has it drained: nothing new is given out. Why, and since when.
+    drained: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    drain_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    drained_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Removed by an administrator; the row stays until Placement has none of its providers.
     removed: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: When all its providers were last to be read in full, by the database's clock.
@@ -148,6 +152,8 @@ class Device(Base):
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     #: :data:`ENABLED` or :data:`MAINTAINING`.
     status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
+    #: Why an administrator has disabled it, if that was said.
+    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: The fault of the device that its driver reports, so that it is not given out; null if none.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.

@@ -161,6 +161,8 @@ class Notice(NamedTuple):
     payload: Payload
     #: What the owner may read of a failure's reason.
     plain: str | None = None
+    #: Why a device was disabled.
+    reason: str | None = None
 
 
 class Handle(NamedTuple):
@@ -223,6 +225,7 @@ def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
             missing=device.missing,
             created_at=_zoned(device.created_at),
         ),
+        reason=device.disabled_reason,
     )
 
 

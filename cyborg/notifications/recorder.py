@@ -25,6 +25,7 @@ _ENDS = {
     notices.DEVICE_DELETED: history.OF_DEVICES,
     # Another reason is another entry.
     notices.DEVICE_UNHEALTHY: {history.UNHEALTHY},
+    notices.DEVICE_DISABLED: {history.DISABLED},
 }
 _RELEASES = frozenset({notices.ARQ_UNBOUND, notices.ARQ_DELETED})
 
@@ -43,7 +44,7 @@ def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
             case notices.DevicePayload() as device:
                 for kind in _ENDS.get(notice.event, ()):
                     ended.setdefault(kind, []).append(device.uuid)
-                begun += _of_device(notice.event, device)
+                begun += _of_device(notice, device)
     history.end_uses(session, released)
     for kind, devices in ended.items():
         history.end_of_devices(session, devices, {kind})
@@ -70,13 +71,13 @@ def _of_arq(
     return []
 
 
-def _of_device(event: notices.Event, device: notices.DevicePayload) -> list[dict[str, Any]]:
-    kind = _BEGINS.get(event)
+def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[dict[str, Any]]:
+    kind = _BEGINS.get(notice.event)
     if kind is None:
         return []
     entry: dict[str, Any] = {"kind": kind, "device_uuid": device.uuid, "hostname": device.hostname}
     if kind == history.UNHEALTHY:
         entry["reason"] = device.unhealthy
     if kind == history.DISABLED:
-        entry["actor"] = history.user()
+        entry |= {"actor": history.user(), "reason": notice.reason}
     return [entry]

@@ -14,8 +14,10 @@ from cyborg.policies import (
     device_profile,
     function_pool,
     history,
+    host,
     operation,
     service,
+    usage,
 )
 
 
@@ -32,4 +34,6 @@ def list_rules() -> list[policy.RuleDefault]:
         *operation.list_rules(),
         *function_pool.list_rules(),
         *history.list_rules(),
+        *host.list_rules(),
+        *usage.list_rules(),
     ]

@@ -37,6 +37,7 @@ _TABLES = (
     models.Operation,
     models.FunctionPool,
     models.FunctionMiss,
+    models.Host,
 )
 _numbers = itertools.count(1)
 
@@ -69,7 +70,7 @@ class Scene:
                 .options(orm.joinedload(models.Deployable.device))
                 .order_by(models.Deployable.name)
             )
-        admin.set_device_status(unused.device.uuid, admin.MAINTAINING)
+        admin.disable_device(unused.device.uuid)
         attribute = admin.create_attribute(deployable_id=deployable.id, key="colour", value="blue")
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
@@ -77,6 +78,7 @@ class Scene:
         with db.writer() as session:
             # Dead, so that it can be removed; and a deletion waits for it.
             db.update(session, models.Host, down=True)
+            session.add(models.Host(name="host-2", node="host-2", drained=True, removed=False))
             handle = session.scalars(
                 sa.select(models.AttachHandle)
                 .where(models.AttachHandle.deployable_id == unused.id)
@@ -152,7 +154,7 @@ class Scene:
         entry = models.new_uuid()
         about = {"device_uuid": self._names["device"], "project_id": uuid}
         with db.writer() as session:
-            history.write(session, [{"uuid": entry, "kind": history.BIND_FAILED, **about}])
+            history.write(session, [{"uuid": entry, "kind": history.USED, **about}])
         owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry]
         return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
 

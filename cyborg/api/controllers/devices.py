@@ -14,7 +14,7 @@ from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
-from cyborg.api.types import fields, removals
+from cyborg.api.types import fields, hosts, removals
 from cyborg.api.types import history as history_types
 from cyborg.arqs import removal
 from cyborg.db import models
@@ -24,6 +24,7 @@ from cyborg.policies import device as policies
 from cyborg.policies import history as history_policies
 
 _MEMBER = declare.Member(kind="Device")
+_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.DRAIN)
 
 
 class Devices(Resource):
@@ -65,12 +66,12 @@ class Devices(Resource):
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204)
     def enable(self, request: Request, uuid: str) -> None:
         """Put a device back into service."""
-        admin.set_device_status(uuid, admin.ENABLED)
+        admin.enable_device(uuid)
 
-    @declare.operation(policies.DISABLE, member=_MEMBER, success=204)
-    def disable(self, request: Request, uuid: str) -> None:
+    @declare.operation(policies.DISABLE, member=_MEMBER, body=_REASON, success=204)
+    def disable(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Take a device out of service."""
-        admin.set_device_status(uuid, admin.MAINTAINING)
+        admin.disable_device(uuid, body.get("reason"))
 
     @declare.operation(
         history_policies.GET_ALL,
@@ -100,6 +101,7 @@ class Devices(Resource):
             # Nova's name of the host, as upstream shows it.
             "hostname": device.host.node,
             "status": device.status,
+            "disabled_reason": device.disabled_reason,
             "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
             "health_reason": device.unhealthy,
             "missing": device.missing,

@@ -20,9 +20,11 @@ from cyborg.api.controllers import (
     function_misses,
     function_pools,
     history,
+    hosts,
     operations,
     resource,
     services,
+    usages,
 )
 from cyborg.api.request import Request
 from cyborg.api.types import api as types
@@ -45,8 +47,10 @@ RESOURCES: Mapping[str, resource.Resource] = {
         function_misses.FunctionMisses,
         function_pools.FunctionPools,
         history.History,
+        hosts.Hosts,
         operations.Operations,
         services.Services,
+        usages.Usages,
     )
 }
 

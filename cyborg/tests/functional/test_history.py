@@ -14,7 +14,7 @@ from cyborg import context, db, errors, history
 from cyborg.api import app
 from cyborg.arqs import release
 from cyborg.conductor import periodic_tasks
-from cyborg.db import models, schema
+from cyborg.db import models, paging, schema
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -40,8 +40,8 @@ def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int = 1) -> s
     return instance
 
 
-def entries(**wanted: Any) -> list[models.HistoryEntry]:
-    return history.list_entries(None, **wanted)
+def entries(**wanted: str) -> list[models.HistoryEntry]:
+    return history.list_entries(None, paging.ALL, **wanted)
 
 
 def let_pass(seconds: int) -> None:
@@ -105,7 +105,7 @@ def test_the_reason_of_a_failed_bind_outlives_the_request(
 
 
 def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
-    admin.set_device_status(card, admin.MAINTAINING)
+    admin.disable_device(card)
     instance = models.new_uuid()
     with pytest.raises(errors.Conflict, match="disabled"):
         boots.bind(ctx, boots.arqs(ctx), instance)
@@ -137,10 +137,10 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
 
 def test_disabling_says_since_when(card: str) -> None:
     for _ in range(2):
-        admin.set_device_status(card, admin.MAINTAINING)
+        admin.disable_device(card)
     (entry,) = entries(kind=history.DISABLED)
     assert entry.ended_ms is None
-    admin.set_device_status(card, admin.ENABLED)
+    admin.enable_device(card)
     (entry,) = entries(kind=history.DISABLED)
     assert entry.ended_ms is not None
 
@@ -212,7 +212,7 @@ def test_an_owner_reads_its_own_part_in_plain_words(
     card: str,
 ) -> None:
     boot(conf, ctx)
-    admin.set_device_status(card, admin.MAINTAINING)
+    admin.disable_device(card)
     with pytest.raises(errors.Conflict):
         boot(conf, tenant)
     readers = Readers(conf)
