@@ -69,6 +69,18 @@ def does_run_nothing(deployable: models.Deployable) -> bool:
     return deployable.program_mode == program_modes.SINGLE_PROGRAM and is_blank(deployable)
 
 
+def awaits_report() -> sa.ColumnElement[bool]:
+    """A write has left something on the deployable, and no report has said since what it is."""
+    left = _DEPLOYABLE.function_shown == models.LEFT_OVER
+    return sa.and_(_DEPLOYABLE.program_state == models.BLANK, sa.func.coalesce(left, False))
+
+
+def does_await_report(deployable: models.Deployable) -> bool:
+    """:func:`awaits_report` for a row."""
+    left = deployable.function_shown == models.LEFT_OVER
+    return left and deployable.program_state == models.BLANK
+
+
 def in_use() -> sa.ColumnElement[bool]:
     """An ARQ uses the deployable, see :func:`users`."""
     return sa.or_(*(uses.correlate(_DEPLOYABLE).exists() for uses in _uses(_DEPLOYABLE)))

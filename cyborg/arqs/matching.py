@@ -86,6 +86,8 @@ def why_not_now(
         return f"not programmable, and not known to run {what}"
     if lacks_program(group, deployable):
         return "not programmed yet"
+    if not what and availability.does_await_report(deployable):
+        return "not reported since a write of it failed"
     return None
 
 

@@ -48,6 +48,9 @@ DAMAGED = "damaged"
 #: States in which it is known what a deployable runs. In any other it is not given out.
 SETTLED = frozenset({UNMANAGED, BLANK, LOADED})
 
+#: ``function_shown`` of what is blank since a write failed or was given up: no id of a function.
+LEFT_OVER = "?"
+
 
 
 def new_uuid() -> str:

@@ -6,6 +6,7 @@ Reading a host takes a constant number of statements, and so does recording it.
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -99,8 +100,12 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             parent.rp_uuid,
             deployable.name,
             deployable.num_accelerators,
+            deployable.programmed_ms,
             sa.or_(
-                ~availability.usable(), ~models.Deployable.is_settled, availability.runs_nothing()
+                ~availability.usable(),
+                ~models.Deployable.is_settled,
+                availability.runs_nothing(),
+                availability.awaits_report(),
             ),
         )
         .join(device, device.id == deployable.device_id)
@@ -111,11 +116,12 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     classes, traits = _classes_and_traits(session, host_id)
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
-    for row_id, uuid, parent_uuid, name, accelerators, withheld in session.execute(query):
-        missing, unusable = held.get(row_id, (0, 0))
-        total = accelerators + missing
-        inventory = tree.Inventory(total=total, reserved=min(unusable, total), max_unit=total)
-        if withheld:
+    for row in session.execute(query):
+        row_id, uuid, parent_uuid, name, accelerators, programmed_ms, withheld = row
+        its = held.get(row_id, _NOT_HELD)
+        total = accelerators + its.missing
+        inventory = tree.Inventory(total=total, reserved=min(its.unusable, total), max_unit=total)
+        if withheld or its.has_been_left_before(programmed_ms):
             inventory = inventory.withdrawn()
         # Placement knows no inventory of nothing.
         offered = classes.get(row_id) if total else None
@@ -155,18 +161,43 @@ def _classes_and_traits(
     return classes, traits
 
 
-def _held(session: orm.Session, host_id: int) -> dict[int, tuple[int, int]]:
-    """By deployable id: handles that are gone but held, and those held that nobody may be given.
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Of a deployable's handles that ARQs hold: those that are gone, and all that are no use.
 
     The second number holds the first, and the handles that wait for their host to clean them.
     """
+
+    missing: int
+    unusable: int
+    #: Since when the first of them has waited for its cleaning.
+    left_at: datetime.datetime | None
+
+    def has_been_left_before(self, programmed_ms: int | None) -> bool:
+        """Whether a guest left in the middle of the write that ended then.
+
+        Nothing else can be written until its handle is clean, and nobody is known to want this.
+        """
+        if self.left_at is None or programmed_ms is None:
+            return False
+        written_at = datetime.datetime.fromtimestamp(programmed_ms / 1000, datetime.UTC)
+        return self.left_at <= written_at.replace(tzinfo=None)
+
+
+_NOT_HELD = _Held(0, 0, None)
+
+
+def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
+    """By deployable id."""
     handle = models.AttachHandle
-    unusable = sa.or_(handle.missing, models.Arq.state.not_in(models.SERVING))
+    is_left = models.Arq.state.not_in(models.SERVING)
+    unusable = sa.or_(handle.missing, is_left)
     query = (
         sa.select(
             handle.deployable_id,
             sa.func.sum(sa.case((handle.missing, 1), else_=0)),
             sa.func.sum(sa.case((unusable, 1), else_=0)),
+            sa.func.min(sa.case((is_left, models.Arq.updated_at))),
         )
         .join(models.Arq, models.Arq.attach_handle_id == handle.id)
         .join(models.Deployable, models.Deployable.id == handle.deployable_id)
@@ -174,7 +205,9 @@ def _held(session: orm.Session, host_id: int) -> dict[int, tuple[int, int]]:
         .group_by(handle.deployable_id)
     )
     rows = session.execute(query)
-    return {row_id: (int(missing), int(both)) for row_id, missing, both in rows}
+    return {
+        row_id: _Held(int(missing), int(both), left_at) for row_id, missing, both, left_at in rows
+    }
 
 
 def _records(session: orm.Session, host_id: int) -> dict[str, Record]:

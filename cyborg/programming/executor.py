@@ -179,12 +179,9 @@ class _Held:
             states.change(self.session, self.deployable, event, **record)
 
     def fail(
-        self, reason: str, fault: str, *, written: bool = False, **record: Any
+        self, reason: str, fault: str, *, written: bool = False
     ) -> work.TryLater | None:
-        """End the operation, or return what to raise if a guest has what it restores.
-
-        ``record`` is what is recorded in the first case; by default nothing if it was written.
-        """
+        """End the operation, or return what to raise if a guest has what it restores."""
         event = Event.WRITE_FAILED if written else Event.UNWRITTEN
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
@@ -195,12 +192,10 @@ class _Held:
             else:
                 operations.note(self.session, self.operation, reason)
             return work.TryLater(f"What a guest has cannot be put back now: {reason}")
-        if record.get("function_id"):
-            event = Event.VERIFIED
-        elif self.restores:
+        if self.restores:
             event = Event.NOT_NEEDED
         self.move(operations.FAILED, reason, error=reason, fault=fault)
-        self.change(event, **record)
+        self.change(event)
         self.notify()
         return None
 
@@ -557,9 +552,9 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         }
         later = None
         if expected and shown is not None and not program.same(expected, shown):
+            # What it runs now is recorded when a report says the same.
             reason = f"The host shows function {shown or 'none'} where the image has {expected}."
-            found = states.record(function_id=shown or None, **by)
-            later = held.fail(reason, operations.BROKEN, written=True, **found)
+            later = held.fail(reason, operations.BROKEN, written=True)
         else:
             text = f"Written, and verified by {answer.verified_by}."
             held.move(operations.SUCCEEDED, text, error=None, fault=None)

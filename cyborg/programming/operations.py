@@ -177,7 +177,8 @@ def adopt(session: orm.Session, row: models.Deployable) -> None:
     else:
         recorded = models.BLANK if availability.is_blank(row) else models.LOADED
         state = models.UNMANAGED if row.program_mode is None else recorded
-        shown = shown if states.is_shown(row) else None
+        known = states.is_shown(row) or shown == models.LEFT_OVER
+        shown = shown if known else None
     states.store(session, row, state, function_shown=shown)
 
 

@@ -56,6 +56,9 @@ def _update_settled(
     returns: bool,
 ) -> None:
     shown = deployable.function
+    if row.function_shown == models.LEFT_OVER:
+        # The hardware may be unable to show anything.
+        seen = {"function_shown": None} | seen
     if deployable.program_mode is None:
         # What its guests were given stays recorded for the day when it can be programmed again.
         forgotten = {} if _is_used(row) else states.record()

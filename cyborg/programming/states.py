@@ -19,6 +19,7 @@ from cyborg.db import models
 from cyborg.db.models import (
     BLANK,
     DAMAGED,
+    LEFT_OVER,
     LOADED,
     LOST,
     RESTORING,
@@ -131,7 +132,8 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
     """Bring the program of a locked deployable to its next state.
 
     ``values`` are other columns that change with it: those of :func:`record`, or
-    ``function_shown``. What becomes blank keeps no record.
+    ``function_shown``. What becomes blank keeps no record, and is not offered before a report has
+    said what it runs.
 
     :raises RestartTransaction: somebody else has changed it since it was read
     """
@@ -140,12 +142,19 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
         event = event if shows_it and not availability.is_blank(row) else Event.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
     if state == BLANK != row.program_state:
-        values = record() | values
+        values = record(function_shown=_left_over(row, event)) | values
     if state == DAMAGED:
         values = {"function_shown": None} | values
     if state in SETTLED and row.program_mode is None:
         state = next_state(state, Event.NOT_PROGRAMMABLE)
     store(session, row, state, **values)
+
+
+def _left_over(row: models.Deployable, event: Event) -> str | None:
+    """What counts as shown of a program that becomes blank: nobody knows what a write has left."""
+    given_up = event in {Event.WRITE_FAILED, Event.NOT_NEEDED}
+    unlike = row.function_shown is not None and not is_shown(row)
+    return LEFT_OVER if given_up or (event is Event.UNWRITTEN_BLANK and unlike) else None
 
 
 def store(session: orm.Session, row: models.Deployable, state: str, **values: Any) -> None:

@@ -337,6 +337,7 @@ def test_what_nobody_has_any_more_is_not_put_back(machine: Machine) -> None:
 
     assert recoveries() == [("failed", "No guest has it any more.")]
     assert (card.image, machine.cloud.prepared) == ("", set())
+    machine.report(works=True)
     assert machine.cloud.free(card) == card.handles
 
 
