@@ -16,7 +16,13 @@ def handle(address: str) -> base.AttachHandle:
     return base.AttachHandle(attach_type="PCI", attach_info=pci.split(address))
 
 
+#: For a pci_driver that claims nothing: without any it says that it reports nothing.
+NO_DEVICE = '[pci]\ndevice_spec = {"vendor_id": "ffff"}'
+
+
 def found(simulated, driver: str, *others: str, text: str = "") -> tuple[base.Device, ...]:
+    if "pci_driver" in others and "[pci]" not in text:
+        text = f"{text}\n{NO_DEVICE}"
     (only,) = simulated.call(passes.run, [driver, *others], text)
     assert only.errors == {}
     return only.devices[driver]
