@@ -32,6 +32,8 @@ CARDS = {
         hosts.card("d", program_mode="single-program", function="", function_vendor="FAKE"),
     )
 }
+#: Stories in which binds wait for a conductor: the first card can be programmed.
+WAITING = {"accelerator-requests", "regular"}
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -55,7 +57,7 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
     conf.set_override("answer_timeout", 1, group="programming")
     conf.set_override("bind_wait", 0, group="api")
     hosts.apply(
-        hosts.card("a"),
+        hosts.card("a", program_mode="dynamic" if story.stem in WAITING else None),
         hosts.card("b", resource_class="GPU", traits=()),
         *CARDS.get(story.stem, ()),
     )
