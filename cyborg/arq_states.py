@@ -85,12 +85,18 @@ class BindEnd(NamedTuple):
 
 
 def end_binds(
-    session: orm.Session, ends: Sequence[BindEnd], now_ms: int | None = None, **values: Any
+    session: orm.Session,
+    ends: Sequence[BindEnd],
+    now_ms: int | None = None,
+    *,
+    tell_nova: bool = True,
+    **values: Any,
 ) -> bool:
     """Make the ARQs whose bind failed BindFailed; announce and measure all ends; want Nova's event.
 
     The caller has made those without a reason Bound, with their handles. ``now_ms`` is the
-    database's clock, if the caller has read it. ``values`` are other columns of the failed ARQs.
+    database's clock, if the caller has read it. ``tell_nova`` is False if the caller has wanted the
+    event already. ``values`` are other columns of the failed ARQs.
 
     False if one of the failed ARQs is not BindStarted any more: the caller must roll back then,
     unless it was the only one.
@@ -122,8 +128,9 @@ def end_binds(
     )
     clock = session.execute(sa.select(db.now_ms())).scalar_one() if now_ms is None else now_ms
     db.after_commit(session, lambda: _measure(ends, clock))
-    instances = {end.arq.instance_uuid for end in ends}
-    work.want(session, work.NOVA_EVENT, [instance for instance in instances if instance])
+    if tell_nova:
+        instances = {end.arq.instance_uuid for end in ends}
+        work.want(session, work.NOVA_EVENT, [instance for instance in instances if instance])
     return True
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding: the API records which ARQs to bind, the conductor gives them attach handles."""
+"""Binding: ARQs get attach handles, or fail.
+
+The API does it at once where that takes nothing but the database, else a conductor does.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,9 @@ from cyborg.programming import operations, program, trait_match
 from cyborg.request_groups import RequestGroup
 
 LOG = logging.getLogger(__name__)
+
+#: ARQs, each with its provider's deployable and the database's clock.
+_Undecided = list[tuple[models.Arq, models.Deployable | None, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +137,10 @@ def _record(
     images: Mapping[str, glance.Image],
 ) -> None:
     with db.writer() as session:
-        # First of all, since the lock on this row serialises the requests of one instance.
-        work.want(session, work.BIND, {target.instance_uuid for target in binds.values()})
+        # First of all, since the lock on this row serialises the requests of one instance. The
+        # event is due if the binds end here or have ended before, else it waits for the others.
+        instances = {target.instance_uuid for target in binds.values()}
+        work.want(session, work.NOVA_EVENT, instances)
         arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
@@ -141,8 +149,8 @@ def _record(
             _check(session, checked, fresh, images)
             _refuse_second_request(session, fresh, binds.keys())
             _start(session, fresh)
-        repeated = {binds[uuid].instance_uuid for uuid in binds.keys() - fresh.keys()}
-        work.want(session, work.NOVA_EVENT, repeated)
+        if instances:
+            work.want(session, work.BIND, _bind_at_once(session, instances))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
 
 
@@ -308,6 +316,24 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
         )
 
 
+def _bind_at_once(session: orm.Session, instances: Collection[str]) -> set[str]:
+    """Decide the binds of the instances that take nothing but the database.
+
+    Returns the instances of the others: a conductor decides where a host prepares the handle, and
+    where a program may have to be written, or is being written.
+    """
+    undecided = _undecided(session, instances)
+    later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and _takes_more(dep)]
+    ids = {arq.id for arq, _ in later}
+    _bind(session, [each for each in undecided if each[0].id not in ids], {}, tell_nova=False)
+    return {arq.instance_uuid for arq, _ in later if arq.instance_uuid}
+
+
+def _takes_more(deployable: models.Deployable) -> bool:
+    """Whether binds to the deployable may take more than the database."""
+    return deployable.prepares or bool(deployable.program_mode) or not deployable.is_settled
+
+
 @db.retry
 def bind_instance(claim: work.Claim) -> None:
     """Decide every BindStarted ARQ of one instance: the handler of ``bind/<instance>``.
@@ -317,36 +343,49 @@ def bind_instance(claim: work.Claim) -> None:
     """
     claim.checkpoint()
     with db.writer() as session:
-        undecided = _undecided(session, claim.key)
+        undecided = _undecided(session, [claim.key])
         if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
-            undecided = _undecided(session, claim.key)
+            undecided = _undecided(session, [claim.key])
         coming = operations.will_run(session, {dep for _, dep, _ in undecided if dep is not None})
-        refused = {
-            arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
-        }
-        handles = _take_handles(session, undecided, refused)
-        to_prepare: list[str] = []
-        decided = [
-            _decide(session, arq, dep, handles, to_prepare, refused[arq.id])
-            for arq, dep, _ in undecided
-        ]
-        ends = [end for end in decided if end is not None]
-        if ends and not arq_states.end_binds(session, ends, undecided[0][2]):
-            raise db.RestartTransaction
-        work.want(session, work.HOST_STEP, to_prepare)
+        _bind(session, undecided, coming)
 
 
-def _undecided(
-    session: orm.Session, instance_uuid: str
-) -> list[tuple[models.Arq, models.Deployable | None, int]]:
-    """BindStarted ARQs without a handle, each with its provider and the database's clock."""
+def _bind(
+    session: orm.Session,
+    undecided: _Undecided,
+    coming: Mapping[str, program.Program],
+    *,
+    tell_nova: bool = True,
+) -> None:
+    """Give the ARQs their handles, or say why they get none.
+
+    :param coming: what deployables in doubt will run, by their uuids
+    :param tell_nova: whether the event of the binds that end here is still to be wanted
+    """
+    refused = {
+        arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
+    }
+    handles = _take_handles(session, undecided, refused)
+    to_prepare: list[str] = []
+    decided = [
+        _decide(session, arq, dep, handles, to_prepare, refused[arq.id])
+        for arq, dep, _ in undecided
+    ]
+    ends = [end for end in decided if end is not None]
+    if ends and not arq_states.end_binds(session, ends, undecided[0][2], tell_nova=tell_nova):
+        raise db.RestartTransaction
+    work.want(session, work.HOST_STEP, to_prepare)
+
+
+def _undecided(session: orm.Session, instances: Collection[str]) -> _Undecided:
+    """The instances' BindStarted ARQs without a handle, with their providers and the clock."""
     arq = models.Arq
     query = (
         # A subquery, since PostgreSQL's clock runs on from row to row.
         sa.select(arq, models.Deployable, sa.select(db.now_ms()).scalar_subquery())
         .outerjoin(models.Deployable, models.Deployable.rp_uuid == arq.device_rp_uuid)
         .where(
-            arq.instance_uuid == instance_uuid,
+            arq.instance_uuid.in_(instances),
             arq.state == models.BIND_STARTED,
             arq.attach_handle_id.is_(None),
         )
@@ -372,7 +411,7 @@ def _lock_programs(
 
 def _take_handles(
     session: orm.Session,
-    undecided: Iterable[tuple[models.Arq, models.Deployable | None, int]],
+    undecided: _Undecided,
     refused: Mapping[int, str | None],
 ) -> dict[int, list[models.AttachHandle]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""

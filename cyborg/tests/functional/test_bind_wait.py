@@ -49,8 +49,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def instance(ctx: context.RequestContext) -> str:
-    """An instance whose two ARQs are being bound."""
-    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    """An instance whose two ARQs wait for a conductor to bind them."""
+    hosts.apply(hosts.card(program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 2), instance)
     return instance
@@ -112,7 +112,7 @@ def test_what_fails_is_not_shown_as_decided(
     conf: cfg.ConfigOpts, clock: Clock, ask: Ask, ctx: context.RequestContext, *, early: bool
 ) -> None:
     """Nova would start the server without its device."""
-    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
+    hosts.apply(hosts.card(program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 9), instance)
     if early:

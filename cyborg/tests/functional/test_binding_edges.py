@@ -84,14 +84,14 @@ def test_the_budget_of_a_bind_whose_handles_are_prepared_on_many_providers(
     with count_sql() as more:
         binding.bind_instance(claim)
     statements = counter.statements + more.statements
-    assert len(statements) <= 8 + 2 * len(letters), statements
+    assert len(statements) <= 9 + 2 * len(letters), statements
     assert len(boots.handles(ctx)) == len(letters)
 
 
 def test_a_reason_is_kept_whatever_the_driver_quotes(
     ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
-    hosts.apply(hosts.card())
+    hosts.apply(hosts.card(program_mode="dynamic"))
     (uuid,) = boots.arqs(ctx)
     boots.bind(ctx, [uuid], models.new_uuid())
     end = arq_states.BindEnd(service.get_arq(ctx, uuid), "firmware: \0 \udcff")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cyborg.tests import messages, servers, service
+from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site
 
 pytestmark = pytest.mark.services
@@ -42,13 +43,16 @@ def _state(site: Site, arq: str) -> str:
     return str(site.call("GET", f"/accelerator_requests/{arq}")["state"])
 
 
-def test_without_a_host_step_it_is_bound_all_the_same(site: Site, wire: messages.Wire) -> None:
+def test_without_a_host_step_it_is_bound_and_nova_told_all_the_same(
+    site: Site, wire: messages.Wire, sink: NovaSink
+) -> None:
     site.start()
     wire.cut()
 
     arq = _ask_for_a_bind(site)
 
-    service.until(lambda: _state(site, arq) == "Bound")
+    assert _state(site, arq) == "Bound"
+    service.until(lambda: sink.events == {arq: "completed"})
 
 
 def test_with_a_host_step_it_is_bound_when_rabbitmq_is_back(

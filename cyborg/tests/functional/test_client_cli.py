@@ -23,11 +23,10 @@ from typing import Any
 import pytest
 from openstackclient.common import clientmanager
 from osc_lib import clientmanager as osc_clientmanager
-from oslo_config import cfg
 
 from cyborg.api import versions
 from cyborg.db import models
-from cyborg.tests import engine, hosts
+from cyborg.tests import hosts
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import NAME, RP, Site, until
 
@@ -262,7 +261,7 @@ def test_profiles(cli: Cli, site: Site) -> None:
     assert cli("device", "profile", "list") == []
 
 
-def test_arqs(cli: Cli, site: Site, conf: cfg.ConfigOpts) -> None:
+def test_arqs(cli: Cli, site: Site) -> None:
     site.populate()
     cli("device", "profile", "create", "fpga", json.dumps(GROUPS))
     instance = models.new_uuid()
@@ -279,9 +278,8 @@ def test_arqs(cli: Cli, site: Site, conf: cfg.ConfigOpts) -> None:
     if cli.package == "cyborgclient":
         target.append("project-1")
 
-    started = cli("arq", "bind", uuid, *target)
-    assert started["state"] == models.BIND_STARTED
-    engine.drain(conf)
+    bound_at_once = cli("arq", "bind", uuid, *target)
+    assert bound_at_once["state"] == models.BOUND
 
     bound = cli("arq", "show", uuid)
     assert (

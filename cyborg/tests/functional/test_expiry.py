@@ -64,7 +64,7 @@ def test_what_is_being_bound_right_now_is_left(
             release.lock_arqs(session, ctx, [arq])
             orphans.delete_expired(conf)
         boots.bind(ctx, [arq], models.new_uuid())
-    assert boots.states(ctx) == {arq: models.BIND_STARTED}
+    assert boots.states(ctx) == {arq: models.BOUND}
     with pytest.raises(errors.NotFound):
         boots.bind(ctx, [other], models.new_uuid())
     engine.drain(conf)

@@ -87,7 +87,7 @@ def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
     cloud.work_off()
     assert boots.states(cloud.ctx) == {stuck: models.INITIAL}
     # What is only asked for holds nothing yet.
-    boots.bind(cloud.ctx, [stuck], models.new_uuid(), device_rp_uuid=cloud.cards["a"].provider)
+    boots.bind(cloud.ctx, [stuck], models.new_uuid(), device_rp_uuid=cloud.cards["c"].provider)
     with pytest.raises(errors.Conflict):
         removal.release_arq(cloud.ctx, stuck, force=False)
     assert removal.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED

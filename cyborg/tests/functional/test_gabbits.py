@@ -32,6 +32,8 @@ CARDS = {
         hosts.card("d", program_mode="single-program", function="", function_vendor="FAKE"),
     )
 }
+#: Stories in which binds wait for a conductor: the first card can be programmed.
+WAITING = {"accelerator-requests", "regular"}
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -57,7 +59,7 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
     # By this name the stories ask for it.
     conf.set_override("host", "api.example")
     hosts.apply(
-        hosts.card("a"),
+        hosts.card("a", program_mode="dynamic" if story.stem in WAITING else None),
         hosts.card("b", resource_class="GPU", traits=()),
         *CARDS.get(story.stem, ()),
     )

@@ -103,10 +103,10 @@ def test_a_request_to_bind_to_it_is_refused_with_the_reason(ctx: context.Request
 def test_a_bind_that_waits_for_a_handle_fails_with_the_reason(
     ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
-    hosts.apply(hosts.card("a"))
+    hosts.apply(hosts.card("a", program_mode="dynamic"))
     (uuid,) = boots.arqs(ctx)
     boots.bind(ctx, [uuid], models.new_uuid())
-    hosts.apply(hosts.card("a", unhealthy=HOT))
+    hosts.apply(hosts.card("a", program_mode="dynamic", unhealthy=HOT))
     engine.drain(conf)
     arq = service.get_arq(ctx, uuid)
     assert arq.state == models.BIND_FAILED
@@ -124,8 +124,9 @@ def test_whoever_has_a_handle_keeps_it(
     uuids = boots.arqs(ctx)
     boots.bind(ctx, uuids, models.new_uuid())
     claim = work.claim("test", 30.0, [work.BIND])
-    assert claim is not None
-    binding.bind_instance(claim)
+    assert (claim is not None) is prepares
+    if claim is not None:
+        binding.bind_instance(claim)
     held = boots.handles(ctx)
     hosts.apply(hosts.card("a", prepares=prepares, unhealthy=HOT))
     assert boots.handles(ctx) == held != []

@@ -223,7 +223,7 @@ def test_silence_says_nothing(
         with pytest.raises(ka_exc.ConnectFailure):
             orphans.check_instances(conf, claimed)
         work.finish(claimed)
-    assert holders() == {instance: models.BIND_STARTED}
+    assert holders() == {instance: models.BOUND}
 
 
 @pytest.mark.every_database

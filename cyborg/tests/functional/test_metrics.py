@@ -121,7 +121,7 @@ def test_a_bind_is_told_of_from_the_request_to_the_handle(tmp_path: pathlib.Path
         requests.get(f"{site.url}/v2/devices/{uuid.uuid4()}", timeout=TIMEOUT)
         requests.get(f"{site.url}/v2/{uuid.uuid4()}", timeout=TIMEOUT)
         # Work is measured when its row is gone.
-        done = {"kind": "bind", "outcome": "done"}
+        done = {"kind": "nova-event", "outcome": "done"}
         wait_for("the measure", lambda: scrape(port).get(WORK_COUNT, **done))
         seen = scrape(port)
         site.ask("DELETE", f"/v2/accelerator_requests?instance={instance.uuid}")

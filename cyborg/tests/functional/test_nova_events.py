@@ -8,8 +8,8 @@ import logging
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, db, rpc
-from cyborg.arqs import binding, release, removal
+from cyborg import context, db, rpc, work
+from cyborg.arqs import binding, nova_events, release, removal
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -142,9 +142,13 @@ def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
 def test_the_last_arqs_of_an_instance_leave_without_an_event(
     ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
 ) -> None:
-    hosts.apply(hosts.card("a"))
+    hosts.apply(hosts.card(program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 2), instance)
+    early = work.claim("test", 3600.0, [work.NOVA_EVENT])
+    assert early is not None
+    nova_events.send(conf, early)
+    work.finish(early)
     release.delete_instance_arqs(ctx, instance)
     assert f"nova-event/{instance}" not in engine.pending()
     engine.drain(conf)

@@ -220,7 +220,9 @@ def test_a_renamed_host_takes_over_what_bears_the_same_name(
 
 
 @pytest.mark.every_database
-def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud) -> None:
+@pytest.mark.parametrize("letter", ["a", "c"])
+def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud, letter: str) -> None:
+    """Binds by PATCH, and by a conductor."""
     requests = boots.arqs(cloud.ctx, 3, {"resources:FPGA": "1"})
     cloud.go_down()
     uuid = host_uuid()
@@ -237,7 +239,7 @@ def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud) -> None:
         return thread
 
     def bind(arq: str) -> None:
-        instance, provider = models.new_uuid(), cloud.cards["a"].provider
+        instance, provider = models.new_uuid(), cloud.cards[letter].provider
         boots.bind(cloud.ctx, [arq], instance, device_rp_uuid=provider)
         claimed = work.claim(f"bind#{arq}", 600.0, [work.BIND])
         if claimed is not None:

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bind that takes nothing but the database is made by PATCH itself, without a conductor."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import context, errors, metrics
+from cyborg.api import app
+from cyborg.arqs import binding, release, service
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(conf: cfg.ConfigOpts, database: sa.Engine) -> Ask:
+    """Send a request to the API, which must succeed; the document that it answers."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    application = app.load(conf)
+
+    def send(method: str, path: str, body: object = None) -> Any:
+        request = webob.Request.blank(f"/v2/accelerator_requests{path}", method=method)
+        if body is not None:
+            request.body = json.dumps(body).encode()
+            request.content_type = "application/json"
+        answer = request.get_response(application)
+        assert answer.status_int < 300, answer.text
+        return answer.json if answer.body else None
+
+    return send
+
+
+def patch(uuids: Iterable[str], instance: str, letter: str = "a") -> dict[str, Any]:
+    """The body that asks for the ARQs to be bound to a card of host-1."""
+    where = {
+        "hostname": hosts.ROOT,
+        "device_rp_uuid": provider_uuid(f"host-1_{letter}"),
+        "instance_uuid": instance,
+    }
+    ops = [{"op": "add", "path": f"/{key}", "value": value} for key, value in where.items()]
+    return dict.fromkeys(uuids, ops)
+
+
+def at_once(*functions: Callable[[], object]) -> None:
+    """Run the functions at the same time, each in a thread of its own."""
+    ready = threading.Barrier(len(functions))
+    faults: list[BaseException] = []
+
+    def run(function: Callable[[], object]) -> None:
+        try:
+            ready.wait()
+            function()
+        except BaseException as exc:  # noqa: BLE001 - shown by the test
+            faults.append(exc)
+
+    threads = [threading.Thread(target=run, args=[function]) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def test_after_patch_they_are_bound_and_a_conductor_tells_nova(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, ask: Ask, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card())
+    uuids, instance = boots.arqs(ctx, 3), models.new_uuid()
+
+    ask("PATCH", "", patch(uuids, instance))
+
+    found = ask("GET", f"?instance={instance}&bind_state=resolved")["arqs"]
+    assert [(arq["uuid"], arq["state"]) for arq in found] == [(uuid, "Bound") for uuid in uuids]
+    assert len({arq["attach_handle_uuid"] for arq in found}) == 3
+    assert engine.pending() == {f"nova-event/{instance}": None}
+    assert sink.requests == []
+    assert engine.drain(conf) == [f"nova-event/{instance}"]
+    assert [len(events) for events in sink.requests] == [3]
+    assert sink.events == dict.fromkeys(uuids, "completed")
+    assert engine.pending() == {}
+
+
+def test_after_patch_those_for_which_there_is_no_handle_have_failed(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, ask: Ask, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card(handles=range(1)))
+    uuids, instance = boots.arqs(ctx, 2), models.new_uuid()
+
+    ask("PATCH", "", patch(uuids, instance))
+
+    found = service.list_arqs(ctx)
+    assert Counter(arq.state for arq in found) == {models.BOUND: 1, models.BIND_FAILED: 1}
+    assert {arq.state_reason for arq in found} == {
+        None,
+        f"Provider {boots.RP} has no free attach handle.",
+    }
+    engine.drain(conf)
+    assert sorted(sink.events.values()) == ["completed", "failed"]
+
+
+@pytest.mark.parametrize("more", [{"prepares": True}, {"program_mode": "dynamic"}], ids=str)
+def test_what_may_take_more_waits_for_a_conductor_and_the_rest_does_not(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink, more: dict[str, Any]
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", **more))
+    (plain, other), instance = boots.arqs(ctx, 2), models.new_uuid()
+    there = boots.target(instance, device_rp_uuid=provider_uuid("host-1_b"))
+
+    binding.request_changes(ctx, {other: there, plain: boots.target(instance)}, [])
+
+    assert boots.states(ctx) == {plain: models.BOUND, other: models.BIND_STARTED}
+    assert set(engine.pending()) == {f"bind/{instance}", f"nova-event/{instance}"}
+    assert len(boots.handles(ctx)) == 1
+    engine.drain(conf)
+    assert len(boots.handles(ctx)) == 2
+    # Nova gets one message for all.
+    told = {} if "prepares" in more else dict.fromkeys([plain, other], "completed")
+    assert sink.events == told
+    assert len(sink.requests) == (1 if told else 0)
+
+
+def test_arqs_of_two_instances_in_one_request(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", program_mode="dynamic"))
+    (first, second), instances = boots.arqs(ctx, 2), [models.new_uuid(), models.new_uuid()]
+    there = boots.target(instances[1], device_rp_uuid=provider_uuid("host-1_b"))
+
+    binding.request_changes(ctx, {first: boots.target(instances[0]), second: there}, [])
+
+    assert boots.states(ctx) == {first: models.BOUND, second: models.BIND_STARTED}
+    events = {f"nova-event/{instance}" for instance in instances}
+    assert set(engine.pending()) == {f"bind/{instances[1]}", *events}
+    engine.drain(conf)
+    assert sink.events == dict.fromkeys([first, second], "completed")
+
+
+def test_a_repeat_after_the_bind_only_sends_the_event_again(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card())
+    uuids, instance = boots.arqs(ctx), models.new_uuid()
+    boots.bind(ctx, uuids, instance)
+    held = boots.handles(ctx)
+    engine.drain(conf)
+
+    boots.bind(ctx, uuids, instance)
+
+    assert boots.handles(ctx) == held
+    assert engine.drain(conf) == [f"nova-event/{instance}"]
+    assert len(sink.requests) == 2
+
+
+def test_two_requests_for_one_instance_at_once(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card())
+    uuids, instance = boots.arqs(ctx, 2), models.new_uuid()
+    refused: list[str] = []
+
+    def bind(uuid: str) -> None:
+        try:
+            boots.bind(ctx, [uuid], instance)
+        except errors.Invalid as exc:
+            if "already holds ARQs" not in str(exc):
+                raise
+            refused.append(uuid)
+
+    at_once(*[lambda uuid=uuid: bind(uuid) for uuid in uuids])
+
+    (loser,) = refused
+    (winner,) = set(uuids) - {loser}
+    assert boots.states(ctx) == {winner: models.BOUND, loser: models.INITIAL}
+    assert engine.drain(conf) == [f"nova-event/{instance}"]
+    assert sink.events == {winner: "completed"}
+
+
+def test_32_requests_for_3_handles(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, ask: Ask, sink: NovaSink
+) -> None:
+    hosts.apply(hosts.card(handles=range(3)))
+    bodies = [patch([uuid], models.new_uuid()) for uuid in boots.arqs(ctx, 32)]
+
+    at_once(*[lambda body=body: ask("PATCH", "", body) for body in bodies])
+
+    found = service.list_arqs(ctx)
+    assert Counter(arq.state for arq in found) == {models.BOUND: 3, models.BIND_FAILED: 29}
+    assert len(set(boots.handles(ctx))) == 3
+    reasons = {arq.state_reason for arq in found if arq.state == models.BIND_FAILED}
+    assert reasons == {f"Provider {boots.RP} has no free attach handle."}
+    engine.drain(conf)
+    assert Counter(sink.events.values()) == {"completed": 3, "failed": 29}
+    assert engine.pending() == {}
+
+
+def test_repeats_and_deletions_at_once_come_to_an_end(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    """They lock the ARQs and the event of an instance in different orders."""
+    hosts.apply(hosts.card("a", program_mode="dynamic"))
+    instance = models.new_uuid()
+    kept, *leaving = boots.arqs(ctx, 4)
+    boots.bind(ctx, [kept, *leaving], instance)
+
+    def repeat() -> None:
+        for _ in range(5):
+            boots.bind(ctx, [kept], instance)
+
+    at_once(
+        repeat,
+        repeat,
+        lambda: engine.drain(conf),
+        *[lambda uuid=uuid: release.delete_arqs(ctx, [uuid]) for uuid in leaving],
+    )
+
+    engine.drain(conf)
+    assert boots.states(ctx) == {kept: models.BOUND}
+    assert engine.pending() == {}
+
+
+def test_it_is_measured_where_it_is_made(ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card(handles=range(1)))
+
+    def count(outcome: str) -> float:
+        name = "cyborg_bind_duration_seconds_count"
+        return metrics.REGISTRY.get_sample_value(name, {"outcome": outcome}) or 0
+
+    before = count("bound"), count("failed")
+    boots.bind(ctx, boots.arqs(ctx, 2), models.new_uuid())
+    assert (count("bound") - before[0], count("failed") - before[1]) == (1, 1)
