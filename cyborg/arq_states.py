@@ -55,15 +55,28 @@ def enter(
     return db.update(session, models.Arq, permitted, *where, state=state, **values)
 
 
+#: What the owner of an instance reads of a failed bind when the ARQ is gone.
+UNAVAILABLE = (
+    "The accelerator that was chosen for the instance became unavailable before the instance had "
+    "it. Try again."
+)
+TAKEN = "All accelerators where the instance was placed had been given away meanwhile. Try again."
+NOT_READY = (
+    "The accelerator could not be made ready on its host. Try again; if that fails too, ask the "
+    "administrator of the cloud."
+)
+
+
 class BindEnd(NamedTuple):
     """The end of the bind of ``arq``, whose row is as it was loaded before.
 
-    A bind with a ``reason`` has failed.
+    A bind with a ``reason`` has failed; ``plain`` is what the owner may read of it.
     """
 
     arq: models.Arq
     reason: str | None = None
     handle: notices.Handle | None = None
+    plain: str = UNAVAILABLE
 
     @property
     def state(self) -> str:
@@ -97,7 +110,12 @@ def end_binds(
         session,
         (
             notices.of_arq(
-                _EVENTS[end.state], end.arq, end.state, reason=end.reason, handle=end.handle
+                _EVENTS[end.state],
+                end.arq,
+                end.state,
+                reason=end.reason,
+                plain=end.plain,
+                handle=end.handle,
             )
             for end in ends
         ),

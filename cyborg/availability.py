@@ -44,8 +44,9 @@ def is_offered(deployable: models.Deployable) -> bool:
 
 
 def usable() -> sa.ColumnElement[bool]:
-    """The deployable is offered, and its host is up and not removed."""
-    return sa.and_(offered(), _HOST.down.is_(False), _HOST.removed.is_(False))
+    """The deployable is offered, and its host is up and neither drained nor removed."""
+    gone = (_HOST.down, _HOST.drained, _HOST.removed)
+    return sa.and_(offered(), *(column.is_(False) for column in gone))
 
 
 def blank() -> sa.ColumnElement[bool]:

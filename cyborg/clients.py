@@ -9,10 +9,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 if TYPE_CHECKING:
     from cyborg import connection
+
+_NAMES = {"glance": "Glance", "nova": "Nova", "placement": "Placement"}
 
 _lock = threading.Lock()
 #: By the id of a configuration, which cannot be hashed. The connection keeps its configuration, so
@@ -28,6 +31,16 @@ def proxy(conf: cfg.ConfigOpts, group: str) -> connection.Proxy:
         if id(conf) not in _connections:
             _connections[id(conf)] = connection.Connection(conf)
         return _connections[id(conf)].proxy(group)
+
+
+def why_not(group: str, failure: ka_exc.ClientException) -> str:
+    """Which service did not serve us, and what it answered, if anything."""
+    name = _NAMES[group]
+    if not isinstance(failure, ka_exc.HttpError):
+        return f"{name} cannot be reached: {failure}"
+    if failure.url and failure.url.endswith("/auth/tokens"):
+        name = "Keystone"
+    return f"{name} answered {failure.http_status}: {failure.message}"
 
 
 def configured(conf: cfg.ConfigOpts, group: str) -> bool:

@@ -56,8 +56,8 @@ def send_events(
     return response.status_code, answers
 
 
-def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
-    """Whether it is certain that Nova has no such instance, in any project and any cell.
+def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
+    """Whether Nova has the instance, in any project and any cell; None if that is not certain.
 
     A 404 is not enough: a user who is not an administrator gets it for the servers of other
     projects too. So the list of all projects must not have the instance either. That list alone
@@ -68,16 +68,17 @@ def is_gone(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     """
     status, found = _get(conf, f"/servers/{instance_uuid}")
     if status != HTTPStatus.NOT_FOUND or "itemNotFound" not in found:
-        if status != HTTPStatus.OK:
-            LOG.warning("Nova answered %s for instance %s", status, instance_uuid)
-        return False
+        if status == HTTPStatus.OK and found.get("server", {}).get("id") == instance_uuid:
+            return True
+        LOG.warning("Nova answered %s for instance %s", status, instance_uuid)
+        return None
     status, listed = _get(conf, "/servers", all_tenants="true", uuid=instance_uuid)
     if status == HTTPStatus.FORBIDDEN:
         raise MayNotLook(
             "Nova does not let the user of [nova] list the servers of all projects; it has to have "
             "the role admin, or be permitted by os_compute_api:servers:index:get_all_tenants."
         )
-    return status == HTTPStatus.OK and listed.get("servers") == []
+    return False if status == HTTPStatus.OK and listed.get("servers") == [] else None
 
 
 def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:

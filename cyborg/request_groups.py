@@ -23,6 +23,8 @@ FUNCTION_NAME = "accel:function_name"
 #: Keys that sort allocation candidates and exclude none.
 PREFERRED_FUNCTION = "accel:preferred_function"
 PREFERRED_TRAIT = "accel:preferred_trait"
+#: Every key with that prefix that means something.
+ACCEL_KEYS = (BITSTREAM_ID, FUNCTION_ID, FUNCTION_NAME, PREFERRED_FUNCTION, PREFERRED_TRAIT)
 
 #: A Xilinx card has two functions, and a guest needs both.
 _TWO_HANDLES = ("CUSTOM_FPGA_XILINX", "FPGA")

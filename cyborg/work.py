@@ -45,6 +45,10 @@ class TryLater(errors.ServiceUnavailable):
     """Raised by a handler that cannot act yet; the message is stored as the row's last error."""
 
 
+class NotYet(TryLater):
+    """Raised by a handler that waits for what comes in a healthy cloud too, so nobody is warned."""
+
+
 class LeaseLost(Exception):
     """Another conductor may own the row by now: stop without changing anything."""
 

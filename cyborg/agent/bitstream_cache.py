@@ -168,7 +168,8 @@ class Cache:
             try:
                 self._fetch_once(step, path)
             except _TEMPORARY as exc:
-                raise NotNow(f"Image {step.image_uuid} cannot be fetched now: {exc}") from exc
+                why_not = clients.why_not("glance", exc)
+                raise NotNow(f"Image {step.image_uuid} cannot be fetched now: {why_not}") from exc
             except (glance.Incomplete, glance.NoImage, ka_exc.ClientException) as exc:
                 if attempt == attempts or not isinstance(exc, glance.Incomplete):
                     raise Refused(f"Image {step.image_uuid} cannot be fetched: {exc}") from exc

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import logging
 import pathlib
 from typing import cast
 from wsgiref.types import WSGIApplication
@@ -19,6 +20,20 @@ from cyborg.api.controllers import root
 #: The paste file that is used if the operator has none.
 SHIPPED_PASTE_FILE = pathlib.Path(__file__).with_name("api-paste.ini")
 
+LOG = logging.getLogger(__name__)
+
+#: What the paste files of other releases consist of. Ours has the same, built in another way.
+_SECTIONS_OF_ANOTHER = {
+    "pipeline:main",
+    "app:api_v2",
+    "filter:authtoken",
+    "filter:cors",
+    "filter:healthcheck",
+    "filter:http_proxy_to_wsgi",
+    "filter:osprofiler",
+    "filter:request_id",
+}
+
 
 class UnusablePasteFile(Exception):
     """The operator's paste file does not fit this release."""
@@ -32,6 +47,14 @@ def load(conf: cfg.ConfigOpts) -> WSGIApplication:
     :raises UnusablePasteFile: it does not say how to build the application
     """
     path = paste_file(conf)
+    if is_of_another_cyborg(path):
+        LOG.warning(
+            "The paste file %s is that of another Cyborg and is passed over; %s is used. Remove "
+            "it, or write it again from that one.",
+            path,
+            SHIPPED_PASTE_FILE,
+        )
+        path = SHIPPED_PASTE_FILE
     with middleware.building(conf):
         try:
             app = deploy.loadapp(f"config:{path}", name=conf.api.auth_strategy)
@@ -51,6 +74,11 @@ def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication
 def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     """The application without middleware."""
     enforcer = policy.Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
+    if not conf.oslo_policy.enforce_new_defaults:
+        LOG.warning(
+            "[oslo_policy] enforce_new_defaults = false has no effect: rules have only their new "
+            "defaults. To permit more, write a policy file."
+        )
     app = pecan.Pecan(
         root.RootController(with_tokens=conf.api.auth_strategy == "keystone"),
         hooks=[request.RequestHook(conf, enforcer)],
@@ -72,6 +100,17 @@ def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:
         return False
     kinds = ("app", "composite", "filter-app", "pipeline")
     return any(parser.has_section(f"{kind}:{auth_strategy}") for kind in kinds)
+
+
+def is_of_another_cyborg(path: pathlib.Path) -> bool:
+    """Whether the file is what other releases ship: with no part that an operator has added."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read(path)
+    except configparser.Error:
+        return False
+    sections = set(parser.sections())
+    return {"pipeline:main", "app:api_v2"} <= sections <= _SECTIONS_OF_ANOTHER
 
 
 def paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:

@@ -45,6 +45,13 @@ class Body:
     prefix: str = ""
     #: The key of an object in which some clients send the document.
     wrapper: str | None = None
+    #: The microversion from which requests may have it, or not; before, what they have is ignored.
+    #: None if they must have it.
+    optional_since: versions.Version | None = None
+
+    def is_in(self, version: versions.Version) -> bool:
+        """Whether requests at ``version`` can have it."""
+        return self.optional_since is None or version >= self.optional_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +164,10 @@ def _read_member(member: Member, text: str, version: versions.Version) -> str:
 
 
 def _read_body(body: Body, request: Request) -> Any:
+    if not body.is_in(request.version):
+        return {}
+    if body.optional_since is not None and not request.has_body():
+        return {}
     data = request.data(body.name)
     if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
         data = data[body.wrapper]

@@ -118,6 +118,10 @@ class Body:
         self._content = content
         self._max_depth = max_depth
 
+    def is_empty(self) -> bool:
+        """Whether the request has no body."""
+        return not self._content
+
     def data(self, name: str) -> Any:
         """The JSON document that the body is; ``name`` is what messages call it.
 

@@ -62,9 +62,10 @@ def _operation(handler: declare.Declared, version: versions.Version, schemas: Do
         "parameters": list(_parameters(known, version, schemas)),
         "responses": _responses(known, version, schemas),
     }
-    if known.body is not None:
+    if known.body is not None and known.body.is_in(version):
         schema = _published(schema_of(known.body.type, version, sent=True), schemas)
-        described["requestBody"] = {"required": True, **_json(schema)}
+        required = known.body.optional_since is None
+        described["requestBody"] = {"required": required, **_json(schema)}
     if known.rule is None:
         described["security"] = [{}]
     else:
@@ -99,7 +100,8 @@ def _responses(known: declare.Operation, version: versions.Version, schemas: Doc
         answer |= _json(_published(schema_of(known.answer, version), schemas))
     codes = {*_FAULTS, *known.faults} if known.rule is not None else set(_PUBLIC_FAULTS)
     codes.update(_OF_MEMBER if known.member is not None else ())
-    codes.update(_OF_BODY if known.body is not None else ())
+    has_body = known.body is not None and known.body.is_in(version)
+    codes.update(_OF_BODY if has_body else ())
     fault = _published(schema_of(faults.FAULT, version), schemas)
     described = {
         str(code): {"description": http.HTTPStatus(code).phrase, **_json(fault)}

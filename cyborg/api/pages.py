@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from cyborg import errors
 from cyborg.api import versions
 from cyborg.api.controllers import filters
 from cyborg.api.request import Request
@@ -21,7 +23,11 @@ def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], pagin
     :raises Invalid: a value is not valid for its argument
     """
     if request.version < versions.REGULAR:
-        return filters.read(given)
+        wanted, page = filters.read(given)
+        # One more than may be shown, to know whether the list is too long.
+        longest = request.conf.api.max_whole_list + 1
+        limit = longest if page.limit is None else min(page.limit, longest)
+        return wanted, replace(page, limit=limit)
     wanted = dict(given)
     page = paging.Page(
         # One more than is shown, to know whether there is a next page.
@@ -36,7 +42,15 @@ def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], pagin
 def cut(
     request: Request, collection: str, rows: Sequence[Any], page: paging.Page
 ) -> tuple[Sequence[Any], list[dict[str, str]]]:
-    """The rows that the page shows, and the link to the next page if there is one."""
+    """The rows that the page shows, and the link to the next page if there is one.
+
+    :raises Invalid: the microversion has no pages, and the list is too long
+    """
+    if request.version < versions.REGULAR and len(rows) > request.conf.api.max_whole_list:
+        raise errors.Invalid(
+            f"The list has more than {request.conf.api.max_whole_list} items. Ask for microversion "
+            f"{versions.REGULAR} or a later one, in which it has pages; see [api] max_whole_list."
+        )
     if request.version < versions.REGULAR or len(rows) != page.limit:
         return rows, []
     shown = rows[:-1]

@@ -51,6 +51,11 @@ class Request(pecan.Request):
             raise
         self.answer_headers = versions.headers(self.version)
 
+    def has_body(self) -> bool:
+        """Whether the request has a body."""
+        body: guard.Body = self.environ[guard.ENVIRON_KEY]
+        return not body.is_empty()
+
     def data(self, name: str) -> Any:
         """The JSON document that the body is; ``name`` is what messages call it.
 
@@ -77,9 +82,9 @@ class RequestHook(hooks.PecanHook):
     def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
-        workers = conf.api.api_workers
-        self._bind_places = threading.Semaphore(workers // 2)
-        self._program_places = threading.Semaphore(max(1, workers // 4))
+        threads = conf.api.threads
+        self._bind_places = threading.Semaphore(threads // 2)
+        self._program_places = threading.Semaphore(max(1, threads // 4))
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""

@@ -64,7 +64,7 @@ class _HttpServer(wsgi.Server):
         super().__init__(
             (host, port),
             app,
-            numthreads=conf.api.api_workers,
+            numthreads=conf.api.threads,
             request_queue_size=128,
             shutdown_timeout=_STOP_SECONDS,
             accepted_queue_size=_QUEUE_MAX,

@@ -43,7 +43,13 @@ PROGRAMMING = Version(2, 8)
 FUNCTION_POOLS = Version(2, 9)
 #: Operations can be cancelled, and removals say what they cannot exclude.
 CANCELLATION = Version(2, 10)
-MAX = CANCELLATION
+#: Who had which accelerator when, and what happened to devices.
+HISTORY = Version(2, 12)
+#: Reasons of disabled devices, and hosts that are drained.
+DRAIN = Version(2, 13)
+#: What projects use and have used.
+USAGES = Version(2, 14)
+MAX = USAGES
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

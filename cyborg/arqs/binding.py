@@ -15,8 +15,8 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, glance, rpc, work
-from cyborg.arqs import matching, release
+from cyborg import arq_states, clients, db, errors, glance, history, rpc, work
+from cyborg.arqs import matching, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -51,15 +51,18 @@ class BindTarget:
 
 
 def look_up_images(
-    conf: cfg.ConfigOpts, binds: Mapping[str, BindTarget]
+    conf: cfg.ConfigOpts, ctx: RequestContext, binds: Mapping[str, BindTarget]
 ) -> dict[str, glance.Image]:
     """By the ARQs the images to write for them, where an image may contradict what is asked for.
 
     Glance is asked for those alone.
     """
+    if not (binds and ctx.has_service_token and clients.configured(conf, "glance")):
+        return {}
     arq = models.Arq
+    query = sa.select(arq.uuid, arq.group).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.reader() as session:
-        asked = session.execute(sa.select(arq.uuid, arq.group).where(arq.uuid.in_(binds))).all()
+        asked = session.execute(query).all()
     of_groups: dict[str, glance.Image | None] = {}
     found: dict[str, glance.Image] = {}
     for uuid, group in asked:
@@ -89,8 +92,35 @@ def request_changes(
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
-    _record(ctx, binds, unbinds, images)
+    try:
+        _record(ctx, binds, unbinds, images)
+    except errors.Conflict as exc:
+        _keep_refusal(ctx, binds, str(exc))
+        raise
     rpc.kick()
+
+
+@db.retry
+def _keep_refusal(
+    ctx: RequestContext, binds: Mapping[str, BindTarget], reason: str
+) -> None:
+    """Write to the history why a bind was refused: Nova does not tell, and deletes the ARQs."""
+    entries = [
+        {
+            "kind": history.BIND_FAILED,
+            "project_id": target.project_id or ctx.project_id,
+            "instance_uuid": target.instance_uuid,
+            "arq_uuid": uuid,
+            "hostname": target.hostname,
+            "device_uuid": history.device_of_provider(target.device_rp_uuid),
+            "reason": reason,
+            "plain": arq_states.UNAVAILABLE,
+            "ended_ms": db.now_ms(),
+        }
+        for uuid, target in binds.items()
+    ]
+    with db.writer() as session:
+        history.write(session, entries)
 
 
 @db.retry
@@ -186,6 +216,11 @@ def _check_match(
         raise errors.Invalid(
             f"hostname: provider {target.device_rp_uuid} is not on host {target.hostname}; "
             "give the host on which the provider is."
+        )
+    if host.drained:
+        raise errors.Conflict(
+            f"hostname: host {target.hostname} is drained, and gives out nothing new; choose "
+            "another one."
         )
     if deployable.device.status != models.ENABLED:
         raise errors.Conflict(
@@ -391,7 +426,8 @@ def _decide(
         return arq_states.BindEnd(arq, f"{provider} changed: {why_not}.")
     free = handles[deployable.id]
     if not free:
-        return arq_states.BindEnd(arq, f"{provider} has no free attach handle.")
+        reason = f"{provider} has no free attach handle."
+        return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
     handle = free.pop(0)
     steps = deployable.prepares or matching.needs_programming(arq.request, deployable)
     _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)

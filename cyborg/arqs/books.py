@@ -157,7 +157,7 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
         return _nothing("[nova] is not configured, so nobody can be asked for the instance")
     if difference.arqs and difference.allocated:
         return _nothing("it cannot be told which of them is right")
-    if not nova.is_gone(conf, difference.consumer):
+    if nova.is_there(conf, difference.consumer) is not False:
         return _nothing("Nova does not say that the instance is gone")
     if difference.arqs:
         return Repair(

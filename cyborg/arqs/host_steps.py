@@ -295,7 +295,8 @@ def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
     """BindFailed; the handle stays attached, and is cleaned before another ARQ may have it."""
     with db.writer() as session:
         work.hold(session, claim)
-        end = arq_states.BindEnd(situation.arq, reason, _held(situation))
+        held = _held(situation)
+        end = arq_states.BindEnd(situation.arq, reason, held, arq_states.NOT_READY)
         if arq_states.end_binds(session, [end]):
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])

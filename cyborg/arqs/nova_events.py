@@ -69,7 +69,7 @@ def _check_answer(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: l
     if status == HTTPStatus.UNPROCESSABLE_ENTITY or HTTPStatus.UNPROCESSABLE_ENTITY in codes:
         # Normal: the bind is faster than Nova's claim of the host. Nova also polls the ARQs.
         if claim.claimed_ms - claim.wanted_ms < conf.bind_timeout * 1000:
-            raise work.TryLater(f"Nova has no host for instance {claim.key} yet")
+            raise work.NotYet(f"Nova has no host for instance {claim.key} yet")
         LOG.warning("Nova took no event for instance %s in time; it will ask", claim.key)
     elif status in _FINAL or not _FINAL.isdisjoint(codes):
         LOG.warning("Nova refuses events for instance %s: %s %s", claim.key, status, codes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -29,6 +29,9 @@ _EXPIRY_BATCH = 500
 
 #: Instances that Nova is asked for before the answers are recorded.
 _BATCH = 100
+
+#: Instances that Nova is asked for once more before any is released, until it has one.
+_WITNESSES = 20
 
 #: Key of the one row of work by which Nova is asked.
 KEY = "nova"
@@ -81,13 +84,80 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         an instance; the next attempt begins with another one
     """
     interval = conf.conductor.instance_audit_interval
-    while interval and (asked := _next(interval, _BATCH)):
-        answers = _ask(conf, claim, asked)
-        for instance in _record(claim, answers, conf.conductor.instance_grace):
-            claim.checkpoint()
-            _delete(instance, conf.conductor.instance_grace)
-        if answers.failure is not None:
-            raise answers.failure
+    brake = _Brake(left=conf.conductor.max_instance_releases)
+    try:
+        while interval and (asked := _next(interval, _BATCH)):
+            answers = _ask(conf, claim, asked)
+            overdue = _record(claim, answers, conf.conductor.instance_grace)
+            brake.seen_alive = brake.seen_alive or answers.seen_alive
+            if not brake.seen_alive and not all(overdue.values()):
+                brake.seen_alive = _is_one_alive(conf, claim)
+            _release(conf, claim, overdue, brake)
+            if answers.failure is not None:
+                raise answers.failure
+    finally:
+        brake.tell()
+
+
+def _release(
+    conf: cfg.ConfigOpts, claim: work.Claim, overdue: Mapping[str, bool], brake: _Brake
+) -> None:
+    # That Placement does not know an instance either shows that the right Nova was asked.
+    sure = [one for one, unclaimed in overdue.items() if unclaimed or brake.seen_alive]
+    released = sure[: brake.left]
+    for instance in released:
+        claim.checkpoint()
+        _delete(instance, conf.conductor.instance_grace)
+    brake.left -= len(released)
+    brake.kept += len(overdue) - len(released)
+
+
+@dataclass(slots=True)
+class _Brake:
+    """What keeps one round from releasing everything, such as where Nova is of another region."""
+
+    #: Instances that may still be released.
+    left: int
+    #: Whether Nova has been seen to have any instance with accelerators.
+    seen_alive: bool = False
+    #: Overdue instances that were not released.
+    kept: int = 0
+
+    def tell(self) -> None:
+        """Log what was kept."""
+        if self.kept and not self.seen_alive:
+            LOG.error(
+                "Nova has none of the instances with accelerators that it was asked for, so none "
+                "is released, and %d would be. Check region_name and endpoint_override of [nova]; "
+                "if the instances are gone, delete their accelerator requests",
+                self.kept,
+            )
+        elif self.kept:
+            LOG.error(
+                "%d more instances have been gone from Nova for long than are released at a time; "
+                "see [conductor] max_instance_releases",
+                self.kept,
+            )
+
+
+def _is_one_alive(conf: cfg.ConfigOpts, claim: work.Claim) -> bool:
+    """Whether Nova has any of the instances that were not missing when it was last asked."""
+    for instance in _witnesses():
+        claim.checkpoint()
+        if nova.is_there(conf, instance):
+            return True
+    return False
+
+
+@db.retry
+def _witnesses() -> list[str]:
+    arq = models.Arq
+    query = sa.select(arq.instance_uuid).where(
+        arq.instance_uuid.is_not(None), arq.instance_missed_ms.is_(None)
+    )
+    with db.reader() as session:
+        found = session.scalars(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))
+        return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
 @dataclass(slots=True)
@@ -96,6 +166,8 @@ class _Answers:
 
     asked: list[str] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    #: Whether it has one of them.
+    seen_alive: bool = False
     #: Why there is no answer for the last one.
     failure: ka_exc.ClientException | None = None
 
@@ -106,7 +178,9 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
         claim.checkpoint()
         answers.asked.append(instance)
         try:
-            if nova.is_gone(conf, instance):
+            found = nova.is_there(conf, instance)
+            answers.seen_alive = answers.seen_alive or bool(found)
+            if found is False:
                 answers.gone.add(instance)
         except ka_exc.ClientException as exc:
             answers.failure = exc
@@ -115,8 +189,12 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 
 
 @db.retry
-def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
-    """Record the answers; return the instances whose ARQs are to be deleted."""
+def _record(claim: work.Claim, answers: _Answers, grace: float) -> dict[str, bool]:
+    """Record the answers.
+
+    Returns the instances whose ARQs are to be deleted, and whether each has an ARQ without
+    allocation.
+    """
     arq = models.Arq
     gone = arq.instance_uuid.in_(answers.gone)
     silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
@@ -131,11 +209,16 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
         # Nothing that the API shows has changed.
         "updated_at": arq.updated_at,
     }
-    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone)
+    overdue = (
+        sa.select(arq.instance_uuid, sa.func.max(arq.allocation_missed_ms))
+        .where(_is_overdue(grace), gone)
+        .group_by(arq.instance_uuid)
+    )
     with db.writer() as session:
         work.hold(session, claim)
         db.update(session, arq, arq.instance_uuid.in_(answers.asked), **values)
-        return [uuid for uuid in session.scalars(overdue.distinct()) if uuid]
+        found = session.execute(overdue)
+        return {uuid: missed is not None for uuid, missed in found if uuid is not None}
 
 
 def _is_overdue(grace: float) -> sa.ColumnElement[bool]:

@@ -254,7 +254,7 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
         providers = tuple(sorted({*given_up.resource_providers, *known}))
         notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
         _forget_digest(session, host)
-        host.removed = True
+        host.removed, host.drained = True, False
     return replace(given_up, resource_providers=providers)
 
 

@@ -39,10 +39,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @db.retry
-def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
+def create(ctx: RequestContext, profile_name: str, *, most: int = 0) -> list[models.Arq]:
     """Make the ARQs of a device profile for the caller's project, in the order of its groups.
 
     :raises NotFound: the caller may use no profile of that name
+    :raises Forbidden: the project would have more than ``most`` ARQs without an accelerator
     """
     with db.writer() as session:
         profile = profiles.find_by_name(session, ctx, profile_name)
@@ -61,6 +62,8 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
             }
             for group_id, group in groups
         ]
+        if most:
+            _check_number(session, ctx.project_id, len(rows), most)
         if rows:
             session.execute(sa.insert(models.Arq), rows)
         misses.note_shortage(session, profile.groups, ctx.project_id)
@@ -70,6 +73,21 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
         )
     LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
     return created
+
+
+def _check_number(
+    session: orm.Session, project_id: str | None, new: int, most: int
+) -> None:
+    """Return if the project may have so many more ARQs; two requests at once may pass together."""
+    arq = models.Arq
+    empty = sa.select(arq.id).where(arq.project_id == project_id, arq.attach_handle_id.is_(None))
+    empty = empty.where(arq.state != models.DELETING).limit(most)
+    number = session.scalar(sa.select(sa.func.count()).select_from(empty.subquery())) or 0
+    if number + new > most:
+        raise errors.Forbidden(
+            f"The project has {number} accelerator requests without an accelerator, and may have "
+            f"{most}. Delete those that no instance needs; see [api] max_unbound_arqs."
+        )
 
 
 def get_arq(ctx: RequestContext, uuid: str) -> models.Arq:
@@ -105,7 +123,8 @@ def list_arqs(
             session, visible, COLUMNS, page, wanted, where=where, options=_OPTIONS
         )
         if only_resolved and instance is not None:
-            whole = page == paging.ALL and len(wanted) == 1
+            cut = page.marker is not None or len(found) == page.limit
+            whole = not cut and len(wanted) == 1
             if any(_undecided(arq) for arq in found) or (
                 not whole and _has_undecided(session, ctx, instance)
             ):

@@ -11,6 +11,11 @@ from cyborg import metrics, process, rpc
 from cyborg.agent import service
 from cyborg.cmd import discover
 
+_HELP = (
+    "Find the accelerators of this host and prepare them for guests, until SIGTERM. "
+    "It reads [agent] and the groups of its drivers in cyborg.conf, and needs no database."
+)
+
 
 @process.one_sentence("cyborg-agent")
 def main(argv: list[str] | None = None) -> int:
@@ -21,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
             "command", title="Commands", help="Without one, the agent runs.", handler=discover.add
         )
     )
-    process.read_options(conf, sys.argv[1:] if argv is None else argv)
+    process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
     if conf.command.name == discover.NAME:
         return discover.run(conf)
     process.open_log(conf)

@@ -23,11 +23,17 @@ _CANNOT_SERVE = (
 )
 
 
+_HELP = (
+    "Serve the REST API of Cyborg with the built-in HTTP server, until SIGTERM. "
+    "It reads [api], [database] and [keystone_authtoken] of cyborg.conf. uWSGI: cyborg.wsgi.api."
+)
+
+
 @process.one_sentence("cyborg-api")
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
-    process.configure(conf, sys.argv[1:] if argv is None else argv)
+    process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
     db.configure(conf)
     schema.check_if_reachable()
     rpc.configure(conf)

@@ -11,12 +11,17 @@ from cyborg import db, metrics, notifications, process, rpc
 from cyborg.conductor import gauges, service
 from cyborg.db import schema
 
+_HELP = (
+    "Bind accelerators, write to Placement and send events to Nova, until SIGTERM. "
+    "It reads [database], [placement], [nova] and [glance] of cyborg.conf. Any number may run."
+)
+
 
 @process.one_sentence("cyborg-conductor")
 def main(argv: list[str] | None = None) -> int:
     """Run until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
-    process.configure(conf, sys.argv[1:] if argv is None else argv)
+    process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
     db.configure(conf)
     schema.check_if_reachable()
     rpc.configure(conf)

@@ -62,6 +62,12 @@ def _add_commands(subparsers: Any) -> None:
     revision.set_defaults(run=_revision)
 
 
+_HELP = (
+    "Create and upgrade the schema of Cyborg's database, before the services start. "
+    "It reads [database] of cyborg.conf."
+)
+
+
 @process.one_sentence("cyborg-dbsync")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
@@ -71,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     conf.register_cli_opt(
         cfg.SubCommandOpt("command", title="Commands", handler=_add_commands)
     )
-    conf(argv if argv is not None else sys.argv[1:], project="cyborg", version=version.VERSION)
+    arguments = sys.argv[1:] if argv is None else argv
+    conf(arguments, project="cyborg", version=version.VERSION, description=_HELP)
     if not hasattr(conf.command, "run"):
         conf.print_help()
         return 2

@@ -48,6 +48,10 @@ from cyborg.placement import local
 DATABASE = "cyborg.sqlite"
 LOCK = "lock"
 
+_HELP = (
+    "Run all of Cyborg in one process, with its own database and Placement, until SIGTERM. "
+    "To try it out: no other service is needed. All data is in --state-dir."
+)
 _OPTS = [
     cfg.PortOpt("port", help="Port to listen on; 0 chooses a free one. If unset, [api] port."),
     cfg.StrOpt(
@@ -83,12 +87,14 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
     db.register(conf)
     process.register_log(conf)
     conf.set_default("auth_strategy", "noauth", group="api")
+    conf.set_default("enabled_drivers", ["fake_driver"], group="agent")
     # Nothing else creates it, unless a Nova uses this Placement.
     conf.set_default("create_root_provider", True, group="placement")
     conf(
         argv,
         project="cyborg",
         prog="cyborg-standalone",
+        description=_HELP,
         version=version.VERSION,
         # The files of /etc/cyborg are for other services on this machine.
         default_config_files=[],

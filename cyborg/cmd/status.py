@@ -53,6 +53,12 @@ class _Hosts:
     in_progress: int = 0
 
 
+_HELP = (
+    "Find problems of a running Cyborg, or what stands in the way of an upgrade. "
+    "It reads [database] and [placement] of cyborg.conf, and changes nothing."
+)
+
+
 @process.one_sentence("cyborg-status")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
@@ -65,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
             "command", title="Commands", handler=lambda parsers: _add_commands(parsers, checks)
         )
     )
-    conf(argv if argv is not None else sys.argv[1:], project="cyborg", version=version.VERSION)
+    arguments = sys.argv[1:] if argv is None else argv
+    conf(arguments, project="cyborg", version=version.VERSION, description=_HELP)
     if not hasattr(conf.command, "run"):
         conf.print_help()
         return UNKNOWN

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
+from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import common_checks, upgradecheck
 
 from cyborg import conf as cyborg_conf
@@ -51,11 +52,17 @@ class Checks(upgradecheck.UpgradeCommands):
     def options(self) -> upgradecheck.Result:
         """Whether the configuration sets options that have no meaning any more."""
         found = cyborg_conf.meaningless(self.conf)
+        policy_opts.set_defaults(self.conf)
+        if not self.conf.oslo_policy.enforce_new_defaults:
+            found.append("[oslo_policy] enforce_new_defaults = false has no effect.")
         return upgradecheck.Result(WARNING if found else SUCCESS, " ".join(found) or None)
 
     def paste_file(self) -> upgradecheck.Result:
         """Whether the operator's own paste file, if any, works with this release."""
         path = app.paste_file(self.conf)
+        if app.is_of_another_cyborg(path):
+            sentence = f"The paste file {path} is that of another Cyborg and is passed over."
+            return upgradecheck.Result(WARNING, sentence)
         if app.is_usable(path, self.conf.api.auth_strategy):
             return upgradecheck.Result(SUCCESS)
         sentence = (

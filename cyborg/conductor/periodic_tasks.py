@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from oslo_config import cfg
 
-from cyborg import errors, liveness
+from cyborg import errors, history, liveness
 from cyborg.arqs import allocations, orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
@@ -28,6 +28,7 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     orphans.want_check,
     allocations.take_turns,
     operations.forget,
+    history.forget,
     planner.want_due,
 )
 

@@ -34,7 +34,7 @@ class ConductorService:
             poll_interval=conf.conductor.poll_interval,
         )
         conf.register_mutate_hook(self._reload)
-        self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(self._kick))
+        self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(conf, self._kick))
         self._heartbeat = heartbeat.Heartbeat(self._worker.name, conf.host)
         run_tasks = functools.partial(periodic_tasks.run_all, conf)
         self._periodic_tasks = process.Loop("periodic-tasks", run_tasks)

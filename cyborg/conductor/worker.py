@@ -161,7 +161,8 @@ class Worker:
             except work.LeaseLost:
                 raise
             except (errors.CyborgError, ka_exc.ClientException) as exc:
-                LOG.warning("%s/%s failed; it is tried again: %s", claim.kind, claim.key, exc)
+                level = logging.INFO if isinstance(exc, work.NotYet) else logging.WARNING
+                LOG.log(level, "%s/%s is tried again: %s", claim.kind, claim.key, exc)
                 self._back_off(claim, str(exc))
                 labels["outcome"] = "again"
             except Exception as exc:

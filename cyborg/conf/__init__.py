@@ -46,6 +46,8 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 
 #: Groups with keystoneauth options for another service, and the type of that service.
 SERVICES = {"glance": "image", "nova": "compute", "placement": "placement"}
+#: The endpoints of the catalogue that are used, the first one that there is.
+_INTERFACES = ["internal", "public"]
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -62,6 +64,7 @@ def register(conf: cfg.ConfigOpts) -> None:
         ka_loading.register_session_conf_options(conf, group)
         ka_loading.register_adapter_conf_options(conf, group, include_deprecated=False)
         conf.set_default("service_type", service_type, group=group)
+        conf.set_default("valid_interfaces", _INTERFACES, group=group)
         # Without it a service that accepts a connection and never answers would block a thread.
         conf.set_default("timeout", 30, group=group)
 
@@ -81,4 +84,6 @@ def list_opts() -> list[tuple[str | None, Iterable[cfg.Opt]]]:
         )
         for group in SERVICES
     ]
+    for _group, options in keystoneauth:
+        cfg.set_defaults(options, valid_interfaces=_INTERFACES)
     return [*GROUPS.items(), *keystoneauth]

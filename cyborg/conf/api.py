@@ -11,7 +11,7 @@ OPTS: list[cfg.Opt] = [
     ),
     cfg.PortOpt("port", default=6666, help="Port on which the built-in server listens."),
     cfg.IntOpt(
-        "api_workers",
+        "threads",
         default=10,
         min=1,
         help="Number of threads of the built-in server. It runs in one process.",
@@ -45,7 +45,7 @@ OPTS: list[cfg.Opt] = [
         help="Seconds that a request of another service for an instance's accelerator requests "
         "(instance=...) waits while some of them are being bound. Nova lists them once and then "
         "waits for events, but receives none while it unshelves a server: if a bind takes longer "
-        "than this, unshelving fails five minutes later. At most half of api_workers requests wait "
+        "than this, unshelving fails five minutes later. At most half of threads requests wait "
         "at the same time in a process; others are answered at once. With 0 no request waits. When "
         "cyborg-api stops, it gives the requests in progress ten seconds to end.",
     ),
@@ -101,6 +101,22 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Items on one page of a list, as maximum and as default, from microversion 2.4 on. "
         "Older microversions return whole lists.",
+    ),
+    cfg.IntOpt(
+        "max_whole_list",
+        default=10000,
+        min=1,
+        mutable=True,
+        help="Items of the longest list that is returned whole, up to microversion 2.3. A longer "
+        "one is answered with 400 and the advice to ask for pages.",
+    ),
+    cfg.IntOpt(
+        "max_unbound_arqs",
+        default=1000,
+        min=0,
+        mutable=True,
+        help="Accelerator requests that a project may have which hold no accelerator. A request "
+        "for more is answered with 403. With 0 there is no limit.",
     ),
     cfg.IntOpt(
         "max_request_body_size",

@@ -43,6 +43,16 @@ OPTS: list[cfg.Opt] = [
         "next report. Until then Placement offers nothing of it; the records of its devices are "
         "kept. Set it to several times the largest [agent] report_interval.",
     ),
+    cfg.FloatOpt(
+        "max_gone_share",
+        default=0.5,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="Share of a host's devices that may be missing from a report all at once. If more "
+        "are, and more than three, they are kept until the next report does not have them either, "
+        "and GET /v2/services shows that as an error of cyborg-conductor. With 1 nothing is kept.",
+    ),
     cfg.IntOpt(
         "arq_expiry",
         default=86400,
@@ -50,6 +60,15 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds after which an accelerator request that was never bound is deleted. With 0 "
         "none is.",
+    ),
+    cfg.IntOpt(
+        "history_expiry",
+        default=7776000,
+        min=0,
+        mutable=True,
+        help="Seconds for which the history is kept: who had which accelerator, faults, failed "
+        "binds, programming. Each entry is deleted that long after its end; usage over a period "
+        "is summed from what is left. With 0 none is deleted.",
     ),
     cfg.IntOpt(
         "placement_audit_interval",
@@ -76,7 +95,8 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds for which Nova must report an instance as missing before its accelerators "
-        "are released, unless Placement has no allocation of the instance either.",
+        "are released, unless Placement has no allocation of the instance either. They are only "
+        "released while Nova has another instance with accelerators.",
     ),
     cfg.IntOpt(
         "allocation_audit_interval",
@@ -88,5 +108,13 @@ OPTS: list[cfg.Opt] = [
         "accelerators if Nova does not have it either. With 0, or if Nova is not asked for "
         "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
         "accelerators are bound for anything that claims nothing in Placement.",
+    ),
+    cfg.IntOpt(
+        "max_instance_releases",
+        default=20,
+        min=1,
+        mutable=True,
+        help="Missing instances whose accelerators are released after one round of questions. If "
+        "there are more, that is logged as an error, and the rest wait for the next round.",
     ),
 ]

@@ -32,6 +32,10 @@ OBSOLETE: dict[str | None, dict[str, str]] = {
         "resource_provider_startup_retries": "the agent does not talk to Placement, and the "
         "conductor waits for the root resource provider without limit",
     },
+    "api": {
+        "api_workers": "the built-in server has one process with [api] threads; for several, use "
+        "uWSGI or the like",
+    },
     "database": {"mysql_engine": "every table is InnoDB"},
     "service_user": {
         "auth_section": _SERVICE_USER,

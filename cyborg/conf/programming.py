@@ -20,7 +20,7 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds that PATCH /v2/deployables/{uuid}/program waits for the end of its "
         "operation. After that it is answered with 503 and the operation's uuid, and the operation "
-        "continues. At most a quarter of [api] api_workers requests, but at least one, wait at the "
+        "continues. At most a quarter of [api] threads requests, but at least one, wait at the "
         "same time in a process; others are answered so at once.",
     ),
     cfg.IntOpt(

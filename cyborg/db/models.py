@@ -111,6 +111,10 @@ class Host(Base):
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: An administrator has it drained: nothing new is given out. Why, and since when.
+    drained: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    drain_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    drained_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Removed by an administrator; the row stays until Placement has none of its providers.
     removed: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: When all its providers were last to be read in full, by the database's clock.
@@ -148,6 +152,8 @@ class Device(Base):
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     #: :data:`ENABLED` or :data:`MAINTAINING`.
     status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
+    #: Why an administrator has disabled it, if that was said.
+    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: The fault of the device that its driver reports, so that it is not given out; null if none.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
@@ -473,6 +479,38 @@ class Operation(Base):
     )
     #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
+
+
+class HistoryEntry(Base):
+    """Something that began and perhaps ended. It names what it is about, and outlives that."""
+
+    __tablename__ = "history"
+
+    # One for each bind.
+    id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
+    #: One of :mod:`cyborg.history`.
+    kind: orm.Mapped[str] = orm.mapped_column(string(20))
+    device_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    handle_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Whose it is; null if it is about the device alone.
+    project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
+    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    arq_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Why, in full, and what the owner may read of that.
+    reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    plain: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Who has done it, where that is known: ``user <id>`` and the like.
+    actor: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: Milliseconds since the epoch by the database's clock; an end of null is yet to come.
+    started_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
+    ended_ms: orm.Mapped[int | None] = orm.mapped_column(
+        sa.BigInteger, index=True, default=None
+    )
 
 
 class FunctionPool(Base):

@@ -20,7 +20,7 @@ from cyborg.drivers import permits, value_checks
 if TYPE_CHECKING:
     import pathlib
 
-    from cyborg.drivers.pci.snapshot import Snapshot
+    from cyborg.drivers.pci.snapshot import Function, Snapshot
 
 #: Device types of the REST API. A new type is added here and needs no migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
@@ -44,6 +44,15 @@ def canonical_json(value: Any) -> str:
     return _canonical.encode(value)
 
 
+def place(info: Mapping[str, str]) -> str:
+    """A PCI address and all further values, or just all values, as text."""
+    if not info.keys() >= {"domain", "bus", "device", "function"}:
+        return " ".join(info.values())
+    address = "{domain}:{bus}:{device}.{function}".format_map(info)
+    rest = [info[key] for key in info if key not in {"domain", "bus", "device", "function"}]
+    return " ".join([address, *rest])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPath:
     """How the host reaches a device to manage it, such as by its PCI address."""
@@ -58,6 +67,11 @@ class ControlPath:
     def __str__(self) -> str:
         """Type and facts, the same text for equal paths."""
         return f"{self.cpid_type} {canonical_json(dict(self.cpid_info))}"
+
+    @property
+    def place(self) -> str:
+        """Type and values for people to read."""
+        return f"{self.cpid_type} {place(self.cpid_info)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +316,22 @@ class ProblemReporting(Protocol):
 
         They are reported as the driver's error, together with what it found.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a PCI function is not offered, and the option that would change it, or what to do."""
+
+    reason: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """The driver can say why it does not offer a PCI function."""
+
+    def why_not_offered(self, function: Function, functions: Snapshot) -> Refusal | None:
+        """Why, by the last :meth:`Driver.discover`; None if the driver has no reason of its own."""
 
 
 @runtime_checkable

@@ -2,8 +2,9 @@
 """Processes of vendors' tools, each with a lock on its card and a time limit.
 
 They are started by the privileged helper. The lock is an open file that the tool inherits, so it is
-held until the last process of the tool has ended, even if the agent or the helper ends before. Some
-tools are scripts around the program that does the work: they are killed as a process group.
+held until the last process of the tool has ended, even if the agent or the helper ends before. Then
+the watchdog around the tool keeps its time limit. Some tools are scripts around the program that
+does the work: they are killed as a process group.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from cyborg.drivers import permits
 #: The kernel's ``struct flock`` of a write lock on all of a file.
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+#: Kills a tool that outlives its agent and hangs: a program of coreutils, and after how many
+#: seconds more than the agent would take.
+_WATCHDOG = "/usr/bin/timeout"
+_GRACE = 5.0
 #: Seconds to wait for the end of what was killed; the kernel may be in the middle of a write.
 _KILLED_WAIT = 30.0
 #: Seconds to wait for what a tool has left behind, which may be about to end.
@@ -94,8 +99,11 @@ def _locked(path: pathlib.Path) -> Iterator[int]:
 
 def _wait(command: list[str], timeout: float, descriptor: int) -> tuple[int, bytes]:
     """The exit status of the tool, and its output."""
+    if not os.path.lexists(command[0]):
+        raise FileNotFoundError
+    limit = [_WATCHDOG, "--signal=KILL", f"{timeout + _GRACE:.3f}"]
     with subprocess.Popen(  # noqa: S603 - a fixed list; the rest of it was checked
-        command,
+        [*limit, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

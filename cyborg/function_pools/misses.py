@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, request_groups, rpc, work
+from cyborg import db, errors, profiles, request_groups, rpc, work
+from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.function_pools import capacity
 from cyborg.programming import program
@@ -52,17 +53,14 @@ def post_of_function(function_id: str) -> list[models.FunctionPool]:
     return _post({program.plain(function_id): 1})
 
 
-def post_of_profile(name: str) -> list[models.FunctionPool]:
+def post_of_profile(ctx: RequestContext, name: str) -> list[models.FunctionPool]:
     """Record that the slots of a device profile were missed; return the pools that may grow by it.
 
-    The profile may be private to any project.
-
-    :raises NotFound: there is no profile of that name
+    :raises NotFound: the caller may use no profile of that name
     :raises Invalid: it asks for no function
     """
     with db.reader() as session:
-        query = sa.select(models.DeviceProfile).where(models.DeviceProfile.name == name)
-        profile = session.scalar(query)
+        profile = profiles.find_by_name(session, ctx, name)
     if profile is None:
         raise errors.NotFound.of("Device Profile", name=name)
     needed = _needed(profile.groups)

@@ -46,23 +46,38 @@ _ATTRIBUTES = sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
 
-def set_device_status(uuid: str, status: str) -> None:
-    """Make a device ``enabled`` or ``maintaining``; it may be so already.
-
-    A device in maintenance stays with its guests and is given to no new one.
+def enable_device(uuid: str) -> None:
+    """Put a device back into service; it may be enabled already.
 
     :raises NotFound: there is no such device
     """
-    _set_device_status(uuid, status)
+    _set_device_status(uuid, ENABLED, None)
     rpc.kick()
-    LOG.info("Device %s is %s", uuid, status)
+    LOG.info("Device %s is enabled", uuid)
+
+
+def disable_device(uuid: str, reason: str | None = None) -> None:
+    """Take a device out of service; it stays with its guests and is given to no new one.
+
+    It may be disabled already; another reason takes the place of the one before.
+
+    :raises NotFound: there is no such device
+    """
+    _set_device_status(uuid, MAINTAINING, reason)
+    rpc.kick()
+    # %r: the reason may hold what no log file can.
+    LOG.info("Device %s is disabled: %r", uuid, reason)
 
 
 @db.retry
-def _set_device_status(uuid: str, status: str) -> None:
+def _set_device_status(uuid: str, status: str, reason: str | None) -> None:
+    device = models.Device
+    other = device.status != status
+    if reason is not None:
+        other = sa.or_(other, device.disabled_reason.is_(None), device.disabled_reason != reason)
     with db.writer() as session:
-        other = (models.Device.uuid == uuid, models.Device.status != status)
-        changed = db.update(session, models.Device, *other, status=status)
+        values = {"status": status, "disabled_reason": reason}
+        changed = db.update(session, device, device.uuid == uuid, other, **values)
         found = session.execute(
             sa.select(models.Device, models.Host)
             .join(models.Host, models.Host.id == models.Device.host_id)
@@ -70,11 +85,11 @@ def _set_device_status(uuid: str, status: str) -> None:
         ).one_or_none()
         if found is None:
             raise errors.NotFound.of("Device", uuid=uuid)
-        device, host = found
+        row, host = found
         work.want(session, work.PLACEMENT, [host.name])
         if changed:
             event = _STATUS_EVENTS[status]
-            notifications.announce(session, [notices.of_device(event, device, host.node)])
+            notifications.announce(session, [notices.of_device(event, row, host.node)])
 
 
 def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:

@@ -78,7 +78,7 @@ class Plan:
         healths: list[tuple[base.Device, str | None]] = [(new.device, None) for new in self.new]
         healths += [(kept.device, kept.row.unhealthy) for kept in self.kept]
         return [
-            (" ".join(path_key(device.control_path)), device.unhealthy)
+            (device.control_path.place, device.unhealthy)
             for device, before in healths
             if device.unhealthy != before
         ]
@@ -125,23 +125,37 @@ def _pci_function(info: str) -> str | None:
         return None
 
 
+def frozen_ids(
+    known: Iterable[models.Device], failed_drivers: Set[str], unknown: Set[_Key]
+) -> frozenset[int]:
+    """The ids of devices of which nothing is known now.
+
+    Their driver failed, or the report has something at their control paths that we cannot read.
+    """
+    return frozenset(
+        row.id
+        for row in known
+        if row.driver in failed_drivers
+        or (row.control_path.cpid_type, row.control_path.cpid_info) in unknown
+    )
+
+
 def diff(
     known: Sequence[models.Device],
     reported: Reported,
     *,
-    failed_drivers: Set[str],
+    frozen: Set[int],
     unread: Set[int] = frozenset(),
 ) -> Plan:
     """Match the rows of a host with its report.
 
     A device is the same if its control path is the same, or else if one of its deployables has
-    the same name. The devices of a failed driver are not updated and do not count as gone, and no
-    other driver that reports them now takes them over. Nor does any driver change those whose ids
-    are in ``unread``.
+    the same name. Frozen devices are not updated and do not count as gone, and no other driver
+    that reports them now takes them over. Nor does any driver change those whose ids are in
+    ``unread``.
     """
     rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
     by_name = {dep.name: row for row in known for dep in row.deployables}
-    frozen = {row.id for row in known if row.driver in failed_drivers}
     new: list[NewDevice] = []
     kept: list[KeptDevice] = []
     matched: set[int] = set()
@@ -227,16 +241,13 @@ def without(plan: Plan, names: Set[str]) -> Plan:
 
 
 def drop_held_elsewhere(
-    known: Iterable[models.Device],
-    reported: Reported,
-    failed_drivers: Set[str],
-    unread: Set[int] = frozenset(),
+    known: Iterable[models.Device], reported: Reported, frozen: Set[int]
 ) -> tuple[Reported, Set[str]]:
     """Drop reported handles that are held as part of another deployable of the host.
 
     A deployable may get another name, or its functions may be grouped differently, while guests
-    have some of them. Nobody else is given such a handle until it is free. The handles of a failed
-    driver, and of devices whose ids are in ``unread``, count as held.
+    have some of them. Nobody else is given such a handle until it is free. The handles of frozen
+    devices count as held.
 
     Returns the rest of the report, and the infos of all handles that moved to another deployable.
     """
@@ -248,7 +259,7 @@ def drop_held_elsewhere(
     }
     stored = {
         (row.name, (handle.attach_type, handle.attach_info)): (
-            handle.arq is not None or device.driver in failed_drivers or device.id in unread
+            handle.arq is not None or device.id in frozen
         )
         for device in known
         for row in device.deployables

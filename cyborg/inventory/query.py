@@ -46,9 +46,12 @@ _DEVICE_FILTERS = {
     "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
 }
 _OF_DEVICES = (orm.contains_eager(models.Device.host),)
+#: Only what is shown: to load an object takes time for each of its columns.
 _OF_DEPLOYABLES = (
-    orm.contains_eager(models.Deployable.device),
-    orm.selectinload(models.Deployable.attributes),
+    orm.contains_eager(models.Deployable.device).load_only(models.Device.uuid),
+    orm.selectinload(models.Deployable.attributes).load_only(
+        models.Attribute.key, models.Attribute.value
+    ),
 )
 
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.

@@ -7,6 +7,7 @@ counter) and applied one at a time; one that says nothing new costs a single sta
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Set
 from typing import Any
@@ -25,15 +26,24 @@ LOG = logging.getLogger(__name__)
 #: Milliseconds. No message is delivered later than this after it was sent.
 _MAX_DELAY = 300_000
 
+#: Devices that may be missing all at once, however few there are.
+_FEW = 3
+#: Under this name :attr:`models.Host.driver_errors` tells of devices that are kept.
+_HOLDER = "cyborg-conductor"
+
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 
 
-def apply_report(report: rpc.HostReport) -> str:
-    """Bring the rows of the report's host in line with the report; an old report is dropped."""
+def apply_report(report: rpc.HostReport, max_gone_share: float = 1.0) -> str:
+    """Bring the rows of the report's host in line with the report; an old report is dropped.
+
+    If a larger share of the host's devices than ``max_gone_share`` is missing from it, and was not
+    from the one before, those devices stay.
+    """
     if note_unchanged(report.unchanged()):
         return UNCHANGED
-    return APPLIED if _apply(report) else OLD
+    return APPLIED if _apply(report, max_gone_share) else OLD
 
 
 @db.retry
@@ -97,7 +107,7 @@ def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, o
 
 
 @db.retry
-def _apply(report: rpc.HostReport) -> bool:
+def _apply(report: rpc.HostReport, max_gone_share: float) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
         if _is_old(host, now_ms, report):
@@ -108,11 +118,16 @@ def _apply(report: rpc.HostReport) -> bool:
         known = _known_devices(session, host.id)
         # A driver that has found devices may still have an error about one that it left out.
         failed = report.errors.keys() - report.devices.keys()
+        frozen = diff.frozen_ids(known, failed, report.unknown)
         unread = diff.rows_with(known, report.unread)
-        reported, moved = diff.drop_held_elsewhere(known, report.devices, failed, unread)
+        reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
         before = _handle_ids(known)
-        plan = diff.diff(known, reported, failed_drivers=failed, unread=unread)
+        plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
+        if held := _held(host, known, plan, max_gone_share):
+            errors |= held
+            frozen |= {row.id for row in plan.gone}
+            plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         plan = diff.without(plan, _unfinished_names(host, plan, errors))
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
@@ -148,10 +163,35 @@ def _apply(report: rpc.HostReport) -> bool:
             _announce_up(session, host.name)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     for path, reason in healths:
-        # %r: a driver's sentence may hold control characters.
-        now = "is healthy again" if reason is None else f"is unhealthy: {reason!r}"
-        LOG.info("Device %s of host %s %s", path, report.host, now)
+        if reason is None:
+            LOG.info("Device %s of host %s is healthy again", path, report.host)
+        else:
+            # A driver's sentence may hold control characters.
+            said = reason.encode("unicode_escape").decode()
+            LOG.warning("Device %s of host %s is unhealthy: %s", path, report.host, said)
     return True
+
+
+def _held(
+    host: models.Host, known: list[models.Device], plan: diff.Plan, max_gone_share: float
+) -> dict[str, str]:
+    """The error that keeps devices which are gone all at once; empty if they may go.
+
+    The error of the report before has told of the same ones then, or they are few.
+    """
+    gone = [row.uuid for row in plan.gone if not row.missing]
+    present = sum(not row.missing for row in known)
+    if len(gone) <= max(_FEW, max_gone_share * present):
+        return {}
+    mark = hashlib.sha256(" ".join(sorted(gone)).encode()).hexdigest()[:8]
+    sentence = (
+        f"{len(gone)} of {present} devices are missing from the report; they are kept until the "
+        f"next one does not have them either (mark {mark})"
+    )
+    if host.driver_errors.get(_HOLDER) == sentence:
+        return {}
+    LOG.error("Host %s: %s", host.name, sentence)
+    return {_HOLDER: sentence}
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:

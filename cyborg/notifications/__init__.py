@@ -22,6 +22,7 @@ from sqlalchemy import orm
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.notifications import recorder
 from cyborg.notifications.notices import Notice
 
 GROUP = "oslo_messaging_notifications"
@@ -83,11 +84,13 @@ def wake_after_commit(wake: Callable[[], None]) -> None:
 
 
 def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
-    """Record ``notices`` in the caller's transaction, to be sent after its commit.
+    """Record ``notices`` in the caller's transaction: for the history, and to be sent after commit.
 
     The caller has locked the object of each notice, which keeps the notices of one object in
-    order. If this process announces nothing, ``notices`` is not read.
+    order. If this process announces nothing, there is only the history.
     """
+    found = list(notices)
+    recorder.record(session, found)
     if not _process.announces.is_set():
         return
     current = oslo_context.get_current()
@@ -99,7 +102,7 @@ def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
             "request_id": current.global_id if current else None,
             "payload": notice.payload.to_wire(),
         }
-        for notice in notices
+        for notice in found
     ]
     if rows:
         session.execute(sa.insert(models.Notification), rows)

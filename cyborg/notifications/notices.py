@@ -159,6 +159,10 @@ class Notice(NamedTuple):
 
     event: Event
     payload: Payload
+    #: What the owner may read of a failure's reason.
+    plain: str | None = None
+    #: Why a device was disabled.
+    reason: str | None = None
 
 
 class Handle(NamedTuple):
@@ -175,9 +179,13 @@ def of_arq(
     state: str,
     *,
     reason: str | None = None,
+    plain: str | None = None,
     handle: Handle | None = None,
 ) -> Notice:
-    """``arq`` is in ``state`` now; its row still has the old state."""
+    """``arq`` is in ``state`` now; its row still has the old state.
+
+    ``plain`` is what its owner may read of ``reason``, why its bind failed.
+    """
     return Notice(
         event,
         AcceleratorRequestPayload(
@@ -197,6 +205,7 @@ def of_arq(
             device_uuid=handle.device_uuid if handle else None,
             created_at=_zoned(arq.created_at),
         ),
+        plain,
     )
 
 
@@ -216,6 +225,7 @@ def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
             missing=device.missing,
             created_at=_zoned(device.created_at),
         ),
+        reason=device.disabled_reason,
     )
 
 

@@ -13,8 +13,11 @@ from cyborg.policies import (
     device,
     device_profile,
     function_pool,
+    history,
+    host,
     operation,
     service,
+    usage,
 )
 
 
@@ -30,4 +33,7 @@ def list_rules() -> list[policy.RuleDefault]:
         *service.list_rules(),
         *operation.list_rules(),
         *function_pool.list_rules(),
+        *history.list_rules(),
+        *host.list_rules(),
+        *usage.list_rules(),
     ]

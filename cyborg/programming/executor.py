@@ -28,7 +28,7 @@ from cyborg import arq_states, clients, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import client
-from cyborg.programming import guard, image_match, operations, program, states
+from cyborg.programming import guard, holders, image_match, operations, program, states
 from cyborg.programming.states import Event
 
 #: Seconds that an operation waits for Placement to be updated, and between two looks.
@@ -64,9 +64,13 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Carry out the operation on a deployable from where it was left, if there is one."""
     try:
         _run(conf, claim)
-    except (errors.CyborgError, ka_exc.ClientException) as exc:
+    except errors.CyborgError as exc:
         operations.note_wait(claim, str(exc))
         raise
+    except ka_exc.ClientException as exc:
+        reason = clients.why_not("placement", exc)
+        operations.note_wait(claim, reason)
+        raise work.TryLater(reason) from exc
 
 
 def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -301,6 +305,8 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> glance.Image:
         )
     except glance.NoImage as exc:
         raise Refused(operations.INVALID, str(exc)) from exc
+    except ka_exc.ClientException as exc:
+        raise work.TryLater(clients.why_not("glance", exc)) from exc
     why_not = image_match.why_not(
         image,
         what,
@@ -430,10 +436,7 @@ def _refuse_consumers(api: client.Client, claim: work.Claim, situation: Situatio
         if operation is not None:
             consumers = consumers - guard.awaiting(session, operation)
     if consumers:
-        raise Refused(
-            operations.CONFLICT,
-            f"Consumer {min(consumers)} has an allocation of provider {provider} in Placement.",
-        )
+        raise Refused(operations.CONFLICT, holders.sentence(min(consumers), provider))
 
 
 @db.retry

@@ -21,7 +21,7 @@ def why_not(
 
     ARQs that wait for this very program do not count, unless what runs now serves them: those may
     become Bound at any moment. Consumers in Placement that have no ARQ yet are found by
-    :func:`cyborg.programming.executor.run`.
+    :func:`cyborg.programming.holders.refuse` and :func:`cyborg.programming.executor.run`.
     """
     for arq in _users(session, deployable.id):
         if not _waits_for(arq, what) or program.of_group(arq.request).is_run_by(deployable):
@@ -78,6 +78,11 @@ def _waiting(session: orm.Session, operation: models.Operation) -> list[models.A
     what = program.of_operation(operation)
     users = _users(session, found) if found is not None else []
     return [arq for arq in users if _waits_for(arq, what)]
+
+
+def instances(session: orm.Session, deployable: models.Deployable) -> set[str]:
+    """The instances whose ARQs use a deployable, or are being bound to it."""
+    return {arq.instance_uuid for arq in _users(session, deployable.id) if arq.instance_uuid}
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:

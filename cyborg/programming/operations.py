@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import availability, db, errors, work
+from cyborg import availability, db, errors, history, work
 from cyborg.db import models, paging
 from cyborg.programming import guard, program, states
 
@@ -349,11 +349,30 @@ def move(
     guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
     if not db.update(session, _MODEL, *guard_, state=state, **values):
         raise work.LeaseLost(f"operation {operation.uuid}")
+    if operation.state == WRITING and state in {SUCCEEDED, FAILED}:
+        history.write(session, [_chronicle(operation, values)])
     if state == SUCCEEDED and operation.pool_uuid is not None:
         # It may want another one now.
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
     said = (operation.uuid, operation.deployable_uuid, state, text)
-    db.after_commit(session, lambda: LOG.info("Operation %s on deployable %s is %s: %s", *said))
+    log = LOG.warning if state == FAILED else LOG.info
+    db.after_commit(session, lambda: log("Operation %s on deployable %s is %s: %s", *said))
+
+
+def _chronicle(operation: models.Operation, values: dict[str, Any]) -> dict[str, Any]:
+    """The entry of the history for an operation that ends with these values."""
+    what = program.of_operation(operation)
+    return {
+        "kind": history.PROGRAMMED,
+        "device_uuid": history.device_of_deployable(operation.deployable_uuid),
+        "instance_uuid": operation.instance_uuid,
+        "image_uuid": what.image_uuid,
+        "function_id": what.function_id,
+        "reason": values.get("error"),
+        "actor": operation.asked_by,
+        "started_ms": operation.asked_ms,
+        "ended_ms": values["ended_ms"],
+    }
 
 
 def note(session: orm.Session, operation: models.Operation, error: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,7 +22,9 @@ class HostReport:
     its passes: together they order the reports of a host. ``devices`` has what each driver found,
     without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
     found devices. ``unread`` are addresses of PCI functions that could not be read: what is known
-    of devices with one of them stays as it is.
+    of devices with one of them stays as it is. ``unknown`` has the types and infos of the control
+    paths of devices that were on the wire and are not in ``devices``, because this release does
+    not know what was said of them.
     """
 
     host: str
@@ -32,6 +34,7 @@ class HostReport:
     errors: Mapping[str, str]
     devices: Mapping[str, tuple[base.Device, ...]]
     unread: tuple[str, ...] = ()
+    unknown: frozenset[tuple[str, str]] = frozenset()
 
     def digest(self) -> str:
         """A hash that is equal for reports with the same content, whenever they were made.
@@ -67,20 +70,65 @@ class HostReport:
     def from_wire(cls, data: Mapping[str, Any]) -> HostReport:
         """The report of a message. Unknown keys are ignored: the sender may be newer.
 
+        So may its words be: a device with an unknown one is left out, with an error of its driver.
+
         :raises KeyError, TypeError, ValueError: the data is no report
         """
+        errors = dict(data.get("errors", {}))
+        read = {driver: _read(devices) for driver, devices in data["devices"].items()}
+        for driver, found in read.items():
+            if found.errors:
+                said = [errors[driver]] if driver in errors else []
+                errors[driver] = "; ".join([*said, *found.errors])
         return cls(
             host=data["host"],
             node=data["node"],
             started=data["started"],
             counter=data["counter"],
-            errors=data.get("errors", {}),
-            devices={
-                driver: tuple(base.Device.from_wire(device) for device in devices)
-                for driver, devices in data["devices"].items()
-            },
+            errors=errors,
+            # A driver with an error and without devices has failed: those it has are kept.
+            devices={driver: found.devices for driver, found in read.items() if not found.lost},
             unread=tuple(data.get("unread", ())),
+            unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
+
+
+@dataclass(slots=True)
+class _Read:
+    """What could be read of a driver's devices."""
+
+    devices: tuple[base.Device, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
+    errors: tuple[str, ...] = ()
+    #: Whether there is a device of which not even the control path could be read.
+    lost: bool = False
+
+
+def _read(devices: Iterable[Mapping[str, Any]]) -> _Read:
+    found = _Read()
+    for data in devices:
+        try:
+            found.devices += (base.Device.from_wire(data),)
+        except _NO_DEVICE as exc:
+            path = _path(data)
+            name = "a device" if path is None else f"device {' '.join(path)}"
+            because = "perhaps because cyborg-agent is newer than cyborg-conductor"
+            found.errors += (f"{name} is left out, {because}: {type(exc).__name__}: {exc}",)
+            found.unknown += () if path is None else (path,)
+            found.lost = found.lost or path is None
+    return found
+
+
+def _path(data: Mapping[str, Any]) -> tuple[str, str] | None:
+    try:
+        path = data["control_path"]
+        return str(path["cpid_type"]), base.canonical_json(dict(path["cpid_info"]))
+    except _NO_DEVICE:
+        return None
+
+
+#: What is raised for data that is no device.
+_NO_DEVICE = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

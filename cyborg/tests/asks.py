@@ -105,6 +105,23 @@ REQUESTS = {
     "function_miss:create": Ask(
         "POST /function_misses", {"function_id": "aes"}, microversion="2.9"
     ),
+    "history:get_all": Ask("GET /history", shows="entry", microversion="2.12"),
+    "history:get_all project": Ask(
+        "GET /history?project_id={project}", shows="entry", microversion="2.12"
+    ),
+    "history:get_all device": Ask(
+        "GET /devices/{device}/history", shows="entry", microversion="2.12"
+    ),
+    "host:get_one": Ask("GET /hosts/host-1", shows="deleting", microversion="2.13"),
+    "host:drain": Ask("POST /hosts/host-1/drain", microversion="2.13"),
+    "host:undrain": Ask("POST /hosts/host-2/undrain", microversion="2.13"),
+    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.14"),
+    "usage:get_all project": Ask(
+        "GET /usages?project_id={project}", shows="project", microversion="2.14"
+    ),
+    "usage:get_all all_projects": Ask(
+        "GET /usages?all_projects=true", shows="project", microversion="2.14"
+    ),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

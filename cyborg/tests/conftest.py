@@ -19,7 +19,7 @@ from cyborg.placement import compare
 from cyborg.tests import servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
-from cyborg.tests.fpga import dynamic, single, start_card  # noqa: F401
+from cyborg.tests.fpga import dynamic, glance_line, single, start_card  # noqa: F401
 from cyborg.tests.glance_server import glance_process, images  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401
@@ -40,7 +40,8 @@ from cyborg.tests.spdk_server import spdk  # noqa: F401
 def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
     """A fresh configuration with every option of Cyborg, as if read from an empty file.
 
-    But for files, which are kept in a folder of the test's own.
+    But for files, which are kept in a folder of the test's own; and only the fake driver is
+    enabled, as in cyborg-standalone.
     """
     fresh = cfg.ConfigOpts()
     cyborg_conf.register(fresh)
@@ -48,6 +49,7 @@ def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
     fresh(args=[], project="cyborg", default_config_files=[], default_config_dirs=[])
     fresh.set_override("host", "host-1")
     fresh.set_override("state_path", str(tmp_path / "state"))
+    fresh.set_default("enabled_drivers", ["fake_driver"], group="agent")
     return fresh
 
 

@@ -128,5 +128,6 @@ def options(
         "conductor__allocation_audit_interval": "0",
         "fake_driver__host_step": "true",
         "fake_driver__host_step_control": str(control),
+        "agent__enabled_drivers": "fake_driver",
         "agent__report_interval": "5",
     }

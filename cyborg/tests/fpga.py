@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
+from oslo_config import cfg
 
 from cyborg.db import models
-from cyborg.tests import engine, hosts
+from cyborg.tests import engine, hosts, messages
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, Site, until
 
@@ -122,6 +124,16 @@ class Card:
             return found if found["state"] != "BindStarted" else None
 
         return until(read)
+
+
+@pytest.fixture
+def glance_line(images: GlanceServer, conf: cfg.ConfigOpts) -> Iterator[messages.Wire]:
+    """What Glance is reached over; a test that cuts it asks for this before the card."""
+    line = messages.Wire(images.url)
+    line.join()
+    conf.set_override("endpoint_override", line.url, group="glance")
+    yield line
+    line.cut()
 
 
 @pytest.fixture

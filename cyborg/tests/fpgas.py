@@ -179,7 +179,7 @@ class Fpgas:
         )
         with db.reader() as session:
             uuid = session.scalars(query).one()
-        admin.set_device_status(uuid, admin.MAINTAINING)
+        admin.disable_device(uuid)
 
     def miss(self, **what: str) -> list[str]:
         """Post a miss; the names of the pools that may grow by it."""

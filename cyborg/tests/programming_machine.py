@@ -147,7 +147,8 @@ class Machine(stateful.RuleBasedStateMachine):
         """Disable a device, or enable it."""
         self.disabled ^= {card.letter}
         status = admin.MAINTAINING if card.letter in self.disabled else admin.ENABLED
-        admin.set_device_status(self.cloud.row(card).device.uuid, status)
+        change = admin.enable_device if status == models.ENABLED else admin.disable_device
+        change(self.cloud.row(card).device.uuid)
 
     @stateful.rule(
         letter=LETTERS,

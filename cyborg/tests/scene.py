@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, policy, profiles, work
+from cyborg import context, db, history, policy, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -25,8 +25,9 @@ from cyborg.tests.personas import PROJECTS, Personas
 
 #: Seconds within which the API answers, even on a busy machine.
 PATIENCE = 180
-#: What a project has: its id, a profile that is private to it, a free ARQ, and one of an instance.
-NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance")
+#: What a project has: its id, a profile that is private to it, a free ARQ, one of an instance, and
+#: what the history says of that.
+NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance", "entry")
 #: What requests can change.
 _TABLES = (
     models.Arq,
@@ -36,6 +37,7 @@ _TABLES = (
     models.Operation,
     models.FunctionPool,
     models.FunctionMiss,
+    models.Host,
 )
 _numbers = itertools.count(1)
 
@@ -68,7 +70,7 @@ class Scene:
                 .options(orm.joinedload(models.Deployable.device))
                 .order_by(models.Deployable.name)
             )
-        admin.set_device_status(unused.device.uuid, admin.MAINTAINING)
+        admin.disable_device(unused.device.uuid)
         attribute = admin.create_attribute(deployable_id=deployable.id, key="colour", value="blue")
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
@@ -76,6 +78,7 @@ class Scene:
         with db.writer() as session:
             # Dead, so that it can be removed; and a deletion waits for it.
             db.update(session, models.Host, down=True)
+            session.add(models.Host(name="host-2", node="host-2", drained=True, removed=False))
             handle = session.scalars(
                 sa.select(models.AttachHandle)
                 .where(models.AttachHandle.deployable_id == unused.id)
@@ -148,7 +151,11 @@ class Scene:
             visibility=profiles.PRIVATE,
             projects=[uuid],
         )
-        owned = [uuid, profile.uuid, profile.name, arq, bound, instance]
+        entry = models.new_uuid()
+        about = {"device_uuid": self._names["device"], "project_id": uuid}
+        with db.writer() as session:
+            history.write(session, [{"uuid": entry, "kind": history.USED, **about}])
+        owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry]
         return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
 
     def renew(self) -> None:

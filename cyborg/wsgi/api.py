@@ -61,3 +61,4 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
 
 with process.one_sentence(__name__):
     application = make_application(config_arguments(sys.argv[1:], os.environ))
+    process.collect_less_garbage()

@@ -74,7 +74,7 @@ class AcceleratorRequests(Resource):
         """Create the ARQs of a device profile."""
         name = body["device_profile_name"]
         trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
-        created = service.create(request.caller, name)
+        created = service.create(request.caller, name, most=request.conf.api.max_unbound_arqs)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
@@ -146,7 +146,7 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     changes = arq_patch.parse(body, request.version)
     if changes.names_project and not request.caller.is_admin:
         raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
-    images = binding.look_up_images(request.conf, changes.binds)
+    images = binding.look_up_images(request.conf, request.caller, changes.binds)
     binding.request_changes(request.caller, changes.binds, changes.unbinds, images)
 
 

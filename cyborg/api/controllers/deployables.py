@@ -20,7 +20,7 @@ from cyborg.db.paging import Page
 from cyborg.inventory import attributes, query
 from cyborg.policies import deployable as policies
 from cyborg.policies import operation as operation_policies
-from cyborg.programming import operations, program
+from cyborg.programming import holders, operations, program
 
 
 class Deployables(Resource):
@@ -116,6 +116,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     image = body.get("image_uuid")
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
     what = program.Program(**{**body, **stored})
+    holders.refuse(request.conf, uuid, what)
     operation = operations.ask(uuid, what, f"user {request.caller.user_id}")
     rpc.kick()
     return operation

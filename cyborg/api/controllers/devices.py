@@ -6,19 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from cyborg.api import declare, versions
+from cyborg import history
+from cyborg.api import declare, pages, versions
+from cyborg.api.controllers import history as histories
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
-from cyborg.api.types import removals
+from cyborg.api.types import fields, hosts, removals
+from cyborg.api.types import history as history_types
 from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
+from cyborg.policies import history as history_policies
 
 _MEMBER = declare.Member(kind="Device")
+_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.DRAIN)
 
 
 class Devices(Resource):
@@ -29,6 +34,7 @@ class Devices(Resource):
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "enable": {"POST": "enable"},
         "disable": {"POST": "disable"},
+        "history": {"GET": "history"},
     }
 
     @lists(policies.GET_ALL, kind, "devices", query=types.QUERY)
@@ -60,12 +66,28 @@ class Devices(Resource):
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204)
     def enable(self, request: Request, uuid: str) -> None:
         """Put a device back into service."""
-        admin.set_device_status(uuid, admin.ENABLED)
+        admin.enable_device(uuid)
 
-    @declare.operation(policies.DISABLE, member=_MEMBER, success=204)
-    def disable(self, request: Request, uuid: str) -> None:
+    @declare.operation(policies.DISABLE, member=_MEMBER, body=_REASON, success=204)
+    def disable(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Take a device out of service."""
-        admin.set_device_status(uuid, admin.MAINTAINING)
+        admin.disable_device(uuid, body.get("reason"))
+
+    @declare.operation(
+        history_policies.GET_ALL,
+        since=versions.HISTORY,
+        member=_MEMBER,
+        query=history_types.OF_DEVICE,
+        answer=fields.page_of(history_types.HistoryEntry, "history"),
+    )
+    def history(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+        """List the history of a device, which may be gone."""
+        wanted, page = pages.read(request, given)
+        scope = request.caller.project_scope
+        found = history.list_entries(scope, page, device_uuid=uuid, **wanted)
+        rows, links = pages.cut(request, f"{self.collection}/{uuid}/history", found, page)
+        shown = [histories.show(request, entry) for entry in rows]
+        return {"history": shown} | ({"history_links": links} if links else {})
 
     def view(self, request: Request, device: models.Device) -> dict[str, Any]:
         """A device with its health."""
@@ -79,6 +101,7 @@ class Devices(Resource):
             # Nova's name of the host, as upstream shows it.
             "hostname": device.host.node,
             "status": device.status,
+            "disabled_reason": device.disabled_reason,
             "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
             "health_reason": device.unhealthy,
             "missing": device.missing,

@@ -32,7 +32,7 @@ class FunctionMisses(Resource):
         if "function_id" in body:
             found = misses.post_of_function(body["function_id"].strip())
         else:
-            found = misses.post_of_profile(body["device_profile_name"])
+            found = misses.post_of_profile(request.caller, body["device_profile_name"])
         return {
             "function_pools": [
                 {

@@ -19,9 +19,12 @@ from cyborg.api.controllers import (
     devices,
     function_misses,
     function_pools,
+    history,
+    hosts,
     operations,
     resource,
     services,
+    usages,
 )
 from cyborg.api.request import Request
 from cyborg.api.types import api as types
@@ -43,8 +46,11 @@ RESOURCES: Mapping[str, resource.Resource] = {
         devices.Devices,
         function_misses.FunctionMisses,
         function_pools.FunctionPools,
+        history.History,
+        hosts.Hosts,
         operations.Operations,
         services.Services,
+        usages.Usages,
     )
 }
 

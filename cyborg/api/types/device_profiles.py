@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from cyborg import profiles
+from cyborg import profiles, request_groups
 from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
@@ -25,7 +25,7 @@ _NAME = Value(
 )
 _WRITTEN = {"type": ["string", "integer"], "maxLength": arguments.TEXT_MAX}
 # Blanks around what follows a prefix are permitted: they are removed later.
-_KEY = {
+_KEY: dict[str, Any] = {
     "maxLength": arguments.TEXT_MAX,
     "refusal": "Group keys must have at most {most} characters.",
     "allOf": [
@@ -43,6 +43,21 @@ _KEY = {
         },
     ],
 }
+#: From 2.4 on a key that means nothing is refused: it is a typing error.
+_KNOWN_KEY = {
+    **_KEY,
+    "allOf": [
+        *_KEY["allOf"],
+        {
+            "pattern": r"^(?!accel:)|^accel:\s*("
+            + "|".join(key.removeprefix("accel:") for key in request_groups.ACCEL_KEYS)
+            + r")\s*$",
+            "refusal": "Unknown group key '{value}': the known ones are "
+            + ", ".join(request_groups.ACCEL_KEYS)
+            + ".",
+        },
+    ],
+}
 _AMOUNT = {
     **_WRITTEN,
     "pattern": r"^\s*0*([1-9][0-9]{0,2}|1000)\s*$",
@@ -57,18 +72,25 @@ _TRAIT = {
     "refusal": "Unsupported trait value {value}, the value must be one among "
     "['required', 'forbidden']",
 }
-_GROUP = Value(
-    dict,
-    title="DeviceProfileGroup",
-    type="object",
-    propertyNames=_KEY,
-    patternProperties={"^resources:": _AMOUNT, "^trait:": _TRAIT, "^accel:": _WRITTEN},
-)
-_GROUPS = Narrowed([_GROUP],
-    minItems=1,
-    maxItems=profiles.MAX_REQUESTS,
-    refusal=f"groups must be a list of 1 to {profiles.MAX_REQUESTS} groups.",
-)
+
+
+def _groups(keys: dict[str, Any]) -> Narrowed:
+    group = Value(
+        dict,
+        title="DeviceProfileGroup",
+        type="object",
+        propertyNames=keys,
+        patternProperties={"^resources:": _AMOUNT, "^trait:": _TRAIT, "^accel:": _WRITTEN},
+    )
+    return Narrowed(
+        [group],
+        minItems=1,
+        maxItems=profiles.MAX_REQUESTS,
+        refusal=f"groups must be a list of 1 to {profiles.MAX_REQUESTS} groups.",
+    )
+
+
+_GROUPS = Changed({versions.MIN: _groups(_KEY), versions.REGULAR: _groups(_KNOWN_KEY)})
 _DESCRIPTION = Value(str, type=["string", "integer", "null"], maxLength=fields.DESCRIPTION_MAX)
 _VISIBLE = fields.one_of([profiles.PUBLIC, profiles.PRIVATE])
 # MySQL considers texts equal that differ only in blanks at their ends.

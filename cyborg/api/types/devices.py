@@ -23,6 +23,9 @@ class Device(Object):
     vendor_board_info = Field(fields.TEXT_OR_NULL, "Further facts about the device, or null.")
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
     status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)
+    disabled_reason = Field(
+        fields.TEXT_OR_NULL, "Why it is not in service, or null.", since=versions.DRAIN
+    )
     health = Field(_HEALTH, "Whether it works, as its driver says.", since=versions.FACTS)
     health_reason = Field(fields.TEXT_OR_NULL, "Why it is unhealthy.", since=versions.FACTS)
     missing = Field(bool, "Whether it is gone from its host.", since=versions.FACTS)

@@ -97,6 +97,33 @@ def test_services(api: Api) -> None:
     assert shape(shown) == shape(expected["services"][1])
 
 
+def test_history(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("GET", "/v2/history")
+    assert shape(found) == shape(sample("history-list-response"))
+    (entry,) = found["history"]
+    assert api.call("GET", f"/v2/devices/{entry['device_uuid']}/history") == found
+
+
+def test_usages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("GET", "/v2/usages?all_projects=true")
+    assert shape(found) == shape(sample("usage-list-response"))
+
+
+def test_drain(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("POST", "/v2/hosts/host-1/drain", sample("reason-request"))
+    assert shape(found) == shape(sample("host-show-response"))
+    assert found["drain_reason"] == sample("reason-request")["reason"]
+    assert api.call("GET", "/v2/hosts/host-1") == found
+    undrained = api.call("POST", "/v2/hosts/host-1/undrain")
+    assert shape(undrained) == shape(sample("host-show-response"))
+
+
 @pytest.mark.parametrize("what", ["devices", "services"])
 def test_removal(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext, what: str) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())

@@ -60,7 +60,7 @@ def instance(ctx: context.RequestContext) -> str:
 def ask(conf: cfg.ConfigOpts) -> Ask:
     conf.set_override("auth_strategy", "noauth", group="api")
     # One request may wait.
-    conf.set_override("api_workers", 2, group="api")
+    conf.set_override("threads", 2, group="api")
     application = app.load(conf)
 
     def ask(query: str, *, service: str = "service") -> webob.Response:

@@ -9,6 +9,7 @@ import requests
 from cyborg import work
 from cyborg.arqs import service
 from cyborg.programming import cancellation, operations, program
+from cyborg.tests import messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.functional.test_programming_traits import ask, machine  # noqa: F401
 from cyborg.tests.programmed_cards import IMAGES
@@ -20,13 +21,12 @@ def cancel(card: Card, operation: str) -> requests.Response:
     return card.site.ask("DELETE", f"/operations/{operation}", version="2.10")
 
 
-def test_what_waits_for_glance_is_cancelled(single: Card) -> None:
+def test_what_waits_for_glance_is_cancelled(glance_line: messages.Wire, single: Card) -> None:
     image = single.image("aes")
-    glance = single.site.conf.glance.endpoint_override
-    single.site.conf.set_override("endpoint_override", "http://127.0.0.1:9", group="glance")
+    glance_line.cut()
     operation = single.program(image_uuid=image).json()["uuid"]
     assert cancel(single, operation).status_code == 204
-    single.site.conf.set_override("endpoint_override", glance, group="glance")
+    glance_line.join()
 
     found = single.ended(operation)
 

@@ -109,7 +109,7 @@ def test_a_life_in_which_every_other_commit_fails(
     assert sink.events == dict.fromkeys(arqs, "completed")
     with db.reader() as session:
         device = session.scalars(sa.select(models.Device.uuid)).one()
-    admin.set_device_status(device, admin.MAINTAINING)
+    admin.disable_device(device)
     placement.sync_once()
     assert placement.offered(boots.RP)["FPGA"] == (4, 4)
     release.delete_instance_arqs(ctx, instance)

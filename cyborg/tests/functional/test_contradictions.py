@@ -10,6 +10,7 @@ import requests
 
 from cyborg.db import models
 from cyborg.programming import program
+from cyborg.tests import messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP
@@ -146,10 +147,11 @@ def test_a_function_pool(aes: Card, wrong: dict[str, Any]) -> None:
 
 
 def test_a_glance_that_does_not_answer_refuses_nothing(
-    aes: Card, images: GlanceServer
+    glance_line: messages.Wire, aes: Card
 ) -> None:
-    aes.site.conf.set_override("endpoint_override", "http://127.0.0.1:9", group="glance")
+    image = aes.image("zip")
+    glance_line.cut()
 
-    answer = profile(aes, {"accel:function_id": "aes", "accel:bitstream_id": models.new_uuid()})
+    answer = profile(aes, {"accel:function_id": "aes", "accel:bitstream_id": image})
 
     assert answer.status_code == 201, answer.text

@@ -65,6 +65,12 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "POST /v2/devices/{uuid}/enable": ("", None),
     "POST /v2/devices/{uuid}/disable": ("", None),
     "POST /v2/function_misses": ("", {"function_id": "aes"}),
+    "GET /v2/devices/{uuid}/history": ("", None),
+    "GET /v2/hosts/{host}": ("", None),
+    "POST /v2/hosts/{host}/drain": ("", {"reason": "r"}),
+    "POST /v2/hosts/{host}/undrain": ("", None),
+    "GET /v2/usages": ("?start=2026-11-21T10:00Z", None),
+    "GET /v2/history": ("?kind=used", None),
     "GET /v2/function_pools": ("?name=p", None),
     "POST /v2/function_pools": ("", POOL),
     "GET /v2/function_pools/{uuid}": ("", None),
@@ -103,7 +109,10 @@ def call(conf: cfg.ConfigOpts, wire: messages.Wire) -> Iterator[Call]:
     def calling(route: str) -> webob.Response:
         method, path = route.split(" ")
         arguments, body = REQUESTS[route]
-        path = path.replace("{uuid}", UUID).replace("{uuid_or_name}", UUID) + arguments
+        names = {"{host}": "host-1", "{uuid}": UUID, "{uuid_or_name}": UUID}
+        for name, value in names.items():
+            path = path.replace(name, value)
+        path += arguments
         headers = {"OpenStack-API-Version": "accelerator latest"}
         request = webob.Request.blank(path, method=method, headers=headers)
         if body is not None:

@@ -114,7 +114,8 @@ class Machine(stateful.RuleBasedStateMachine):
             named = query.where(models.Deployable.name == self.cards[letter].name)
             uuid = session.scalar(named)
         if uuid is not None:
-            admin.set_device_status(uuid, status)
+            change = admin.enable_device if status == models.ENABLED else admin.disable_device
+            change(uuid)
         self._go_on(works=works)
 
     @stateful.rule(number=st.integers(0, len(ABILITIES) - 1), claims=USUALLY, works=USUALLY)

@@ -69,6 +69,27 @@ def foreign(tmp_path: pathlib.Path) -> str:
     return url
 
 
+@pytest.mark.parametrize(
+    ("command", "does"),
+    [
+        ("cyborg-agent", "Find the accelerators of this host"),
+        ("cyborg-api", "Serve the REST API"),
+        ("cyborg-conductor", "Bind accelerators"),
+        ("cyborg-dbsync", "Create and upgrade the schema"),
+        ("cyborg-standalone", "Run all of Cyborg in one process"),
+        ("cyborg-status", "Find problems of a running Cyborg"),
+    ],
+)
+def test_help_begins_with_what_the_command_does(command: str, does: str) -> None:
+    done = run(f"{command} --help")
+    assert (done.returncode, done.stderr) == (0, "")
+    usage, text, options = done.stdout.split("\n\n", 2)
+    assert usage.startswith(f"usage: {command} ")
+    assert text.startswith(does)
+    assert len(text.splitlines()) <= 3
+    assert options.startswith(("options:", "Commands:", "positional"))
+
+
 @pytest.mark.parametrize("command", WITH_DATABASE)
 def test_no_database_is_named(command: str, write: Write) -> None:
     assert "[database] connection is not set" in stops(command, write())

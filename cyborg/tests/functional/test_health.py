@@ -49,10 +49,12 @@ def test_health_alone_is_a_change(caplog: pytest.LogCaptureFixture) -> None:
         hosts.apply(hosts.card("a", unhealthy=reason), hosts.card("b"))
         assert _wanted() == []
     told = [record.getMessage() for record in caplog.records if "healthy" in record.getMessage()]
+    levels = [record.levelname for record in caplog.records if "healthy" in record.getMessage()]
+    assert levels == ["WARNING", "WARNING", "INFO"]
     assert told == [
-        f"""Device PCI {{"address": "a"}} of host host-1 is unhealthy: '{HOT}'""",
-        """Device PCI {"address": "a"} of host host-1 is unhealthy: 'it does not answer'""",
-        'Device PCI {"address": "a"} of host host-1 is healthy again',
+        f"Device PCI a of host host-1 is unhealthy: {HOT}",
+        "Device PCI a of host host-1 is unhealthy: it does not answer",
+        "Device PCI a of host host-1 is healthy again",
     ]
 
 

@@ -115,6 +115,65 @@ def test_an_instance_that_is_gone_for_long_is_released(
     assert stays in holders()
 
 
+def errors_of(caplog: pytest.LogCaptureFixture) -> str:
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    caplog.clear()
+    return "\n".join(told)
+
+
+@pytest.mark.every_database
+def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone, other = boot(conf, ctx, sink), boot(conf, ctx, sink)
+    both = {gone: models.BOUND, other: models.BOUND}
+    sink.servers.clear()
+    for _ in range(4):
+        let_the_grace_pass(conf)
+        assert look(conf)
+        assert holders() == both
+    assert "none is released, and 2 would be" in errors_of(caplog)
+
+    # One that it knows is enough, also if it is not asked for in the same round.
+    sink.servers.add(other)
+    let_an_interval_pass(conf)
+    assert look(conf)
+    assert holders() == {other: models.BOUND}
+    late = boot(conf, ctx, sink)
+    sink.servers.remove(late)
+    let_an_interval_pass(conf)
+    look(conf)
+    with db.writer() as session:
+        arq = models.Arq
+        aged = {"instance_asked_ms": 0, "instance_missed_ms": 0, "updated_at": arq.updated_at}
+        db.update(session, arq, arq.instance_uuid == late, **aged)
+    assert look(conf)
+    assert holders() == {other: models.BOUND}
+    assert errors_of(caplog) == ""
+
+
+def test_no_more_are_released_at_a_time_than_permitted(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    conf.set_override("max_instance_releases", 1, group="conductor")
+    stays, *_ = (boot(conf, ctx, sink) for _ in range(4))
+    sink.servers = {stays}
+    let_an_interval_pass(conf)
+    look(conf)
+    for left, said in ((3, "2 more instances"), (2, "1 more instances"), (1, "")):
+        let_the_grace_pass(conf)
+        assert look(conf)
+        assert len(holders()) == left
+        assert said in errors_of(caplog)
+    assert holders() == {stays: models.BOUND}
+
+
 @pytest.mark.every_database
 def test_an_instance_that_nova_finds_again_has_the_whole_grace_before_it(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
@@ -174,7 +233,8 @@ def test_silence_about_one_instance_holds_up_no_other(
     """As where the cell of its server hangs."""
     silent = boot(conf, ctx, sink)
     boot(conf, ctx, sink)
-    sink.servers.clear()
+    stays = boot(conf, ctx, sink)
+    sink.servers = {stays}
     let_an_interval_pass(conf)
     look(conf)
     sink.silent = {silent}
@@ -186,13 +246,13 @@ def test_silence_about_one_instance_holds_up_no_other(
         orphans.check_instances(conf, claimed)
     work.finish(claimed)
     look(conf)
-    assert holders() == {silent: models.BOUND}
+    assert holders() == {silent: models.BOUND, stays: models.BOUND}
 
     # Silence does not say that the instance is there either.
     sink.silent.clear()
     let_an_interval_pass(conf)
     assert look(conf)
-    assert holders() == {}
+    assert holders() == {stays: models.BOUND}
 
 
 def test_who_does_not_see_all_projects_releases_nothing(
@@ -271,11 +331,13 @@ def test_a_conductor_asks_by_itself(
     site: Site, sink: NovaSink, ctx: context.RequestContext
 ) -> None:
     site.start()
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=RP)
-    until(lambda: holders() == {instance: models.BOUND})
+    stays, instance = models.new_uuid(), models.new_uuid()
+    sink.servers.add(stays)
+    for one in (stays, instance):
+        boots.bind(ctx, boots.arqs(ctx), one, device_rp_uuid=RP)
+    until(lambda: holders() == {stays: models.BOUND, instance: models.BOUND})
     let_an_interval_pass(site.conf)
     until(lambda: sink.asked)
     until(site.idle)
     let_the_grace_pass(site.conf)
-    until(lambda: holders() == {})
+    until(lambda: holders() == {stays: models.BOUND})

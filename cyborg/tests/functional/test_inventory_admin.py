@@ -37,7 +37,8 @@ def _wanted() -> list[tuple[str, str]]:
 
 def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
     for status in (admin.MAINTAINING, admin.MAINTAINING, admin.ENABLED):
-        admin.set_device_status(device, status)
+        change = admin.enable_device if status == models.ENABLED else admin.disable_device
+        change(device)
         with db.reader() as session:
             assert session.scalars(sa.select(models.Device.status)).one() == status
     assert _wanted() == [(work.PLACEMENT, "host-1")]
@@ -45,7 +46,7 @@ def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
 
 def test_an_unknown_device_is_not_found() -> None:
     with pytest.raises(errors.NotFound):
-        admin.set_device_status(models.new_uuid(), admin.MAINTAINING)
+        admin.disable_device(models.new_uuid())
     assert _wanted() == []
 
 

@@ -308,7 +308,7 @@ def test_each_handle_and_each_device_is_counted_once(
             .join(models.Deployable, models.Deployable.device_id == models.Device.id)
             .where(models.Deployable.name == "host-1_c")
         ).one()
-    admin.set_device_status(of_c, admin.MAINTAINING)
+    admin.disable_device(of_c)
     used, dirty = boots.arqs(ctx, 2)
     for arq in (used, dirty):
         boots.bind(ctx, [arq], models.new_uuid())

@@ -52,8 +52,8 @@ def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     with db.reader() as session:
         device = session.scalars(sa.select(models.Device.uuid)).one()
         host = session.scalars(sa.select(models.Host.uuid)).one()
-    admin.set_device_status(device, admin.MAINTAINING)
-    admin.set_device_status(device, admin.ENABLED)
+    admin.disable_device(device)
+    admin.enable_device(device)
     hosts.apply(errors={"other_driver": "RuntimeError: the card does not answer"})
     overdue(conf)
     hosts.apply()

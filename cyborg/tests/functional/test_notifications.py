@@ -151,8 +151,8 @@ def test_devices_and_hosts_are_heard_of(
         with db.reader() as session:
             device = session.scalars(sa.select(models.Device.uuid)).one()
         for _ in range(2):
-            admin.set_device_status(device, admin.MAINTAINING)
-        admin.set_device_status(device, admin.ENABLED)
+            admin.disable_device(device)
+        admin.enable_device(device)
         uuids = boots.arqs(ctx)
         boots.bind(ctx, uuids, models.new_uuid())
         engine.drain(conf)

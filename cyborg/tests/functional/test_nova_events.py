@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from oslo_config import cfg
 
@@ -12,6 +14,7 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
+from cyborg.tests.service import RP, Site, until
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -38,6 +41,25 @@ def test_422_is_tried_again_until_bind_timeout(
     engine.make_due()
     engine.drain(conf)
     assert engine.pending() == {}
+
+
+def test_nobody_is_warned_while_nova_has_no_host_yet(
+    site: Site, sink: NovaSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site.start()
+    sink.answer = 422
+    site.call("POST", "/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": "1"}]}])
+    (arq,) = site.call("POST", "/accelerator_requests", {"device_profile_name": "p"})["arqs"]
+    target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": models.new_uuid()}
+    patch = [{"path": f"/{key}", "op": "add", "value": value} for key, value in target.items()]
+    site.call("PATCH", "/accelerator_requests", {arq["uuid"]: patch})
+    waiting = "Nova has no host for instance"
+    until(lambda: any(waiting in record.getMessage() for record in caplog.records))
+    sink.answer = 200
+    site.hurry(site.idle)
+    told = [record for record in caplog.records if waiting in record.getMessage()]
+    assert {record.levelname for record in told} == {"INFO"}
 
 
 @pytest.mark.parametrize("code", [404, 400])

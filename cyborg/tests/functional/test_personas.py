@@ -67,6 +67,15 @@ function_pool:create        ok     403     403    403    403     403    ok     4
 function_pool:update        ok     403     403    403    403     403    ok     403      403
 function_pool:delete        ok     403     403    403    403     403    ok     403      403
 function_miss:create        ok     403     403    403    ok      403    ok     403      403
+history:get_all             ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+history:get_all project     ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+history:get_all device      ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+host:get_one                ok     403     403    403    403     403    ok     403      403
+host:drain                  ok     403     403    403    403     403    ok     403      403
+host:undrain                ok     403     403    403    403     403    ok     403      403
+usage:get_all               ok/-   ok/-    ok/-   ok/-   403     -/ok   ok/-   403      403
+usage:get_all project       ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+usage:get_all all_projects  ok     403     403    403    403     403    ok     403      403
 attribute:get_all           ok     ok      403    403    403     403    ok     ok       403
 attribute:get_one           ok     ok      403    403    403     403    ok     ok       403
 attribute:create            ok     403     403    403    403     403    ok     403      403

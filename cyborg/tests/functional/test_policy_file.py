@@ -113,6 +113,12 @@ def test_no_rule_opens_what_belongs_to_other_projects(
         "arq:delete many": ("ok", "404"),
         "arq:delete bound": ("ok", "404"),
         "arq:delete instance": ("ok", "-"),
+        "usage:get_all": ("ok", "-"),
+        "usage:get_all project": ("ok", "-"),
+        "usage:get_all all_projects": ("403", "403"),
+        "history:get_all": ("ok", "-"),
+        "history:get_all project": ("ok", "-"),
+        "history:get_all device": ("ok", "-"),
         "arq:release": ("ok", "404"),
     }
 

@@ -16,7 +16,7 @@ import pytest
 
 from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
-from cyborg.drivers import pci, privileged, registry
+from cyborg.drivers import pci, privileged, registry, tool_process
 from cyborg.tests.contract import passes
 from cyborg.tests.functional.test_agent import Conductor
 from cyborg.tests.functional.test_program_tools import (
@@ -35,11 +35,11 @@ from cyborg.tests.functional.test_program_tools import (
 PATIENCE = 60
 
 
-def ask(driver: str, state: str, address: str) -> str:
+def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
     """Have a new agent, whose files are there, program a card; its answer in words."""
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = str(pathlib.Path(state, "tool"))
-    conf = passes.configured(settings(state), [driver], "host-1")
+    conf = passes.configured(settings(state, int(tool_timeout)), [driver], "host-1")
     rpc.use_memory(conf)
     conductor = rpc.conductor_server(conf, Conductor())
     conductor.start()
@@ -82,7 +82,7 @@ class Orphan:
         self.shown = simulated.root / "sys/bus/pci/devices" / shown
         self._place = shown
 
-    def begin(self, folder: pathlib.Path, data: bytes, loads: str) -> None:
+    def begin(self, folder: pathlib.Path, data: bytes, loads: str, tool_timeout: int) -> None:
         """Have an agent write the card, and kill it when the tool runs."""
         kept = folder / "bitstreams"
         kept.mkdir()
@@ -98,7 +98,7 @@ class Orphan:
         self._state = str(folder)
         code = f"from {__name__} import ask; import sys; ask(*sys.argv[1:])"
         agent = subprocess.Popen(
-            [sys.executable, "-c", code, self.driver, self._state, self.address],
+            [sys.executable, "-c", code, self.driver, self._state, self.address, f"{tool_timeout}"],
             env={
                 **os.environ,
                 "LD_PRELOAD": "libumockdev-preload.so.0",
@@ -133,20 +133,20 @@ class Orphan:
 def orphan(simulate, tool, tmp_path) -> Iterator[Callable[[str], Orphan]]:  # noqa: F811
     made: list[Orphan] = []
 
-    def make(vendor: str) -> Orphan:
+    def make(vendor: str, tool_timeout: int = 60) -> Orphan:
         if vendor == "intel":
             simulated = simulate({"cards": ["pac-a10"]})
             place = port_of(simulated, "pac-a10")
             found = Orphan(simulated, "intel_fpga_driver", "pac-a10", place)
             made.append(found)
-            found.begin(tmp_path, gbs(), AFU)
+            found.begin(tmp_path, gbs(), AFU, tool_timeout)
         else:
             simulated = simulate({"cards": ["u250"]})
             place = f"{user_of(simulated)}/xclbinuuid"
             (simulated.root / "sys/bus/pci/devices" / place).write_text(f"{OLD}\n")
             found = Orphan(simulated, "xilinx_fpga_driver", "u250", place)
             made.append(found)
-            found.begin(tmp_path, xclbin(), XCLBIN)
+            found.begin(tmp_path, xclbin(), XCLBIN, tool_timeout)
         return found
 
     yield make
@@ -181,3 +181,20 @@ def test_the_next_agent_leaves_a_card_alone_that_is_still_written(orphan, vendor
     assert answer == end
     assert card.asked.exists()
     assert card.reports() == [("dynamic", answer.partition(" ")[0])]
+
+
+@pytest.mark.parametrize("vendor", ["intel", "xilinx"])
+def test_a_tool_that_hangs_without_its_agent_is_killed(orphan, vendor):
+    """The next agent writes the card then; nobody has let the tool go on."""
+    card = orphan(vendor, tool_timeout=1)
+    lock = card.hold.parent / "cards" / f"{card.address}.lock"
+
+    deadline = time.monotonic() + PATIENCE
+    while tool_process.is_locked(lock):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    assert card.hold.exists()
+    assert card.reports() != []
+    card.hold.unlink()
+    assert " by " in card.ask()

@@ -29,7 +29,7 @@ SOON = 20
 def url(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[str]:
     """The API with two threads, one of which may wait; nobody carries the operations out."""
     conf.set_override("auth_strategy", "noauth", group="api")
-    conf.set_override("api_workers", 2, group="api")
+    conf.set_override("threads", 2, group="api")
     conf.set_override("answer_timeout", 2 * SOON, group="programming")
     hosts.apply(hosts.card("c", program_mode="dynamic"))
     with messages.transport(conf, "memory"):

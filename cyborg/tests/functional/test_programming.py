@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus, server
 from typing import Any
 
 import pytest
 import requests
+from oslo_config import cfg
 
 from cyborg import work
 from cyborg.db import models
+from cyborg.tests import messages
 from cyborg.tests.fpga import HANDLES, Card
+from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, until
 
 AES, ZIP = "aes-128", "zip-9"
@@ -149,12 +155,33 @@ def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
     consumer = models.new_uuid()
     dynamic.site.placement.allocate(consumer, RP, FPGA=1)
 
-    operation = dynamic.programmed(image_uuid=dynamic.image(AES))
+    refused = dynamic.program(image_uuid=dynamic.image(AES))
+
+    assert refused.status_code == 409
+    assert f"Consumer {consumer} has an allocation of provider {RP}" in refused.text
+    assert dynamic.site.call("GET", "/operations", version="2.8")["operations"] == []
+    assert dynamic.offered() == HANDLES
+    dynamic.site.placement.release(consumer)
+    dynamic.run(dynamic.image(AES))
+
+
+def test_what_placement_gives_out_later_is_not_programmed(
+    glance_line: messages.Wire, dynamic: Card
+) -> None:
+    consumer = models.new_uuid()
+    glance_line.cut()
+    asked = dynamic.program(function_id=AES).json()["uuid"]
+    dynamic.site.placement.allocate(consumer, RP, FPGA=1)
+    dynamic.image(AES)
+    glance_line.join()
+
+    operation = dynamic.ended(asked)
 
     assert operation["state"] == "failed"
     assert consumer in operation["error"]
     # It was never withheld: whoever was given it may be about to bind.
-    assert [event["text"] for event in operation["history"][1:]] == [operation["error"]]
+    said = [event["text"] for event in operation["history"][1:]]
+    assert [text for text in said if not text.startswith("It waits: ")] == [operation["error"]]
     assert not dynamic.runs()["in_doubt"]
     until(lambda: dynamic.offered() == HANDLES)
     dynamic.site.placement.release(consumer)
@@ -196,6 +223,42 @@ def test_what_a_card_shows_after_a_false_image_is_written_counts(single: Card) -
     assert operation["error"] == f"Function {ZIP} is loaded, not other"
     until(lambda: single.runs()["function_id"] == ZIP)
     assert single.runs()["image_uuid"] is None
+
+
+class _Busy(server.BaseHTTPRequestHandler):
+    """A Glance that is overloaded."""
+
+    def do_GET(self) -> None:
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def busy_glance(images: GlanceServer, conf: cfg.ConfigOpts) -> Iterator[None]:
+    http = server.ThreadingHTTPServer(("127.0.0.1", 0), _Busy)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{http.server_port}"
+    conf.set_override("endpoint_override", url, group="glance")
+    yield
+    http.shutdown()
+    http.server_close()
+
+
+@pytest.mark.usefixtures("busy_glance")
+def test_an_operation_that_waits_says_for_whom(start_card: Any) -> None:
+    card = start_card("dynamic")
+    operation = card.program(image_uuid=models.new_uuid()).json()["uuid"]
+
+    def waits() -> str | None:
+        found = card.site.call("GET", f"/operations/{operation}", version="2.8")
+        texts = [str(event["text"]) for event in found["history"]]
+        return texts[-1] if len(texts) > 1 else None
+
+    assert until(waits).startswith("It waits: Glance answered 503: ")
+    answer = card.site.ask("DELETE", f"/operations/{operation}", version="2.10")
+    assert answer.status_code == 204
 
 
 def test_an_image_that_is_not_there_fails(dynamic: Card) -> None:

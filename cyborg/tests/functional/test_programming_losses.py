@@ -177,7 +177,7 @@ def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
 
     (operation,) = operations.list_operations()
     said = [entry["text"] for entry in operation.history]
-    assert said[1:] == ["It waits: Glance is away"]
+    assert said[1:] == ["It waits: Glance cannot be reached: Glance is away"]
     machine.cloud.finds, machine.cloud.agent = True, "is away"
     machine.let_time_pass()
     (operation,) = operations.list_operations()

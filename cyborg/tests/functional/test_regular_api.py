@@ -53,8 +53,9 @@ def call(conf: cfg.ConfigOpts) -> Call:
 def error(answer: webob.Response) -> dict[str, Any]:
     """The one error of an answer, whose form is checked with it."""
     assert answer.content_type == "application/json"
-    assert list(answer.json) == ["errors"]
+    assert list(answer.json) == ["errors", "error"]
     (found,) = answer.json["errors"]
+    assert answer.json["error"]["message"] == found["detail"]
     assert list(found) == ["status", "code", "title", "detail", "request_id"]
     assert found["status"] == answer.status_int
     assert found["request_id"] == answer.headers["x-openstack-request-id"]

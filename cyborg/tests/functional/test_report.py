@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, work
+from cyborg.conductor import endpoint
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts
 from cyborg.tests.conftest import SqlCounter
@@ -238,6 +241,80 @@ def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
     left = hosts.device("a", hosts.deployable("host-1_a"))
     hosts.apply(left, errors={hosts.DRIVER: "a card is another driver's"})
     assert list(_tree()) == ['{"address": "a"}']
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"type": "TELEPATH"}, "device type 'TELEPATH'"),
+        ({"deployables": [{"name": "host-1_a"}]}, "KeyError: 'attach_handles'"),
+        ({"unhealthy": "\0"}, "unhealthy"),
+    ],
+)
+def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
+    conf: cfg.ConfigOpts, change: dict[str, Any], sentence: str
+) -> None:
+    cards = [hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "abc"]
+    hosts.apply(*cards[:2])
+    wire = hosts.report(*cards).to_wire()
+    known, _, new = wire["devices"][hosts.DRIVER]
+    known |= change
+    new |= change
+    endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
+    assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
+    with db.reader() as session:
+        host = session.scalars(sa.select(models.Host)).one()
+        assert not list(session.scalars(sa.select(models.Device).where(models.Device.missing)))
+    told = host.driver_errors[hosts.DRIVER]
+    assert 'device PCI {"address": "a"} is left out' in told
+    assert 'device PCI {"address": "c"} is left out' in told
+    assert told.count(sentence) == 2
+    # This release understands the next one.
+    hosts.apply(*cards[1:])
+    assert list(_tree()) == ['{"address": "b"}', '{"address": "c"}']
+
+
+def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.ConfigOpts) -> None:
+    cards = [hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "abcdefgh"]
+    conductor = endpoint.ConductorEndpoint(conf, lambda: None)
+
+    def report(*devices: base.Device) -> tuple[int, dict[str, str]]:
+        """The number of devices that are there then, and what the host has as errors."""
+        conductor.report({}, hosts.report(*devices).to_wire())
+        with db.reader() as session:
+            there = session.scalars(sa.select(models.Device).where(~models.Device.missing))
+            errors = session.scalars(sa.select(models.Host.driver_errors)).one()
+            return len(list(there)), errors
+
+    assert report(*cards) == (8, {})
+    # Four of eight are no larger share than permitted.
+    assert report(*cards[4:]) == (4, {})
+    assert report(*cards) == (8, {})
+    number, errors = report(*cards[:1])
+    assert (number, list(errors)) == (8, ["cyborg-conductor"])
+    assert errors["cyborg-conductor"].startswith("7 of 8 devices are missing from the report;")
+    # Others are gone this time, so those have not been missing twice.
+    number, errors = report(*cards[7:])
+    assert (number, list(errors)) == (8, ["cyborg-conductor"])
+    assert report(*cards) == (8, {})
+    report()
+    assert report() == (0, {})
+    # A host with few devices is believed, and one that the operator told to.
+    assert report(*cards[:3]) == (3, {})
+    assert report() == (0, {})
+    conf.set_override("max_gone_share", 1, group="conductor")
+    assert report(*cards) == (8, {})
+    assert report() == (0, {})
+
+
+def test_a_device_without_a_place_counts_as_a_failure_of_its_driver(
+    conf: cfg.ConfigOpts,
+) -> None:
+    hosts.apply(*[hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "ab"])
+    wire = hosts.report().to_wire()
+    wire["devices"][hosts.DRIVER] = [{"control_path": "unheard of"}]
+    endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
+    assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
 
 
 def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:

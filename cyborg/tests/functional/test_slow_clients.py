@@ -49,7 +49,7 @@ SLOW = [
 def start(conf: cfg.ConfigOpts) -> Iterator[Start]:
     """``start(application)`` is the port of a server with one thread for requests."""
     for name, value in {
-        "api_workers": 1,
+        "threads": 1,
         "request_timeout": 600,
         "max_request_body_size": LIMIT,
     }.items():

@@ -164,13 +164,16 @@ def test_an_upgrade_that_can_be_made(status: Status) -> None:
 
 def test_what_to_look_at_before_an_upgrade(status: Status) -> None:
     status.set("DEFAULT", "quota_gpus = 5")
+    status.set("api", "api_workers = 4")
+    status.set("oslo_policy", "enforce_new_defaults = false")
     status.set("upgrade_levels", "conductor = 2.0")
     code, found = status.json("upgrade", "check", "--json")
     assert code == 1
     by_name = {check["check"]: check for check in found["checks"]}
     assert by_name["RPC pins"]["result"] == 1
     assert "[upgrade_levels] conductor = 2.0" in by_name["RPC pins"]["details"]
-    assert "[DEFAULT] quota_gpus" in by_name["Options without a meaning"]["details"]
+    for named in ("[DEFAULT] quota_gpus", "[api] api_workers", "enforce_new_defaults = false"):
+        assert named in by_name["Options without a meaning"]["details"]
 
 
 def test_what_stops_an_upgrade(status: Status, tmp_path: pathlib.Path) -> None:

@@ -9,11 +9,15 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 
 import pytest
+import webob
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
+from oslo_policy import opts as policy_opts
 from oslo_privsep import priv_context
 
 from cyborg import conf as cyborg_conf
+from cyborg import connection
+from cyborg.api import app
 from cyborg.conf import drivers, obsolete
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
@@ -83,13 +87,31 @@ def test_what_means_the_same_has_its_effect() -> None:
     assert conf.state_path == "/usr/lib/python3/dist-packages/cyborg/state"
     assert conf.agent.enabled_drivers == ["fake_driver", "pci_driver"]
     assert conf.agent.resource_provider_name == "compute-1.example"
-    assert (str(conf.api.host_ip), conf.api.port, conf.api.api_workers) == ("127.0.0.1", 6667, 3)
+    assert (str(conf.api.host_ip), conf.api.port) == ("127.0.0.1", 6667)
+    # There it is a number of processes.
+    assert conf.api.threads == 10
     assert conf.api.public_endpoint == "https://cloud.example/accelerator"
     assert conf.pci.device_spec == ['[{"vendor_id": "8086", "product_id": "0b2b"}]']
     assert conf.gpu_devices.enabled_vgpu_types == ["nvidia-35"]
     assert (conf.nova.timeout, conf.nova.region_name) == (21, "RegionOne")
     assert conf.placement.connect_retries == 2
     assert conf.nvme.cleanup_timeout == 600
+
+
+def test_other_services_are_reached_at_their_internal_endpoints_first() -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf([], default_config_files=[])
+    connected = connection.Connection(conf)
+    listed = {
+        group: {option.dest: option for option in options}
+        for group, options in cyborg_conf.list_opts()
+    }
+    for group in cyborg_conf.SERVICES:
+        conf.set_override("auth_type", "none", group=group)
+        conf.register_opts(ka_loading.get_auth_plugin_conf_options("none"), group=group)
+        assert connected.proxy(group).interface == ["internal", "public"]
+        assert listed[group]["valid_interfaces"].default == ["internal", "public"]
 
 
 @pytest.mark.parametrize("file", [FILE, None])
@@ -103,6 +125,62 @@ def test_what_means_nothing_is_named(file: pathlib.Path | None) -> None:
     for group, name in wanted:
         (sentence,) = (text for text in sentences if f"[{group}] {name} " in text)
         assert sentence.startswith("Option ")
+
+
+#: What the paste file of the released Cyborg consists of.
+PASTE_FILE = """
+[pipeline:main]
+pipeline = cors request_id authtoken api_v2
+[app:api_v2]
+paste.app_factory = cyborg.api.app:app_factory
+[filter:authtoken]
+acl_public_routes = /, /v2
+paste.filter_factory = cyborg.api.middleware.auth_token:AuthTokenMiddleware.factory
+[filter:request_id]
+paste.filter_factory = oslo_middleware:RequestId.factory
+[filter:cors]
+paste.filter_factory = oslo_middleware.cors:filter_factory
+"""
+
+
+def _use(conf: cfg.ConfigOpts, folder: pathlib.Path, text: str) -> pathlib.Path:
+    file = folder / "api-paste.ini"
+    file.write_text(text)
+    conf.set_override("api_paste_config", str(file), group="api")
+    conf.set_override("auth_strategy", "noauth", group="api")
+    return file
+
+
+@pytest.mark.usefixtures("database")
+def test_its_paste_file_is_passed_over(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = _use(conf, tmp_path, PASTE_FILE)
+    served = app.load(conf)
+    assert webob.Request.blank("/v2/devices").get_response(served).json == {"devices": []}
+    assert f"The paste file {file} is that of another Cyborg and is passed over" in caplog.text
+
+
+@pytest.mark.usefixtures("database")
+def test_a_paste_file_with_a_part_of_the_operators_own_is_not_passed_over(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path
+) -> None:
+    own = "[filter:audit]\npaste.filter_factory = ours.audit:filter_factory\n"
+    _use(conf, tmp_path, PASTE_FILE.replace("cors request_id", "cors audit request_id") + own)
+    with pytest.raises(app.UnusablePasteFile, match="cannot be used"):
+        app.load(conf)
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("enforce", [True, False])
+def test_old_defaults_of_policy_are_said_not_to_come_back(
+    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture, *, enforce: bool
+) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    policy_opts.set_defaults(conf)
+    conf.set_override("enforce_new_defaults", enforce, group="oslo_policy")
+    app.load(conf)
+    assert ("enforce_new_defaults = false has no effect" in caplog.text) is not enforce
 
 
 @pytest.mark.usefixtures("database")

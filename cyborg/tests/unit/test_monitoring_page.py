@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from typing import Any
@@ -16,6 +17,10 @@ from cyborg.notifications import notices
 DOCUMENTATION = pathlib.Path(__file__).parents[3] / "doc"
 PAGE = (DOCUMENTATION / "source" / "admin" / "monitoring.rst").read_text()
 RULES = DOCUMENTATION / "alert_rules.yaml"
+DASHBOARD = DOCUMENTATION / "grafana_dashboard.json"
+
+#: Labels that a query may group by and that no metric of ours declares.
+_OF_PROMETHEUS = {"instance", "le"}
 
 _SELECTOR = re.compile(r"(cyborg_\w+?)(?:_count|_bucket)?(?:{(.*?)})?(?![\w{])")
 _ROW = re.compile(r"^   \* - (.+)\n     -(.*)$", re.MULTILINE)
@@ -51,12 +56,32 @@ def test_every_event_is_described_with_its_priority() -> None:
     assert described == {event.name: [event.priority] for event in notices.EVENTS}
 
 
+def check(expression: str) -> set[str]:
+    """Check that what a query asks for exists; return the metrics."""
+    known, selectors = shown(), _SELECTOR.findall(expression)
+    assert selectors, expression
+    for name, conditions in selectors:
+        assert set(re.findall(r"(\w+)=", conditions)) <= set(known[name]), expression
+    (grouping,) = re.findall(r" by \((.*?)\)", expression) or [""]
+    for label in set(re.findall(r"\w+", grouping)) - _OF_PROMETHEUS:
+        assert all(label in known[name] for name, _conditions in selectors), expression
+    return {name for name, _conditions in selectors}
+
+
 def test_alerts_ask_for_metrics_and_labels_that_exist() -> None:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
-    known = shown()
     for rule in group["rules"]:
-        selectors = _SELECTOR.findall(rule["expr"])
-        assert selectors
-        for name, conditions in selectors:
-            labels = re.findall(r"(\w+)=", conditions)
-            assert set(labels) <= set(known[name]), rule
+        check(rule["expr"])
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    asked = set()
+    for target in (target for panel in panels for target in panel["targets"]):
+        asked |= check(target["expr"])
+        legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"])) - {"instance"}
+        assert all(re.search(rf"\b{label}\b", target["expr"]) for label in legend), target
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    # What wakes somebody up can be looked at.
+    assert set().union(*(check(rule["expr"]) for rule in group["rules"])) <= asked

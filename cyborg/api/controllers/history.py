@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/history``: who had which accelerator when, failed binds, and what happened to devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cyborg import history
+from cyborg.api import versions
+from cyborg.api.controllers.resource import Resource, lists
+from cyborg.api.representation import timestamp
+from cyborg.api.request import Request
+from cyborg.api.types import history as types
+from cyborg.db import models
+from cyborg.db.paging import Page
+from cyborg.policies import history as policies
+from cyborg.programming.operations import moment
+
+
+class History(Resource):
+    """Entries of the history."""
+
+    collection = "history"
+    kind = types.HistoryEntry
+
+    @lists(policies.GET_ALL, kind, "history", since=versions.HISTORY, query=types.QUERY)
+    def get_all(
+        self, request: Request, page: Page, **wanted: Any
+    ) -> Sequence[models.HistoryEntry]:
+        """List entries of the history."""
+        return history.list_entries(request.caller.project_scope, page, **wanted)
+
+    def view(self, request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
+        """An entry, with what the caller may read of it."""
+        return show(request, entry)
+
+
+def show(request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
+    """An entry, with what the caller may read of it."""
+    everything = request.caller.is_admin
+    ended = None if entry.ended_ms is None else moment(entry.ended_ms)
+    return {
+        "uuid": entry.uuid,
+        "kind": entry.kind,
+        "device_uuid": entry.device_uuid,
+        "attach_handle_uuid": entry.handle_uuid,
+        "resource_class": entry.resource_class,
+        "project_id": entry.project_id,
+        "instance_uuid": entry.instance_uuid,
+        "arq_uuid": entry.arq_uuid,
+        "hostname": entry.hostname,
+        "image_uuid": entry.image_uuid,
+        "function_id": entry.function_id,
+        "reason": entry.reason if everything else entry.plain,
+        "actor": entry.actor if everything else None,
+        "started_at": timestamp(moment(entry.started_ms)),
+        "ended_at": timestamp(ended),
+    }

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts, and why something is taken out of service."""
+
+from __future__ import annotations
+
+from cyborg import arq_states, liveness
+from cyborg.api import versions
+from cyborg.api.types import fields
+from cyborg.api.types.base import Field, Object, Value
+
+_REASON = Value(str, type="string", minLength=1, maxLength=1000)
+
+
+class Reason(Object):
+    """Why something is taken out of service."""
+
+    reason = Field(_REASON, "Why, in the administrator's words.", since=versions.DRAIN)
+
+
+class HostUser(Object):
+    """An accelerator request that uses a device of a host, or is being bound to one."""
+
+    arq_uuid = Field(fields.UUID, "The UUID of the accelerator request.")
+    state = Field(fields.one_of(sorted(arq_states.ALL)), "The state that it is in.")
+    project_id = Field(fields.TEXT_OR_NULL, "Whose it is.")
+    instance_uuid = Field(fields.UUID_OR_NULL, "The instance that has it, or null.")
+    device_uuid = Field(fields.UUID, "The device.")
+
+
+class Host(Object):
+    """A host, and who uses its devices."""
+
+    name = Field(fields.TEXT, "The name of the host.")
+    hostname = Field(fields.TEXT, "The name of its root resource provider.")
+    state = Field(fields.one_of([liveness.UP, liveness.DOWN]), "Whether its agent reports.")
+    drained = Field(bool, "Whether nothing new of it is given out.")
+    drain_reason = Field(fields.TEXT_OR_NULL, "Why it is drained, or null.")
+    drained_at = Field(fields.TIME_OR_NULL, "Since when it is drained, in UTC, or null.")
+    in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
+    users = Field([HostUser], "The oldest of them.")

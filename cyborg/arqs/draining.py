@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draining hosts: nothing new is given out, and what is in use is followed down to nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, errors, history, rpc, work
+from cyborg.db import models
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """An ARQ that uses a device of a host, or is about to."""
+
+    arq_uuid: str
+    state: str
+    project_id: str | None
+    instance_uuid: str | None
+    device_uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A host, and who uses its devices: ``in_use`` ARQs, of which ``users`` are the oldest."""
+
+    host: models.Host
+    in_use: int
+    users: Sequence[User]
+
+
+def drain(name: str, reason: str | None, limit: int) -> Drain:
+    """Give out nothing new of a host; it may be drained already. Guests keep what they have.
+
+    ``name`` is the host's name or node, and ``limit`` the most users that are named.
+
+    :raises NotFound: there is no such host
+    """
+    changed = _drain(name, reason, limit)
+    rpc.kick()
+    # %r: the reason may hold what no log file can.
+    LOG.info("Host %s is drained: %r; %d ARQs use it", name, reason, changed.in_use)
+    return changed
+
+
+@db.retry
+def _drain(name: str, reason: str | None, limit: int) -> Drain:
+    with db.writer() as session:
+        host = _find(session, name, lock=True)
+        if not host.drained or reason not in {None, host.drain_reason}:
+            now = session.scalar(sa.select(db.now_ms()))
+            since = host.drained_ms if host.drained else now
+            host.drained, host.drain_reason, host.drained_ms = True, reason, since
+            entry = {
+                "kind": history.DRAINED,
+                "hostname": host.node,
+                "reason": reason,
+                "actor": history.user(),
+            }
+            history.end_drain(session, host.node)
+            history.write(session, [entry])
+        work.want(session, work.PLACEMENT, [host.name])
+        return _with_users(session, host, limit)
+
+
+def undrain(name: str, limit: int) -> Drain:
+    """Give the devices of a host out again; it may not be drained.
+
+    :raises NotFound: there is no such host
+    """
+    changed = _undrain(name, limit)
+    rpc.kick()
+    LOG.info("Host %s is not drained any more", name)
+    return changed
+
+
+@db.retry
+def _undrain(name: str, limit: int) -> Drain:
+    with db.writer() as session:
+        host = _find(session, name, lock=True)
+        host.drained, host.drain_reason, host.drained_ms = False, None, None
+        history.end_drain(session, host.node)
+        work.want(session, work.PLACEMENT, [host.name])
+        return _with_users(session, host, limit)
+
+
+def get_host(name: str, limit: int) -> Drain:
+    """A host, and who uses it.
+
+    :raises NotFound: there is no such host
+    """
+    with db.reader() as session:
+        return _with_users(session, _find(session, name), limit)
+
+
+def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host:
+    host = models.Host
+    named = sa.or_(host.name == name, host.node == name)
+    # Of two the one whose own name it is.
+    query = sa.select(host).where(named, host.removed.is_(False)).order_by(host.name != name)
+    found = session.scalars(query.with_for_update() if lock else query).first()
+    if found is None:
+        raise errors.NotFound.of("Host", name=name)
+    return found
+
+
+def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
+    """Two SELECTs."""
+    arq = models.Arq
+    uses = _uses(host.id)
+    columns = (arq.uuid, arq.state, arq.project_id, arq.instance_uuid, uses.c.device_uuid)
+    query = sa.select(*columns).join(uses, uses.c.arq_id == arq.id).order_by(arq.id).limit(limit)
+    return Drain(
+        host=host,
+        in_use=session.scalar(sa.select(sa.func.count()).select_from(uses)) or 0,
+        users=[
+            User(
+                arq_uuid=uuid,
+                state=state,
+                project_id=project,
+                instance_uuid=instance,
+                device_uuid=device,
+            )
+            for uuid, state, project, instance, device in session.execute(query)
+        ],
+    )
+
+
+def _uses(host_id: int) -> sa.Subquery:
+    """The ARQs that hold a handle of the host, or are being bound to a provider of it."""
+    arq, device, deployable = models.Arq, models.Device, models.Deployable
+    columns = sa.select(arq.id.label("arq_id"), device.uuid.label("device_uuid"))
+    of_host = columns.join_from(device, deployable, deployable.device_id == device.id).where(
+        device.host_id == host_id
+    )
+    holding = of_host.join(deployable.attach_handles).join(models.AttachHandle.arq)
+    binding = of_host.join(arq, arq.device_rp_uuid == deployable.rp_uuid).where(
+        arq.state == models.BIND_STARTED
+    )
+    # An OR in place of the UNION would read all ARQs.
+    return sa.union(holding, binding).subquery()

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened: who had which attach handle from when to when, faults, failed binds, writes.
+
+Each entry is written in the transaction of the change itself, and outlives what it is about. It is
+deleted some time after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+from sqlalchemy import orm
+
+from cyborg import db
+from cyborg.db import models, paging
+from cyborg.drivers import base
+
+#: The kinds of entries. An ARQ was Bound and had an attach handle:
+USED = "used"
+#: a bind failed or was refused:
+BIND_FAILED = "bind_failed"
+#: a deployable was programmed:
+PROGRAMMED = "programmed"
+#: and these are about a device as a whole.
+UNHEALTHY = "unhealthy"
+DISABLED = "disabled"
+MISSING = "missing"
+#: A host was drained.
+DRAINED = "drained"
+
+OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING})
+KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED)
+
+#: Entries that are deleted in one transaction.
+_BATCH = 500
+
+_ENTRY = models.HistoryEntry
+
+#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": _ENTRY.id,
+    "uuid": _ENTRY.uuid,
+    "kind": _ENTRY.kind,
+    "device_uuid": _ENTRY.device_uuid,
+    "instance_uuid": _ENTRY.instance_uuid,
+    "project_id": _ENTRY.project_id,
+    "arq_uuid": _ENTRY.arq_uuid,
+    "started_at": _ENTRY.started_ms,
+    "ended_at": _ENTRY.ended_ms,
+}
+
+
+def write(session: orm.Session, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Add entries, each with ``kind`` and other columns by name; those not given are null."""
+    blank = {column.name: None for column in _ENTRY.__table__.columns if column.nullable}
+    rows = [
+        {
+            **blank,
+            "uuid": models.new_uuid(),
+            "started_ms": db.now_ms(),
+            "created_at": models.utcnow(),
+            **entry,
+        }
+        for entry in entries
+    ]
+    if rows:
+        session.execute(sa.insert(_ENTRY).values(rows))
+
+
+def end_uses(session: orm.Session, arq_uuids: Collection[str]) -> None:
+    """The ARQs do not have their attach handles any more."""
+    if arq_uuids:
+        _end(session, _ENTRY.arq_uuid.in_(arq_uuids), _ENTRY.kind == USED)
+
+
+def end_of_devices(
+    session: orm.Session, device_uuids: Collection[str], kinds: Collection[str]
+) -> None:
+    """What is written of the devices in these kinds is over."""
+    if device_uuids:
+        _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
+
+
+def end_drain(session: orm.Session, hostname: str) -> None:
+    """The host is not drained any more, or for another reason."""
+    _end(session, _ENTRY.hostname == hostname, _ENTRY.kind == DRAINED)
+
+
+def _end(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:
+    db.update(session, _ENTRY, *where, _ENTRY.ended_ms.is_(None), ended_ms=db.now_ms())
+
+
+def device_of_provider(rp_uuid: str | None) -> sa.ScalarSelect[str]:
+    """The uuid of the device of a provider, for a column of an entry."""
+    of_provider = models.Deployable.rp_uuid == rp_uuid
+    return _device().where(of_provider).scalar_subquery()
+
+
+def device_of_deployable(uuid: str) -> sa.ScalarSelect[str]:
+    """The uuid of the device of a deployable, likewise."""
+    return _device().where(models.Deployable.uuid == uuid).scalar_subquery()
+
+
+def _device() -> sa.Select[str]:
+    return sa.select(models.Device.uuid).join(
+        models.Deployable, models.Deployable.device_id == models.Device.id
+    )
+
+
+def class_of_handle(uuid: str) -> sa.ScalarSelect[str]:
+    """The resource class of an attach handle, likewise."""
+    attribute, handle = models.Attribute, models.AttachHandle
+    query = sa.select(attribute.value).join(
+        handle, handle.deployable_id == attribute.deployable_id
+    )
+    wanted = (handle.uuid == uuid, attribute.key == base.RESOURCE_CLASS_KEY)
+    return query.where(*wanted).scalar_subquery()
+
+
+def user() -> str | None:
+    """Who is served by this thread, as an entry names it."""
+    current = oslo_context.get_current()
+    return f"user {current.user_id}" if current and current.user_id else None
+
+
+def list_entries(
+    scope: str | None, page: paging.Page = paging.ALL, **wanted: str
+) -> list[models.HistoryEntry]:
+    """Entries that have the values ``wanted``; if ``scope`` is a project, those of it only.
+
+    :raises Invalid: the sort key or the marker is unknown
+    """
+    visible = sa.select(_ENTRY)
+    if scope is not None:
+        visible = visible.where(_ENTRY.project_id == scope)
+    with db.reader() as session:
+        return paging.fetch(session, visible, COLUMNS, page, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much a project has used of a resource class."""
+
+    project_id: str | None
+    resource_class: str | None
+    #: Accelerators that it has now, and the hours that it had them in the period.
+    in_use: int
+    hours: float
+
+
+@db.retry
+def sum_uses(
+    project_id: str | None, start_ms: int | None = None, end_ms: int | None = None
+) -> list[Usage]:
+    """Usage by project and class, of one project if it is given; one SELECT.
+
+    The period is that of the history, up to now, unless ``start_ms`` and ``end_ms`` limit it.
+    """
+    now = db.now_ms()
+    running = _ENTRY.ended_ms.is_(None)
+    began: sa.ColumnElement[int] = _ENTRY.started_ms.expression
+    ended: sa.ColumnElement[int] = sa.func.coalesce(_ENTRY.ended_ms, now)
+    if start_ms is not None:
+        began = sa.case((began < start_ms, start_ms), else_=began)
+    if end_ms is not None:
+        ended = sa.case((ended > end_ms, end_ms), else_=ended)
+    within = sa.case((ended > began, ended - began), else_=0)
+    columns = (_ENTRY.project_id, _ENTRY.resource_class)
+    query = (
+        sa.select(*columns, sa.func.sum(sa.case((running, 1), else_=0)), sa.func.sum(within))
+        .where(_ENTRY.kind == USED)
+        .group_by(*columns)
+        .order_by(*columns)
+    )
+    if start_ms is not None:
+        query = query.where(sa.or_(running, _ENTRY.ended_ms > start_ms))
+    if project_id is not None:
+        query = query.where(_ENTRY.project_id == project_id)
+    with db.reader() as session:
+        return [
+            Usage(
+                project_id=project,
+                resource_class=name,
+                in_use=int(in_use),
+                hours=round(int(used_ms) / 3_600_000, 3),
+            )
+            for project, name, in_use, used_ms in session.execute(query)
+        ]
+
+
+def forget(conf: cfg.ConfigOpts) -> None:
+    """Delete some of the entries that ended ``[conductor] history_expiry`` seconds ago."""
+    seconds = conf.conductor.history_expiry
+    if seconds:
+        old = _ENTRY.ended_ms < db.now_ms() - seconds * 1000
+        db.change_due(_ENTRY, old, limit=_BATCH, change=_delete)
+
+
+def _delete(session: orm.Session, ended: list[models.HistoryEntry]) -> None:
+    db.delete(session, _ENTRY, _ENTRY.id.in_([entry.id for entry in ended]))

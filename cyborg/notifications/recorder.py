@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the history that follows from the events that are announced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import orm
+
+from cyborg import db, history
+from cyborg.db import models
+from cyborg.notifications import notices
+
+#: What a device's event begins, and what it ends.
+_BEGINS = {
+    notices.DEVICE_UNHEALTHY: history.UNHEALTHY,
+    notices.DEVICE_DISABLED: history.DISABLED,
+    notices.DEVICE_MISSING: history.MISSING,
+}
+_ENDS = {
+    notices.DEVICE_HEALTHY: {history.UNHEALTHY},
+    notices.DEVICE_ENABLED: {history.DISABLED},
+    notices.DEVICE_FOUND: {history.MISSING},
+    notices.DEVICE_DELETED: history.OF_DEVICES,
+    # Another reason is another entry.
+    notices.DEVICE_UNHEALTHY: {history.UNHEALTHY},
+    notices.DEVICE_DISABLED: {history.DISABLED},
+}
+_RELEASES = frozenset({notices.ARQ_UNBOUND, notices.ARQ_DELETED})
+
+
+def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
+    """Write the history of these events in the caller's transaction."""
+    released: list[str] = []
+    ended: dict[str, list[str]] = {}
+    begun: list[dict[str, Any]] = []
+    for notice in found:
+        match notice.payload:
+            case notices.AcceleratorRequestPayload() as arq:
+                if notice.event in _RELEASES and arq.old_state == models.BOUND:
+                    released.append(arq.uuid)
+                begun += _of_arq(notice, arq)
+            case notices.DevicePayload() as device:
+                for kind in _ENDS.get(notice.event, ()):
+                    ended.setdefault(kind, []).append(device.uuid)
+                begun += _of_device(notice, device)
+    history.end_uses(session, released)
+    for kind, devices in ended.items():
+        history.end_of_devices(session, devices, {kind})
+    history.write(session, begun)
+
+
+def _of_arq(
+    notice: notices.Notice, arq: notices.AcceleratorRequestPayload
+) -> list[dict[str, Any]]:
+    entry: dict[str, Any] = {
+        "project_id": arq.project_id,
+        "instance_uuid": arq.instance_uuid,
+        "arq_uuid": arq.uuid,
+        "hostname": arq.hostname,
+        "device_uuid": arq.device_uuid or history.device_of_provider(arq.device_rp_uuid),
+        "handle_uuid": arq.attach_handle_uuid,
+    }
+    if notice.event is notices.ARQ_BOUND and arq.attach_handle_uuid is not None:
+        rc = history.class_of_handle(arq.attach_handle_uuid)
+        return [{**entry, "kind": history.USED, "resource_class": rc}]
+    if notice.event is notices.ARQ_BIND_FAILED:
+        ended = {"ended_ms": db.now_ms(), "reason": arq.state_reason, "plain": notice.plain}
+        return [{**entry, "kind": history.BIND_FAILED, **ended}]
+    return []
+
+
+def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[dict[str, Any]]:
+    kind = _BEGINS.get(notice.event)
+    if kind is None:
+        return []
+    entry: dict[str, Any] = {"kind": kind, "device_uuid": device.uuid, "hostname": device.hostname}
+    if kind == history.UNHEALTHY:
+        entry["reason"] = device.unhealthy
+    if kind == history.DISABLED:
+        entry |= {"actor": history.user(), "reason": notice.reason}
+    return [entry]

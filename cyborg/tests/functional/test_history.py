@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history outlives what it is about, and each caller reads the part that is theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import context, db, errors, history
+from cyborg.api import app
+from cyborg.arqs import release
+from cyborg.conductor import periodic_tasks
+from cyborg.db import models, paging, schema
+from cyborg.inventory import admin
+from cyborg.inventory.apply import provider_uuid
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.fpga import Card
+
+pytestmark = pytest.mark.usefixtures("database")
+
+DAY = 86400
+
+
+@pytest.fixture
+def card(database: sa.Engine) -> str:
+    """The uuid of a device with four handles."""
+    hosts.apply(hosts.card("a"))
+    with db.reader() as session:
+        return session.scalars(sa.select(models.Device.uuid)).one()
+
+
+def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int = 1) -> str:
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, count), instance)
+    engine.drain(conf)
+    return instance
+
+
+def entries(**wanted: str) -> list[models.HistoryEntry]:
+    return history.list_entries(None, paging.ALL, **wanted)
+
+
+def let_pass(seconds: int) -> None:
+    """Make all of the history so much older."""
+    entry, earlier_ms = models.HistoryEntry, seconds * 1000
+    aged = {name: getattr(entry, name) - earlier_ms for name in ("started_ms", "ended_ms")}
+    with db.writer() as session:
+        db.update(session, entry, **aged)
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("way", ["delete", "unbind"])
+def test_who_had_which_handle_from_when_to_when(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str, way: str
+) -> None:
+    instance = boot(conf, ctx, 2)
+    held = dict(zip(boots.states(ctx), boots.handles(ctx), strict=True))
+    used = entries(kind=history.USED)
+    assert {each.arq_uuid: each.handle_uuid for each in used} == held
+    for each in used:
+        assert (each.device_uuid, each.instance_uuid) == (card, instance)
+        assert (each.project_id, each.resource_class) == ("project-1", "FPGA")
+        assert each.ended_ms is None
+
+    let_pass(60)
+    if way == "delete":
+        release.delete_instance_arqs(ctx, instance)
+    else:
+        with db.writer() as session:
+            release.unbind(session, list(release.lock_arqs(session, ctx, held).values()))
+    for each in entries(instance_uuid=instance):
+        assert each.ended_ms is not None
+        assert 60_000 <= each.ended_ms - each.started_ms < 600_000
+
+    # The next guest of the same handles is another entry.
+    let_pass(60)
+    other = boot(conf, ctx)
+    (again,) = entries(instance_uuid=other)
+    assert again.handle_uuid in held.values()
+    assert again.ended_ms is None
+    assert len(entries()) == 3
+
+
+@pytest.mark.every_database
+def test_the_reason_of_a_failed_bind_outlives_the_request(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    hosts.apply(hosts.card("a", unhealthy="It burns."))
+    engine.drain(conf)
+    release.delete_instance_arqs(ctx, instance)
+
+    (entry,) = entries(instance_uuid=instance)
+    assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
+    assert "It burns." in (entry.reason or "")
+    assert entry.plain is not None
+    assert "burns" not in entry.plain
+    assert boots.RP not in entry.plain
+    assert entry.ended_ms is not None
+
+
+def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
+    admin.disable_device(card)
+    instance = models.new_uuid()
+    with pytest.raises(errors.Conflict, match="disabled"):
+        boots.bind(ctx, boots.arqs(ctx), instance)
+    (entry,) = entries(kind=history.BIND_FAILED)
+    assert (entry.instance_uuid, entry.device_uuid) == (instance, card)
+    assert "disabled" in (entry.reason or "")
+
+
+@pytest.mark.every_database
+def test_illness_and_absence_have_a_beginning_and_an_end(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    for fault in ("It burns.", "It smokes.", None):
+        hosts.apply(hosts.card("a", unhealthy=fault))
+    burns, smokes = entries(device_uuid=card, kind=history.UNHEALTHY)
+    assert (burns.reason, smokes.reason) == ("It burns.", "It smokes.")
+    assert burns.ended_ms is not None
+    assert smokes.ended_ms is not None
+
+    instance = boot(conf, ctx)
+    hosts.apply()
+    (away,) = entries(device_uuid=card, kind=history.MISSING)
+    assert away.ended_ms is None
+    release.delete_instance_arqs(ctx, instance)
+    # It is gone for good now, and its history stays.
+    assert all(each.ended_ms is not None for each in entries(device_uuid=card))
+    assert len(entries(device_uuid=card)) == 4
+
+
+def test_disabling_says_since_when(card: str) -> None:
+    for _ in range(2):
+        admin.disable_device(card)
+    (entry,) = entries(kind=history.DISABLED)
+    assert entry.ended_ms is None
+    admin.enable_device(card)
+    (entry,) = entries(kind=history.DISABLED)
+    assert entry.ended_ms is not None
+
+
+def test_what_ended_long_ago_is_forgotten(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    assert history.forget in periodic_tasks.TASKS
+    conf.set_override("history_expiry", 7 * DAY, group="conductor")
+    release.delete_instance_arqs(ctx, boot(conf, ctx))
+    running = boot(conf, ctx)
+    let_pass(6 * DAY)
+    history.forget(conf)
+    assert len(entries()) == 2
+    let_pass(2 * DAY)
+    conf.set_override("history_expiry", 0, group="conductor")
+    history.forget(conf)
+    assert len(entries()) == 2
+    conf.set_override("history_expiry", 7 * DAY, group="conductor")
+    history.forget(conf)
+    assert [each.instance_uuid for each in entries()] == [running]
+
+
+@pytest.mark.every_database
+def test_what_was_bound_before_is_in_the_history(
+    conf: cfg.ConfigOpts, database_url: str, request: pytest.FixtureRequest
+) -> None:
+    """An upgrade from the schema before finds who has what."""
+    card = request.getfixturevalue("card")
+    ctx = request.getfixturevalue("ctx")
+    instance = boot(conf, ctx)
+    boots.arqs(ctx)
+    with db.engine().begin() as connection:
+        connection.execute(sa.text("DROP TABLE history"))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'h1'"))
+    schema.upgrade()
+    (entry,) = entries()
+    assert (entry.kind, entry.instance_uuid, entry.device_uuid) == ("used", instance, card)
+    assert (entry.resource_class, entry.ended_ms) == ("FPGA", None)
+    assert entry.handle_uuid in boots.handles(ctx)
+
+
+class Readers:
+    """The API as an administrator and as a member of a project see it."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        conf.set_override("auth_strategy", "noauth", group="api")
+        self._application = app.load(conf)
+
+    def ask(self, path: str, *, project: str | None = None) -> webob.Response:
+        headers = {"OpenStack-API-Version": "accelerator 2.12"}
+        asked = webob.Request.blank(f"/v2{path}", headers=headers)
+        if project is not None:
+            identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}
+            asked.environ.update({**identity, "HTTP_X_USER_ID": "somebody"})
+        return asked.get_response(self._application)
+
+    def list(self, path: str, *, project: str | None = None) -> list[dict[str, Any]]:
+        answer = self.ask(path, project=project)
+        assert answer.status_int == 200, answer.text
+        found: list[dict[str, Any]] = answer.json["history"]
+        return found
+
+
+def test_an_owner_reads_its_own_part_in_plain_words(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    tenant: context.RequestContext,
+    card: str,
+) -> None:
+    boot(conf, ctx)
+    admin.disable_device(card)
+    with pytest.raises(errors.Conflict):
+        boot(conf, tenant)
+    readers = Readers(conf)
+    path = f"/devices/{card}/history"
+    everything = readers.list(path)
+    assert {each["kind"] for each in everything} == {"used", "disabled", "bind_failed"}
+    assert everything == readers.list("/history")
+
+    (own,) = readers.list(path, project="project-2")
+    (same,) = [each for each in everything if each["kind"] == "bind_failed"]
+    assert own | {"reason": same["reason"]} == same
+    assert own["reason"].startswith("The accelerator that was chosen")
+    assert card in same["reason"]
+    assert readers.list("/history?project_id=project-1", project="project-2") == []
+    assert readers.list("/history", project="project-3") == []
+
+
+def test_a_device_has_pages_of_history(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    for _ in range(3):
+        release.delete_instance_arqs(ctx, boot(conf, ctx))
+    readers = Readers(conf)
+    first = readers.ask(f"/devices/{card}/history?limit=2").json
+    (link,) = first["history_links"]
+    rest = readers.list(link["href"].partition("/v2")[2])
+    whole = readers.list("/history?sort_key=started_at")
+    assert first["history"] + rest == whole
+    assert readers.list(f"/history?device_uuid={provider_uuid('another')}") == []
+    assert readers.ask("/history?kind=nonsense").status_int == 400
+
+
+
+def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
+    image = dynamic.image("aes-128")
+    operation = dynamic.programmed(image_uuid=image)
+    # It runs that already, so nothing is written.
+    dynamic.programmed(image_uuid=image)
+    (entry,) = entries(kind=history.PROGRAMMED)
+    assert (entry.image_uuid, entry.actor) == (image, operation["asked_by"])
+    assert (entry.reason, entry.project_id) == (None, None)
+    (device,) = dynamic.site.call("GET", "/devices")["devices"]
+    assert entry.device_uuid == device["uuid"]
+
+    dynamic.site.fail("program")
+    failed = dynamic.programmed(image_uuid=dynamic.image("zip-9"))
+    last = entries(kind=history.PROGRAMMED)[-1]
+    assert (last.reason, last.function_id) == (failed["error"], "zip-9")

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one project can do to the others: it cannot fill the tables, and learns no names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.api import app
+from cyborg.db import models
+from cyborg.tests import hosts, messages
+
+MEMBER = {"X-Project-Id": "p1", "X-User-Id": "u1", "X-Roles": "member,reader"}
+SERVICE = {"X-Project-Id": "services", "X-User-Id": "nova", "X-Roles": "service"}
+ADMIN: dict[str, str] = {}
+
+Ask = Callable[..., webob.Response]
+
+
+@pytest.fixture
+def ask(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Ask]:
+    """``ask(method, path, body, who)`` at the newest microversion, or at another one."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    with messages.transport(conf, "memory"):
+        application = app.load(conf)
+
+        def asking(
+            method: str,
+            path: str,
+            body: Any = None,
+            who: dict[str, str] = ADMIN,
+            version: str = "latest",
+        ) -> webob.Response:
+            headers = {"OpenStack-API-Version": version, "Content-Type": "application/json", **who}
+            given = {} if body is None else {"json": body}
+            request = webob.Request.blank(f"/v2{path}", method=method, headers=headers, **given)
+            return request.get_response(application)
+
+        yield asking
+
+
+def make_profile(ask: Ask, name: str, groups: int = 1, **changes: object) -> None:
+    body = {"name": name, "groups": [{"resources:FPGA": "1", "accel:function_id": "aes"}] * groups}
+    answer = ask("POST", "/device_profiles", body | changes)
+    assert answer.status_int == 201, answer.text
+
+
+@pytest.mark.makes_up_rows
+def test_a_project_has_so_many_requests_without_an_accelerator(
+    ask: Ask, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("max_unbound_arqs", 3, group="api")
+    make_profile(ask, "two", groups=2)
+    new = {"device_profile_name": "two"}
+    first = ask("POST", "/accelerator_requests", new, MEMBER).json["arqs"]
+    assert len(first) == 2
+    refused = ask("POST", "/accelerator_requests", new, MEMBER)
+    assert refused.status_int == 403
+    assert "has 2 accelerator requests without an accelerator, and may have 3" in refused.text
+    # Another project has its own, what has an accelerator does not count, nor does what is gone.
+    assert ask("POST", "/accelerator_requests", new, {**MEMBER, "X-Project-Id": "p2"}).json["arqs"]
+    hosts.apply(hosts.card("a"))
+    with db.writer() as session:
+        held = session.scalars(sa.select(models.AttachHandle.id)).first()
+        arq = models.Arq
+        db.update(session, arq, arq.uuid == first[0]["uuid"], attach_handle_id=held)
+    assert ask("POST", "/accelerator_requests", new, MEMBER).status_int == 201
+    assert ask("POST", "/accelerator_requests", new, MEMBER).status_int == 403
+    gone = first[1]["uuid"]
+    assert ask("DELETE", f"/accelerator_requests?arqs={gone}", None, MEMBER).status_int == 204
+    conf.set_override("max_unbound_arqs", 4, group="api")
+    assert ask("POST", "/accelerator_requests", new, MEMBER).status_int == 201
+    conf.set_override("max_unbound_arqs", 0, group="api")
+    assert ask("POST", "/accelerator_requests", new, MEMBER).status_int == 201
+
+
+def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("max_whole_list", 2, group="api")
+    for name in ("one", "two"):
+        make_profile(ask, name)
+    assert len(ask("GET", "/device_profiles", version="2.0").json["device_profiles"]) == 2
+    make_profile(ask, "three")
+    hosts.apply(*map(hosts.card, "abc"))
+    for path in ("device_profiles", "devices", "deployables"):
+        answer = ask("GET", f"/{path}", version="2.3")
+        assert answer.status_int == 400
+        assert "more than 2 items. Ask for microversion 2.4" in answer.text
+        assert len(ask("GET", f"/{path}", version="2.4").json[path]) == 3
+    for limit, status in (("2", 200), ("3", 400)):
+        query = f"filters.field=limit&filters.value={limit}"
+        assert ask("GET", f"/devices?{query}", version="2.0").status_int == status
+
+
+@pytest.mark.parametrize("who", [MEMBER, SERVICE, {**SERVICE, "X-Roles": "member,service"}])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/device_profiles/{}", None),
+        ("GET", "/device_profiles/{}/candidates", None),
+        ("GET", "/device_profiles?name={}", None),
+        ("PUT", "/device_profiles/{}", {"name": "{}", "groups": [{}]}),
+        ("DELETE", "/device_profiles/{}", None),
+        ("DELETE", "/device_profiles?value={}", None),
+        ("POST", "/device_profiles", {"name": "{}", "groups": [{}]}),
+        ("POST", "/accelerator_requests", {"device_profile_name": "{}"}),
+        ("POST", "/function_misses", {"device_profile_name": "{}"}),
+    ],
+)
+def test_a_private_profile_looks_like_none(
+    ask: Ask, who: dict[str, str], method: str, path: str, body: Any
+) -> None:
+    make_profile(ask, "hidden", visibility="private", projects=["p9"])
+
+    def answer(name: str) -> tuple[int, str]:
+        filled = {key: name if value == "{}" else value for key, value in (body or {}).items()}
+        found = ask(method, path.format(name), filled or None, who)
+        return found.status_int, found.text.replace(name, "NAME").partition("request_id")[0]
+
+    assert answer("hidden") == answer("absent")
