@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import sqlalchemy as sa
@@ -162,14 +162,18 @@ def _apply(report: rpc.HostReport, max_gone_share: float) -> bool:
         if came_up:
             _announce_up(session, host.name)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
-    for path, reason in healths:
+    _log_healths(report.host, healths)
+    return True
+
+
+def _log_healths(host: str, changes: Iterable[tuple[str, str | None]]) -> None:
+    for path, reason in changes:
         if reason is None:
-            LOG.info("Device %s of host %s is healthy again", path, report.host)
+            LOG.info("Device %s of host %s is healthy again", path, host)
         else:
             # A driver's sentence may hold control characters.
             said = reason.encode("unicode_escape").decode()
-            LOG.warning("Device %s of host %s is unhealthy: %s", path, report.host, said)
-    return True
+            LOG.warning("Device %s of host %s is unhealthy: %s", path, host, said)
 
 
 def _held(
