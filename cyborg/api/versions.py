@@ -41,7 +41,7 @@ FACTS = Version(2, 7)
 PROGRAMMING = Version(2, 8)
 #: Pools of functions that are programmed ahead of demand, and candidates in order of preference.
 FUNCTION_POOLS = Version(2, 9)
-#: Operations can be cancelled.
+#: Operations can be cancelled, and removals say what they cannot exclude.
 CANCELLATION = Version(2, 10)
 #: Who had which accelerator when, and what happened to devices.
 HISTORY = Version(2, 12)

@@ -7,7 +7,7 @@ What a host reports cannot be removed: it would come back. Each function returns
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
 from cyborg.notifications import notices
+from cyborg.programming import operations, permits
 
 LOG = logging.getLogger(__name__)
 
@@ -50,12 +51,15 @@ class GivenUp:
     #: Uuids of devices, and of their resource providers, which leave Placement when they can.
     devices: tuple[str, ...] = ()
     resource_providers: tuple[str, ...] = ()
+    #: Sentences about what a host may still do that was asked before.
+    not_excluded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         arqs = [f"{arq.uuid} ({arq.state}, instance {arq.instance_uuid})" for arq in self.arqs]
         return (
             f"ARQs {arqs}, devices {list(self.devices)}, "
-            f"resource providers {list(self.resource_providers)}"
+            f"resource providers {list(self.resource_providers)}; "
+            f"not excluded: {list(self.not_excluded)}"
         )
 
 
@@ -70,7 +74,7 @@ def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
     """
     given_up = _release_arq(ctx, uuid, force=force)
     rpc.kick()
-    LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up.arqs)
+    LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up)
     return given_up
 
 
@@ -81,8 +85,10 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
         arq = session.scalar(query.with_for_update())
         if arq is None:
             raise errors.NotFound.of("ExtArq", uuid=uuid)
-        _refuse_release(arq, session.scalar(_host_of(arq)), force=force)
-        given_up = GivenUp(arqs=_facts(session, [arq]))
+        host = session.scalar(_host_of(arq))
+        _refuse_release(arq, host, force=force)
+        facts = _facts(session, [arq])
+        given_up = GivenUp(arqs=facts, not_excluded=_late_steps(host, facts))
         release.force(session, [arq])
     return given_up
 
@@ -146,6 +152,34 @@ def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
         attach_handle_uuid=handle.uuid if handle is not None else None,
         host_step=step,
         last_error=last_error,
+    )
+
+
+def _late_steps(host: models.Host | None, given_up: Iterable[GivenUpArq]) -> tuple[str, ...]:
+    """What may become of steps whose messages cannot be called back."""
+    return tuple(
+        f"Host {host.name} may still {arq.host_step} attach handle {arq.attach_handle_uuid}, if "
+        "it was asked before."
+        for arq in given_up
+        if host is not None and arq.host_step is not None
+    )
+
+
+def _late_writes(
+    session: orm.Session, host: models.Host, deployables: Collection[int]
+) -> tuple[str, ...]:
+    """What may become of writes that cannot be stopped. One SELECT."""
+    operation, deployable = models.Operation, models.Deployable
+    query = (
+        sa.select(operation.uuid, deployable.name)
+        .join(deployable, deployable.uuid == operation.active)
+        .where(deployable.id.in_(deployables), operation.state == operations.WRITING)
+        .order_by(operation.id)
+    )
+    return tuple(
+        f"Host {host.name} may be writing deployable {name} for operation {uuid}, or begin to "
+        f"within {permits.TERM:g} seconds."
+        for uuid, name in session.execute(query)
     )
 
 
@@ -256,10 +290,12 @@ def _give_up_devices(
     arqs = list(session.scalars(holders.with_for_update()))
     if not force:
         _refuse_serving(arqs)
+    facts = _facts(session, arqs)
     given_up = GivenUp(
-        arqs=_facts(session, arqs),
+        arqs=facts,
         devices=tuple(device.uuid for device in devices),
         resource_providers=tuple(sorted(providers.values())),
+        not_excluded=(*_late_steps(host, facts), *_late_writes(session, host, providers)),
     )
     release.force(session, arqs)
     try:

@@ -41,6 +41,7 @@ class Removal(command.Command, osc_command.Lister):
         rows = [("device", uuid, "") for uuid in given_up["devices"]]
         rows += [("resource provider", uuid, "") for uuid in given_up["resource_providers"]]
         rows += [("accelerator request", arq["uuid"], _told(arq)) for arq in given_up["arqs"]]
+        rows += [("not excluded", "", text) for text in given_up.get("not_excluded", ())]
         return ("given_up", "uuid", "detail"), rows
 
 

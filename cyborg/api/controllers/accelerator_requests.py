@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cyborg import errors, profiles
@@ -117,7 +116,8 @@ class AcceleratorRequests(Resource):
     def release(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Free what an ARQ holds without the host step that it waits for."""
         force = given.get("force", False)
-        return {"given_up": asdict(removal.release_arq(request.caller, uuid, force=force))}
+        given_up = removal.release_arq(request.caller, uuid, force=force)
+        return removals.answer(given_up, request.version)
 
     def view(self, request: Request, arq: models.Arq) -> dict[str, Any]:
         """An ARQ with its attach handle, if the guest may use that."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cyborg import history
@@ -61,7 +60,8 @@ class Devices(Resource):
     )
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a device that is gone for good."""
-        return {"given_up": asdict(removal.remove_device(uuid, force=given.get("force", False)))}
+        given_up = removal.remove_device(uuid, force=given.get("force", False))
+        return removals.answer(given_up, request.version)
 
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204)
     def enable(self, request: Request, uuid: str) -> None:

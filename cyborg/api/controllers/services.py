@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from cyborg import liveness
@@ -48,7 +47,8 @@ class Services(Resource):
     )
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a host that is down for good."""
-        return {"given_up": asdict(removal.remove_host(uuid, force=given.get("force", False)))}
+        given_up = removal.remove_host(uuid, force=given.get("force", False))
+        return removals.answer(given_up, request.version)
 
     def view(self, request: Request, service: liveness.Service) -> dict[str, Any]:
         """An agent or a conductor."""

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from cyborg import arq_states
+from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object
+from cyborg.arqs import removal
 
 
 class GivenUpRequest(Object):
@@ -28,12 +33,23 @@ class GivenUp(Object):
     arqs = Field([GivenUpRequest], "The accelerator requests.")
     devices = Field([fields.UUID], "The UUIDs of the devices.")
     resource_providers = Field([fields.UUID], "The UUIDs of the resource providers.")
+    not_excluded = Field(
+        [str], "What the host may still do that was asked before.", since=versions.CANCELLATION
+    )
 
 
 class Removal(Object):
     """The answer of a removal."""
 
     given_up = Field(GivenUp, "What was given up.")
+
+
+def answer(given_up: removal.GivenUp, version: versions.Version) -> dict[str, Any]:
+    """What was given up, as answers at that microversion show it."""
+    shown = asdict(given_up)
+    for name in GivenUp.absent(version):
+        del shown[name]
+    return {"given_up": shown}
 
 
 QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}

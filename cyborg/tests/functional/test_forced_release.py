@@ -31,8 +31,12 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
         removal.release_arq(cloud.ctx, arq, force=False)
     cloud.go_down()
 
-    (given_up,) = removal.release_arq(cloud.ctx, arq, force=False).arqs
+    released = removal.release_arq(cloud.ctx, arq, force=False)
 
+    (given_up,) = released.arqs
+    handle = given_up.attach_handle_uuid
+    said = f"Host host-1 may still clean attach handle {handle}, if it was asked before."
+    assert released.not_excluded == (said,)
     assert (given_up.uuid, given_up.state, given_up.host_step) == (arq, models.DELETING, "clean")
     assert "the agent does not answer" in str(given_up.last_error)
     cloud.work_off()

@@ -91,7 +91,10 @@ class Host:
         operation = self.card.operation()["uuid"]
         listed = self.site.call("GET", "/services?binary=cyborg-agent", version="2.6")
         (agent,) = listed["services"]
-        self.site.call("DELETE", f"/services/{agent['uuid']}?force=true", version="2.6")
+        path = f"/services/{agent['uuid']}?force=true"
+        given_up = self.site.call("DELETE", path, version="2.10")["given_up"]
+        (told,) = given_up["not_excluded"]
+        assert told.startswith(f"Host host-1 may be writing deployable {NAME} for operation ")
         assert self.card.ended(operation)["state"] == "failed"
         self.site.hurry(self.site.idle)
         assert self.deployables() == []

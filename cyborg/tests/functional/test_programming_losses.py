@@ -197,7 +197,13 @@ def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None
     with pytest.raises(errors.Conflict, match="is being programmed by operation"):
         removal.remove_device(gone.uuid, force=False)
 
-    assert removal.remove_device(gone.uuid, force=True).devices == (gone.uuid,)
+    given_up = removal.remove_device(gone.uuid, force=True)
+
+    assert given_up.devices == (gone.uuid,)
+    (operation,) = operations.list_operations()
+    (told,) = given_up.not_excluded
+    writing = f"Host host-1 may be writing deployable host-1_b for operation {operation.uuid}"
+    assert told == f"{writing}, or begin to within 10 seconds."
     machine.let_time_pass()
     assert [each.state for each in operations.list_operations()] == ["failed"]
 

@@ -73,6 +73,9 @@ def test_a_host_is_removed_with_all_that_it_has(cloud: Cloud) -> None:
     given_up = removal.remove_host(uuid, force=True)
 
     assert {arq.uuid: arq.host_step for arq in given_up.arqs} == {serving: None, leaving: "clean"}
+    assert [said.partition(" attach")[0] for said in given_up.not_excluded] == [
+        "Host host-1 may still clean"
+    ]
     assert len(given_up.devices) == 3
     assert set(given_up.resource_providers) == {card.provider for card in cloud.cards.values()}
     assert liveness.list_services() == []
