@@ -86,6 +86,17 @@ def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
     return any(arq.attach_handle_id and arq.state in models.SERVING for arq in users)
 
 
+def former_guests(session: orm.Session, deployable: models.Deployable) -> list[models.Arq]:
+    """The ARQs of guests who have a deployable under its former name."""
+    return [
+        arq
+        for arq in _users(session, deployable.id)
+        if arq.state in models.SERVING
+        and arq.attach_handle_id
+        and arq.device_rp_uuid != deployable.rp_uuid
+    ]
+
+
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:
     uses = availability.users([deployable_id])
     query = (
