@@ -222,6 +222,8 @@ def _have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -
             )
         except errors.NotOffered as exc:
             raise CannotRun(str(exc)) from exc
+        except operations.Undecided:
+            return False
         except errors.Conflict as exc:
             other = operations.active_on(session, deployable_uuid) is not None
             state = "being programmed with something else" if other else "in use"

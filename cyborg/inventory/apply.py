@@ -48,8 +48,12 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
         lost += _update_deployable(session, row, kept.driver, deployable)
     for handle in lost:
         handle.missing = True
+    renamed = []
     for kept, deployable in plan.new_deployables:
-        kept.row.deployables.append(_deployable(kept.driver, deployable))
+        # A device with several parts does not say which of them it is.
+        parts = kept.row.deployables if len(kept.device.deployables) == 1 else ()
+        renamed.append(_deployable(kept.driver, deployable, reports.find_former(parts)))
+        kept.row.deployables.append(renamed[-1])
     new = [_device(host_id, each) for each in plan.new]
     session.add_all(new)
     session.flush()
@@ -58,8 +62,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     returned = [handle for handle in away if not handle.missing]
     pending = [*_in_step([*lost, *returned]), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
-    unsettled = (row.uuid for row, _, _ in plan.kept_deployables if not row.is_settled)
-    work.want(session, work.PROGRAM, unsettled)
+    rows = [*(row for row, _, _ in plan.kept_deployables), *renamed]
+    work.want(session, work.PROGRAM, [row.uuid for row in rows if not row.is_settled])
     return new
 
 
@@ -123,7 +127,9 @@ def _deployable_columns(
     }
 
 
-def _deployable(driver: str, deployable: base.Deployable) -> models.Deployable:
+def _deployable(
+    driver: str, deployable: base.Deployable, former: models.Deployable | None = None
+) -> models.Deployable:
     row = models.Deployable(
         name=deployable.name,
         rp_uuid=provider_uuid(deployable.name),
@@ -131,7 +137,7 @@ def _deployable(driver: str, deployable: base.Deployable) -> models.Deployable:
         attributes=list(attributes.rows(attributes.reported(deployable))),
         attach_handles=[_attach_handle(handle) for handle in deployable.attach_handles],
     )
-    reports.add(row, deployable)
+    reports.add(row, deployable, former)
     return row
 
 

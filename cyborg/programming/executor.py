@@ -269,7 +269,7 @@ def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> boo
     if not image_match.is_run(image, what, situation.deployable):
         # Later as well, but by then the binds of these consumers are refused.
         with contextlib.suppress(client.NotFound):
-            _refuse_consumers(client.Client(conf), claim, situation)
+            _refuse_consumers(client.Client(conf), claim, situation, image)
     return withdraw(claim, image)
 
 
@@ -335,10 +335,12 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             held.notify()
             return False
         if not held.restores:
-            why_not = guard.why_not(session, deployable, what)
+            # Who names the image otherwise waits for it too.
+            written = program.of_operation(operation, image)
+            why_not = guard.why_not(session, deployable, written)
             if why_not:
                 raise Refused(operations.CONFLICT, why_not)
-            if operation.instance_uuid and not guard.awaiting(session, operation):
+            if operation.instance_uuid and not guard.awaiting(session, operation, image):
                 raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
             why_not = guard.why_in_vain(session, operation, deployable, image)
             if operation.instance_uuid and why_not:
@@ -375,6 +377,7 @@ def _checked(image: glance.Image) -> dict[str, Any]:
         )
     return {
         "uuid": image.uuid,
+        "name": image.name,
         "size": image.size,
         "hash_algo": image.digest[0],
         "hash_value": image.digest[1],
@@ -417,7 +420,12 @@ def _await_placement(claim: work.Claim, host: str) -> None:
         time.sleep(_POLL)
 
 
-def _refuse_consumers(api: client.Client, claim: work.Claim, situation: Situation) -> None:
+def _refuse_consumers(
+    api: client.Client,
+    claim: work.Claim,
+    situation: Situation,
+    image: glance.Image | None = None,
+) -> None:
     """Return when only those have an allocation who wait for what is to be written.
 
     :raises Refused: another consumer has one
@@ -429,7 +437,7 @@ def _refuse_consumers(api: client.Client, claim: work.Claim, situation: Situatio
     with db.reader() as session:
         operation = operations.active_on(session, claim.key)
         if operation is not None:
-            consumers = consumers - guard.awaiting(session, operation)
+            consumers = consumers - guard.awaiting(session, operation, image)
     if consumers:
         raise Refused(operations.CONFLICT, holders.sentence(min(consumers), provider))
 

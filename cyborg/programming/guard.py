@@ -42,9 +42,15 @@ def why_not_now(
     return None
 
 
-def awaiting(session: orm.Session, operation: models.Operation) -> set[str]:
-    """The instances with a bind that waits for the program of an operation."""
-    return {arq.instance_uuid for arq in _waiting(session, operation) if arq.instance_uuid}
+def awaiting(
+    session: orm.Session, operation: models.Operation, image: glance.Image | None = None
+) -> set[str]:
+    """The instances with a bind that waits for the program of an operation.
+
+    ``image`` is what was found for it, if that is not recorded yet.
+    """
+    waiting = _waiting(session, operation, image)
+    return {arq.instance_uuid for arq in waiting if arq.instance_uuid}
 
 
 def why_in_vain(
@@ -60,7 +66,7 @@ def why_in_vain(
     if "attributes" in sa.inspect(deployable).unloaded:
         session.refresh(deployable, ["attributes"])
     why_not = None
-    for arq in _waiting(session, operation):
+    for arq in _waiting(session, operation, image):
         group = trait_match.known(arq.request, image)
         asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
         then = trait_match.when_programmed(
@@ -72,10 +78,12 @@ def why_in_vain(
     return f"Image {image.uuid} does not give what is asked for: {why_not}." if why_not else None
 
 
-def _waiting(session: orm.Session, operation: models.Operation) -> list[models.Arq]:
+def _waiting(
+    session: orm.Session, operation: models.Operation, image: glance.Image | None
+) -> list[models.Arq]:
     row = models.Deployable
     found = session.scalar(sa.select(row.id).where(row.uuid == operation.deployable_uuid))
-    what = program.of_operation(operation)
+    what = program.of_operation(operation, image)
     users = _users(session, found) if found is not None else []
     return [arq for arq in users if _waits_for(arq, what)]
 
@@ -89,6 +97,17 @@ def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
     """Whether a guest holds a handle of a locked deployable; one that is being prepared counts."""
     users = _users(session, deployable.id)
     return any(arq.attach_handle_id and arq.state in models.SERVING for arq in users)
+
+
+def former_guests(session: orm.Session, deployable: models.Deployable) -> list[models.Arq]:
+    """The ARQs of guests who have a deployable under its former name."""
+    return [
+        arq
+        for arq in _users(session, deployable.id)
+        if arq.state in models.SERVING
+        and arq.attach_handle_id
+        and arq.device_rp_uuid != deployable.rp_uuid
+    ]
 
 
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:

@@ -60,6 +60,11 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     BROKEN: errors.HostFailed,
 }
 
+
+class Undecided(errors.Conflict):
+    """An operation may be for the same program: the image that it asks for is not known yet."""
+
+
 #: Seconds between two looks at an operation that a request waits for.
 _POLL = 0.5
 
@@ -115,6 +120,7 @@ def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Op
     :raises NotFound: there is no such deployable
     :raises NotOffered: its driver does not program it
     :raises Conflict: it is in use, or is being programmed with something else
+    :raises Undecided: it may be being programmed with the same, which only Glance knows
     """
     with db.writer() as session:
         deployable = lock(session, deployable_uuid)
@@ -274,7 +280,9 @@ def _join(
     its = _will_run(present, deployable)
     if its.agrees(what):
         return present
-    raise errors.Conflict(
+    unknown = present.image is None and not its.contradicts(what)
+    kind = Undecided if unknown else errors.Conflict
+    raise kind(
         f"Deployable {deployable.uuid} is being programmed with {its}, by operation "
         f"{present.uuid}; wait for its end."
     )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from cyborg import availability
+from cyborg import availability, glance
 from cyborg.db import models
 from cyborg.request_groups import RequestGroup
 
@@ -99,12 +99,19 @@ def of_group(group: RequestGroup) -> Program:
     )
 
 
-def of_operation(operation: models.Operation) -> Program:
+def of_operation(operation: models.Operation, found: glance.Image | None = None) -> Program:
     """What the operation asks for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
+    if found is not None:
+        image = {
+            "uuid": found.uuid,
+            "name": found.name,
+            "function_id": found.function_id,
+            "function_name": found.function_name,
+        }
     return Program(
         image_uuid=operation.image_uuid or image.get("uuid"),
-        image_name=operation.image_name,
+        image_name=operation.image_name or image.get("name"),
         function_id=operation.function_id or image.get("function_id"),
         function_name=operation.function_name or image.get("function_name"),
     )
@@ -114,6 +121,7 @@ def of_deployable(deployable: models.Deployable) -> Program:
     """What the deployable is recorded to run."""
     return Program(
         image_uuid=deployable.bitstream_id,
+        image_name=(deployable.bitstream or {}).get("name"),
         function_id=deployable.function_id,
         function_name=deployable.function_name,
     )

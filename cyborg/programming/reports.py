@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import orm
@@ -10,20 +11,62 @@ from sqlalchemy import orm
 from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import operations, program, states
+from cyborg.programming import guard, operations, program, states
 from cyborg.programming.states import Event
 from cyborg.request_groups import RequestGroup
 
+#: What another deployable takes over that is the same part of its device.
+_RECORD = (
+    "bitstream_id",
+    "bitstream",
+    "function_id",
+    "function_plain",
+    "function_name",
+    "programmed_ms",
+    "programmed_by",
+    "verified_by",
+)
 
-def add(row: models.Deployable, deployable: base.Deployable) -> None:
-    """Set what is known of the program of a deployable that is not in the database yet."""
+
+def add(
+    row: models.Deployable,
+    deployable: base.Deployable,
+    former: models.Deployable | None = None,
+) -> None:
+    """Set what is known of the program of a deployable that is not in the database yet.
+
+    ``former`` is what the same part of the device was before, of which guests have some.
+    """
     row.program_mode, row.function_vendor = deployable.program_mode, deployable.function_vendor
     if deployable.program_mode is None:
         return
     row.function_id = deployable.function or None
     row.function_plain = program.plain(deployable.function or "") or None
-    row.program_state = states.next_state(models.UNMANAGED, _found(row))
+    event = _found(row)
+    if former is not None:
+        event = _take_over(row, former, deployable.function)
+    row.program_state = states.next_state(models.UNMANAGED, event)
+    row.in_doubt = row.program_state not in models.SETTLED
+    row.contradicted = states.is_contradicted(
+        row.program_state, row.function_shown, row.function_plain
+    )
     states.set_trait(row)
+
+
+def find_former(parts: Iterable[models.Deployable]) -> models.Deployable | None:
+    """The one deployable of a device that is missing and has guests, who need its program."""
+    found = [part for part in parts if part.missing and _is_used(part)]
+    return found[0] if len(found) == 1 else None
+
+
+def _take_over(row: models.Deployable, former: models.Deployable, shown: str | None) -> Event:
+    """Record what guests have of the deployable under its former name."""
+    for name in _RECORD:
+        setattr(row, name, getattr(former, name))
+    if shown is None:
+        return _found(row)
+    row.function_shown = program.plain(shown)
+    return _found(row) if states.is_shown(row) else Event.FOUND_LOST
 
 
 def update(session: orm.Session, row: models.Deployable, deployable: base.Deployable) -> None:
@@ -65,7 +108,7 @@ def _update_settled(
         states.change(session, row, Event.NOT_PROGRAMMABLE, **forgotten)
     elif shown is None or program.plain(shown) == (row.function_plain or ""):
         states.change(session, row, _found(row), **seen)
-    elif _is_used(row) and not (returns and _is_required(row, shown)):
+    elif _is_needed(session, row) and not (returns and _is_required(row, shown)):
         states.change(session, row, Event.FOUND_LOST, **seen)
     else:
         event = Event.FOUND_LOADED if shown else Event.FOUND_BLANK
@@ -84,9 +127,18 @@ def is_kept_for_guests(row: models.Deployable) -> bool:
 def _is_used(row: models.Deployable) -> bool:
     """Whether somebody has what was programmed here, or asked for the function that is recorded."""
     arqs = [handle.arq for handle in row.attach_handles if handle.arq]
+    return _need(row, arqs)
+
+
+def _need(row: models.Deployable, arqs: Sequence[models.Arq]) -> bool:
     if row.bitstream_id is not None:
         return bool(arqs)
     return row.function_id is not None and any(_asks_for(arq.request, row) for arq in arqs)
+
+
+def _is_needed(session: orm.Session, row: models.Deployable) -> bool:
+    """The same, also under a former name of the deployable."""
+    return _is_used(row) or _need(row, guard.former_guests(session, row))
 
 
 def _is_required(row: models.Deployable, shown: str) -> bool:

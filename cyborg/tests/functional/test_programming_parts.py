@@ -196,3 +196,43 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (operations.FAILED, str(refused))
     assert not found(OLD).in_doubt
+
+
+@pytest.mark.parametrize("asks", [{"accel:function_id": "aes"}, {f"trait:{TRAIT}": "required"}])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, asks: dict[str, str], *, at_once: bool
+) -> None:
+    """The power fails when the card gets another name, or later."""
+    report(OLD)
+    instance, _ = bound(ctx, conf, **asks)
+
+    if not at_once:
+        report(NEW)
+        assert (found(NEW).in_doubt, found(NEW).function_id) == (False, "aes")
+    report(NEW, function="")
+
+    assert (found(NEW).in_doubt, found(NEW).function_id) == (True, "aes")
+    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    assert claim is not None
+    situation = executor.read(claim)
+    assert situation is not None
+    assert situation.operation.deployable_uuid == found(NEW).uuid
+    assert situation.operation.asked_by == operations.RECOVERY
+    # When its guest has left there is nothing to put back.
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    assert executor.read(claim) is None
+    report(NEW, function="")
+    assert (found(NEW).in_doubt, found(NEW).function_id) == (False, None)
+
+
+def test_what_a_guest_under_a_former_name_did_not_ask_for_is_not_put_back(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report(OLD)
+    bound(ctx, conf)
+
+    report(NEW, function="")
+
+    assert (found(NEW).in_doubt, found(NEW).function_id) == (False, None)
