@@ -56,7 +56,9 @@ def until(what: str, find: Callable[[], T | None]) -> T:
 def environment() -> dict[str, str]:
     """Our environment without variables of other clouds, and without a proxy for this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    return kept | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
+    # cyborg-standalone reads options from the environment too.
+    own = {"OS_AGENT__ENABLED_DRIVERS": "fake_driver"}
+    return kept | own | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 
 
 class Service:

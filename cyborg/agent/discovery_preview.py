@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import discovery, sriov
+from cyborg.agent import discovery, not_offered, sriov
 from cyborg.drivers import base, pci, registry
 
 _ADDRESS = frozenset({"domain", "bus", "device", "function"})
@@ -29,6 +31,8 @@ class Preview:
     findings: discovery.Findings
     #: Sentences about changes that the agent would make on the host first.
     changes: Sequence[str]
+    #: Accelerators that no driver offers.
+    not_offered: Sequence[not_offered.NotOffered]
 
     @property
     def failed(self) -> bool:
@@ -41,13 +45,19 @@ def make(conf: cfg.ConfigOpts) -> Preview:
     loaded = registry.load(conf)
     passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
     found = passes.run()
+    errors = {**loaded.errors, **found.errors}
+    findings = dataclasses.replace(found, errors=errors)
+    left_out: list[not_offered.NotOffered] = []
+    # Without sysfs there is nothing to list; a driver that needs it has an error.
+    with contextlib.suppress(OSError):
+        others = registry.load_others(conf)
+        left_out = not_offered.find(pci.scan(), findings, loaded.drivers, others)
     return Preview(
         host=conf.host,
         node=conf.agent.resource_provider_name or conf.host,
-        findings=discovery.Findings(
-            devices=found.devices, errors={**loaded.errors, **found.errors}
-        ),
+        findings=findings,
         changes=sriov.preview(conf),
+        not_offered=left_out,
     )
 
 
@@ -61,6 +71,7 @@ def as_json(preview: Preview) -> str:
         "devices": [
             {"driver": driver, **_plain(device)} for driver, device in _devices(preview)
         ],
+        "not_offered": [dataclasses.asdict(each) for each in preview.not_offered],
     }
     return json.dumps(document, indent=2)
 
@@ -81,7 +92,22 @@ def as_table(preview: Preview) -> str:
     ]
     wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in preview.changes]
     wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.findings.errors.items()]
+    if preview.not_offered:
+        lines += ["", "Not offered:", *_left_out(preview.not_offered)]
     return "\n".join([*lines, "", *wrong] if wrong else lines)
+
+
+def _left_out(found: Sequence[not_offered.NotOffered]) -> Iterator[str]:
+    """A line for the functions of one product that are not offered for one reason."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for each in found:
+        reason = each.reason.replace(each.address, "it")
+        key = (each.ids, each.product, reason, each.remedy)
+        groups.setdefault(key, []).append(each.address)
+    for (ids, product, reason, remedy), addresses in groups.items():
+        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+        name = " ".join(filter(None, [addresses[0] + more, ids, product]))
+        yield f"  {name}: {reason}" + (f" (see {remedy})" if remedy else "")
 
 
 def _devices(preview: Preview) -> Iterator[tuple[str, base.Device]]:

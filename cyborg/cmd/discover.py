@@ -19,13 +19,17 @@ _FORMATS = {"table": discovery_preview.as_table, "json": discovery_preview.as_js
 def add(subparsers: Any) -> None:
     """Add the command to a command line."""
     text = (
-        "Show what the drivers of this host see and would report. No service need run, and "
-        "nothing is written. The exit status is 1 if a driver failed."
+        "Show what the drivers of this host see and would report, and which accelerators they do "
+        "not offer and why. No service need run, and nothing is written. The exit status is 1 if a "
+        "driver failed."
     )
     subparsers.required = False
     parser = subparsers.add_parser(NAME, help=text, description=text)
     parser.add_argument(
         "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."
+    )
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="As --format json."
     )
     parser.add_argument(
         "--driver",
@@ -40,7 +44,9 @@ def run(conf: cfg.ConfigOpts) -> int:
     # The log file is the agent's, and may belong to another user.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Sentences("%(message)s"))
-    logging.basicConfig(level=logging.DEBUG if conf.debug else logging.INFO, handlers=[handler])
+    # oslo.log has a handler of its own by now, which nobody has opened.
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("cyborg").setLevel(logging.DEBUG if conf.debug else logging.INFO)
     process.warn_about_meaningless(conf)
     if conf.command.driver:
         conf.set_override("enabled_drivers", conf.command.driver, group="agent")

@@ -6,8 +6,9 @@ from oslo_config import cfg
 OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "enabled_drivers",
-        default=["fake_driver"],
-        help="Entry-point names of the drivers that look for devices on this host.",
+        default=[],
+        help="Entry-point names of the drivers that look for devices on this host. Without any, "
+        "nothing is reported; cyborg-agent discover shows which drivers would find something.",
     ),
     cfg.IntOpt(
         "report_interval",

@@ -19,7 +19,7 @@ from cyborg.drivers import value_checks
 if TYPE_CHECKING:
     import pathlib
 
-    from cyborg.drivers.pci.snapshot import Snapshot
+    from cyborg.drivers.pci.snapshot import Function, Snapshot
 
 #: Device types of the REST API. A new type is added here and needs no migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
@@ -298,6 +298,22 @@ class ProblemReporting(Protocol):
 
         They are reported as the driver's error, together with what it found.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a PCI function is not offered, and the option that would change it, or what to do."""
+
+    reason: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """The driver can say why it does not offer a PCI function."""
+
+    def why_not_offered(self, function: Function, functions: Snapshot) -> Refusal | None:
+        """Why, by the last :meth:`Driver.discover`; None if the driver has no reason of its own."""
 
 
 @runtime_checkable

@@ -116,7 +116,7 @@ class IntelFpgaDriver(pci.PciDriver):
             return None
         if (function.vendor, function.device) != _OFS:
             return None
-        self.log_not_offered(function, f"it is a part of FPGA {first}")
+        self.refuse(function, f"it is a part of FPGA {first}")
         return ()
 
     def groups(

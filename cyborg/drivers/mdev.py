@@ -62,9 +62,10 @@ class MdevDriver(mdev_handles.HostSteps):
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every parent that is listed and offers the type."""
-        if not self._specs:
-            return
         self._problems = []
+        if not self._specs:
+            self._problems.append("[mdev] mdev_spec is not set, so the driver reports nothing")
+            return
         foreign = host.foreign
         for path in sorted(_PARENTS.iterdir()) if _PARENTS.is_dir() else ():
             spec = self._spec(path.name)

@@ -69,6 +69,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         problem = nvidia_vgpu.why_not_divisible(function, functions, self._enabled_types)
         if problem is not None:
             self._problems.append(problem)
+            self.refuse(function, problem, "[vgpu_<type>] device_addresses")
             return []
         mine = self.claims(functions).keys() - host.foreign
         found = nvidia_vgpu.parts(
@@ -78,7 +79,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             return None
         if not found:
             reason = "it is to be divided, and offers nothing of the type now"
-            self.log_not_offered(function, reason)
+            self.refuse(function, reason, "[gpu_devices] enabled_vgpu_types")
         return [self._part_device(part, functions, host.name) for part in found]
 
     def prepare(self, handle: base.HeldHandle) -> None:

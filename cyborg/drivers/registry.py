@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import stevedore
@@ -15,6 +16,8 @@ from cyborg.drivers import base
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = "cyborg.accelerator.driver"
+#: The name under which it is reported that there is no driver, beside the errors of drivers.
+NO_DRIVER = "agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +30,29 @@ class Registry:
 
 def load(conf: cfg.ConfigOpts) -> Registry:
     """Load every driver of ``[agent] enabled_drivers``. A faulty one never stops the others."""
+    enabled = list(dict.fromkeys(conf.agent.enabled_drivers))
+    found = _load(enabled, conf)
+    errors = dict(found.errors)
+    if not enabled:
+        errors[NO_DRIVER] = (
+            "[agent] enabled_drivers is not set: no device of this host is reported. "
+            "cyborg-agent discover shows what there is"
+        )
+    for name, sentence in errors.items():
+        LOG.error("Driver %s: %s", name, sentence)
+    return Registry(drivers=found.drivers, errors=errors)
+
+
+def load_others(conf: cfg.ConfigOpts) -> Mapping[str, base.Driver]:
+    """The drivers that are installed and not enabled, as far as they can be loaded."""
+    installed = importlib.metadata.entry_points(group=NAMESPACE).names
+    return _load(sorted(installed - set(conf.agent.enabled_drivers)), conf).drivers
+
+
+def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:
     drivers: dict[str, base.Driver] = {}
     errors: dict[str, str] = {}
-    for name in dict.fromkeys(conf.agent.enabled_drivers):
+    for name in names:
         try:
             found = _instances(name, conf)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - each driver is code of its own
@@ -41,8 +64,6 @@ def load(conf: cfg.ConfigOpts) -> Registry:
             drivers[name] = found[-1]
         else:
             errors[name] = f"{type(found[-1]).__name__} is no driver: it has no method discover"
-    for name, sentence in errors.items():
-        LOG.error("Driver %s: %s", name, sentence)
     return Registry(drivers=drivers, errors=errors)
 
 

@@ -36,12 +36,16 @@ from cyborg.tests.spdk_server import spdk  # noqa: F401
 
 @pytest.fixture
 def conf() -> cfg.ConfigOpts:
-    """A fresh configuration with every option of Cyborg, as if read from an empty file."""
+    """A fresh configuration with every option of Cyborg, as if read from an empty file.
+
+    Only the fake driver is enabled, as in cyborg-standalone.
+    """
     fresh = cfg.ConfigOpts()
     cyborg_conf.register(fresh)
     db.register(fresh)
     fresh(args=[], project="cyborg", default_config_files=[], default_config_dirs=[])
     fresh.set_override("host", "host-1")
+    fresh.set_default("enabled_drivers", ["fake_driver"], group="agent")
     return fresh
 
 

@@ -126,5 +126,6 @@ def options(
         "nova__endpoint_override": nova_url,
         "fake_driver__host_step": "true",
         "fake_driver__host_step_control": str(control),
+        "agent__enabled_drivers": "fake_driver",
         "agent__report_interval": "5",
     }

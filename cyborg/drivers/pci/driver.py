@@ -32,6 +32,11 @@ from cyborg.drivers.pci.snapshot import (
 
 LOG = logging.getLogger(__name__)
 
+#: What an operator can do about a function that is not offered.
+_FREE_ITS_PARTS = "remove what its parts are used for"
+_FREE_ITS_GROUP = "bind the other function to vfio-pci, or list both in [pci] device_spec"
+_LOOK_AT_THE_CARD = "look at the card and its driver"
+
 _FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
 _ids: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
 
@@ -102,6 +107,7 @@ class PciDriver:
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._logged: set[tuple[str, str]] = set()
         self._problems: list[str] = []
+        self._refusals: dict[str, base.Refusal] = {}
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
@@ -189,7 +195,9 @@ class PciDriver:
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
         self._problems = []
+        self._refusals = {}
         if self.listed and not self._specs:
+            self._problems.append(f"{self.option} is not set, so the driver reports nothing")
             return
         functions = host.pci
         mine = self.claims(functions).keys() - host.foreign
@@ -204,7 +212,9 @@ class PciDriver:
                 LOG.info("%s: it is left out of this pass", exc)
             except Exception as exc:  # noqa: BLE001 - no card must take the others along
                 functions.give_up(function)
-                self._problems.append(f"PCI function {address}: {type(exc).__name__}: {exc}")
+                problem = f"PCI function {address}: {type(exc).__name__}: {exc}"
+                self._problems.append(problem)
+                self.refuse(function, problem, _LOOK_AT_THE_CARD)
             else:
                 yield from found
 
@@ -227,6 +237,25 @@ class PciDriver:
         found = facts.attributes(function, functions)
         named = self._named_product(function, functions)
         return found if named is None else {**found, "product": named}
+
+    def why_not_offered(self, function: Function, functions: Snapshot) -> base.Refusal | None:
+        """What kept the function out of the last pass, or why the driver did not take it."""
+        refused = self._refusals.get(function.address)
+        if refused is not None or (self.listed and not self._specs):
+            return refused
+        if not any(match.fits(function) for match in self.match):
+            return None
+        spec = device_spec.first_match(self._specs, function, functions)
+        if spec is not None and spec.exclude:
+            return base.Refusal(reason=f"{self.option} excludes it", remedy=self.option)
+        if self._specs and spec is None and not self.listed:
+            return base.Refusal(reason=f"{self.option} does not list it", remedy=self.option)
+        return None
+
+    @property
+    def option(self) -> str:
+        """The name of the option with the operator's list."""
+        return f"[{self.group}] device_spec"
 
     def own(self, function: Function, functions: Snapshot) -> Mapping[str, str]:
         """The operator's values of ``own_keys`` for a function."""
@@ -295,20 +324,25 @@ class PciDriver:
         """Those that can be given out, without those that must stay with the host."""
         offered = []
         for each in given:
-            reason = (
-                reason_to_keep(each, functions)
-                or self._excluded_part(each, functions)
-                or reason_to_keep_whole(each, functions, foreign)
-                or self._reason_of_group(each, given, functions, mine)
-            )
+            reason, remedy = reason_to_keep(each, functions), ""
+            if reason is None:
+                reason, remedy = self._excluded_part(each, functions), self.option
+            if reason is None:
+                reason, remedy = reason_to_keep_whole(each, functions, foreign), _FREE_ITS_PARTS
+            if reason is None:
+                reason = self._reason_of_group(each, given, functions, mine)
+                remedy = _FREE_ITS_GROUP
             if self.expose == "each" and any(vf in mine for vf in each.vfs):
                 reason = reason or "its virtual functions are offered instead"
             if reason is None:
                 offered.append(each)
             else:
-                self.log_not_offered(each, reason)
-        # The functions of a slot are given out together or not at all.
-        return [] if self.expose == "slot" and len(offered) < len(given) else offered
+                self.refuse(each, reason, remedy)
+        if self.expose != "slot" or len(offered) == len(given):
+            return offered
+        for each in offered:
+            self.refuse(each, "another function of its card is not offered")
+        return []
 
     def _reason_of_group(
         self,
@@ -420,8 +454,9 @@ class PciDriver:
         spec = device_spec.first_match(self._specs, function, functions)
         return spec.product if spec is not None else None
 
-    def log_not_offered(self, function: Function, reason: str) -> None:
-        """Log once, and not at every pass, why a function is not offered."""
+    def refuse(self, function: Function, reason: str, remedy: str = "") -> None:
+        """Keep why a function is not offered, and log it once, not at every pass."""
+        self._refusals[function.address] = base.Refusal(reason=reason, remedy=remedy)
         if (function.address, reason) not in self._logged:
             self._logged.add((function.address, reason))
             LOG.info("PCI device %s is not offered: %s", function.address, reason)

@@ -275,6 +275,7 @@ def test_the_command_starts_and_stops_without_a_broker_and_loads_no_database(tmp
         port = silent.getsockname()[1]
         config.write_text(
             f"[DEFAULT]\nhost = host-1\ntransport_url = rabbit://u:p@127.0.0.1:{port}/\n"
+            "[agent]\nenabled_drivers = fake_driver\n"
         )
         child = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "--config-file", str(config)],

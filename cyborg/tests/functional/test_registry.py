@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 import stevedore
+from oslo_config import cfg
 
+from cyborg import conf as cyborg_conf
 from cyborg.drivers import fake, registry
 
 MODULE = """
@@ -101,5 +103,20 @@ def test_a_wrong_option_of_a_driver_is_told_with_its_place(conf):
     assert '[pci] device_spec {"vendor_id": "nvidia"}' in loaded.errors["pci_driver"]
 
 
-def test_no_driver_may_be_enabled(conf):
-    assert load(conf) == registry.Registry(drivers={}, errors={})
+def test_without_a_driver_the_agent_says_so():
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(args=[], default_config_files=[], default_config_dirs=[])
+
+    loaded = registry.load(conf)
+
+    assert loaded.drivers == {}
+    assert loaded.errors.keys() == {"agent"}
+    assert "[agent] enabled_drivers is not set" in loaded.errors["agent"]
+
+
+def test_drivers_that_are_not_enabled_are_loaded_as_far_as_possible(conf, site):
+    others = registry.load_others(conf)
+
+    assert {"good", "amd_gpu_driver"} <= others.keys()
+    assert others.keys().isdisjoint({"fake_driver", "broken", "no_driver"})

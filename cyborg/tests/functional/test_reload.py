@@ -49,6 +49,7 @@ class Service:
         sections: dict[str, list[str]] = {
             "DEFAULT": ["transport_url = rabbit://127.0.0.1:1/"],
             "database": [f"connection = {self._database_url}"],
+            "agent": ["enabled_drivers = fake_driver"],
         }
         for option, value in options.items():
             group, _, name = option.partition("__")

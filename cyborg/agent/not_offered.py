@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accelerators of a host that no driver offers, each with the reason and what would change it.
+
+Nothing that an operator may take for an accelerator is left out silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci
+
+#: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
+_CLASSES = ("03", "12", "0b40", "0880")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotOffered:
+    """A PCI function; what is not known of it is empty."""
+
+    address: str
+    ids: str
+    class_code: str
+    product: str
+    driver: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    functions: pci.Snapshot
+    findings: discovery.Findings
+    enabled: Mapping[str, base.Driver]
+    others: Mapping[str, base.Driver]
+
+
+def find(
+    functions: pci.Snapshot,
+    findings: discovery.Findings,
+    enabled: Mapping[str, base.Driver],
+    others: Mapping[str, base.Driver],
+) -> list[NotOffered]:
+    """The accelerators that a pass of the ``enabled`` drivers did not offer.
+
+    ``others`` are the drivers that are installed and not enabled.
+    """
+    host = _Host(functions, findings, enabled, others)
+    offered = _offered(host)
+    found = [
+        NotOffered(
+            address=address, ids="", class_code="", product="", driver="", reason=fault, remedy=""
+        )
+        for address, fault in functions.faults.items()
+    ]
+    for function in functions.values():
+        # What is said of a card is not said again of each part.
+        is_part = function.pf is not None
+        if function.address not in offered and not is_part and _may_be_one(function, functions):
+            why = _why(function, host)
+            found.append(
+                NotOffered(
+                    address=function.address,
+                    ids=f"{function.vendor}:{function.device}",
+                    class_code=function.class_code,
+                    product=functions.product(function) or "",
+                    driver=function.driver or "",
+                    reason=why.reason,
+                    remedy=why.remedy,
+                )
+            )
+    return sorted(found, key=lambda each: each.address)
+
+
+def _offered(host: _Host) -> set[str]:
+    """The functions that are offered, with the cards of those that are parts."""
+    found = set()
+    for device in (device for found in host.findings.devices.values() for device in found):
+        for info in _infos(device):
+            with contextlib.suppress(KeyError):
+                address = pci.join(info)
+                function = host.functions.get(address)
+                found |= {address, function.pf or address} if function is not None else {address}
+    return found
+
+
+def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
+    for deployable in device.deployables:
+        yield from (handle.attach_info for handle in deployable.attach_handles)
+
+
+def _may_be_one(function: pci.Function, functions: pci.Snapshot) -> bool:
+    if function.class_code.startswith(_CLASSES):
+        return True
+    try:
+        return bool(functions.names(function.address, "accel"))
+    except (OSError, pci.Vanished):
+        return False
+
+
+def _why(function: pci.Function, host: _Host) -> base.Refusal:
+    for name, driver in host.enabled.items():
+        if isinstance(driver, base.Explaining):
+            why = driver.why_not_offered(function, host.functions)
+            if why is not None:
+                return base.Refusal(reason=f"{name}: {why.reason}", remedy=why.remedy)
+    for name, sentence in host.findings.errors.items():
+        if function.address in sentence or function.address in _claims(name, host.enabled, host):
+            return base.Refusal(reason=f"{name}: {sentence}")
+    kept = _kept(function, host.functions)
+    if kept is not None:
+        return base.Refusal(reason=kept)
+    would = [name for name in host.others if function.address in _claims(name, host.others, host)]
+    if would:
+        names = " or ".join(would)
+        return base.Refusal(
+            reason=f"no enabled driver claims it, and {names} would",
+            remedy=f"[agent] enabled_drivers = {would[0]}",
+        )
+    return base.Refusal(
+        reason="no driver claims it", remedy="[pci] device_spec, for the driver pci_driver"
+    )
+
+
+def _kept(function: pci.Function, functions: pci.Snapshot) -> str | None:
+    try:
+        return pci.reason_to_keep(function, functions)
+    except OSError as exc:
+        return f"it cannot be told whether the host uses it: {exc}"
+
+
+def _claims(name: str, drivers: Mapping[str, base.Driver], host: _Host) -> Mapping[str, int]:
+    driver = drivers.get(name)
+    if driver is None or not isinstance(driver, base.Claiming):
+        return {}
+    try:
+        return driver.claims(host.functions)
+    except Exception:  # noqa: BLE001 - each driver is code of its own, and its error is shown
+        return {}
