@@ -113,7 +113,9 @@ def _why(function: pci.Function, host: _Host) -> base.Refusal:
     kept = _kept(function, host.functions)
     if kept is not None:
         return base.Refusal(reason=kept)
-    would = [name for name in host.others if function.address in _claims(name, host.others, host)]
+    claims = {name: _claims(name, host.others, host).get(function.address) for name in host.others}
+    # The most exact first: that is the vendor's own.
+    would = sorted((each for each in claims if claims[each]), key=lambda each: -(claims[each] or 0))
     if would:
         names = " or ".join(would)
         return base.Refusal(

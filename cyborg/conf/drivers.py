@@ -148,6 +148,17 @@ NIC_TYPE_OPTS: list[cfg.Opt] = [
     ),
 ]
 
+NIC_DRIVER_OPTS: list[cfg.Opt] = [
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="Which network ports with SR-IOV nic_driver reports, in the grammar of [pci] "
+        "device_spec with three more keys, as in Nova's: physical_network, the name of the network "
+        "that the port is connected to; trusted and remote_managed, true or false. Unset, none is "
+        "reported. May be given several times.",
+    ),
+]
+
 NVME_OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt(
         "device_spec",
@@ -254,16 +265,21 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
 
 #: Every option group of drivers.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
+    "accel_driver": [device_spec("processing accelerators")],
     "amd_gpu_driver": [device_spec("AMD GPUs")],
     "fake_driver": FAKE_OPTS,
     "gpu_devices": GPU_OPTS,
+    "habana_driver": [device_spec("Gaudi processors")],
     "huawei_ascend_driver": [device_spec("Ascend processors")],
     "inspur_fpga_driver": [device_spec("Inspur FPGAs")],
     "inspur_nvme_ssd_driver": [device_spec("Inspur NVMe devices")],
+    "intel_dsa_driver": [device_spec("DSA and IAA functions")],
     "intel_fpga_driver": [device_spec("Intel FPGAs")],
+    "intel_gpu_driver": [device_spec("Intel GPUs")],
     "intel_qat_driver": [device_spec("QAT devices")],
     "mdev": MDEV_OPTS,
     "nic_devices": NIC_OPTS,
+    "nic_driver": NIC_DRIVER_OPTS,
     "nvme": NVME_OPTS,
     "nvmf_spdk": NVMF_SPDK_OPTS,
     "pci": PCI_OPTS,

@@ -40,4 +40,6 @@ class AmdGpuDriver(pci.PciDriver):
             "firmware": functions.text(card, "vbios_version"),
             "serial": functions.text(card, "unique_id"),
             "memory_mib": memory >> 20 if memory and function.pf is None else None,
+            "compute_partition": functions.text(card, "current_compute_partition"),
+            "memory_partition": functions.text(card, "current_memory_partition"),
         }

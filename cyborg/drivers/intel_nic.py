@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, pci
-from cyborg.drivers.pci import devices
+from cyborg.drivers import nic, pci
 
 LOG = logging.getLogger(__name__)
 
@@ -39,15 +38,12 @@ class _Mappings:
     addresses: frozenset[str]
 
 
-class IntelNicDriver(pci.PciDriver):
-    """Reports network cards: each virtual function, or the port if it has none."""
+class IntelNicDriver(nic.NetworkCards):
+    """Reports Intel's network cards, with networks from sections of the configuration."""
 
     match = tuple(
         pci.Match(vendor="8086", device=device, class_code="02*") for device in _DEVICES
     )
-    type = "NIC"
-    resource_class = "CUSTOM_NIC"
-    expose = "vfs"
     group = "nic_devices"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -66,32 +62,18 @@ class IntelNicDriver(pci.PciDriver):
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The kind of function, and what the operator maps to the port."""
-        yield "CUSTOM_PF" if function.pf is None else "CUSTOM_VF"
-        if function.pf is not None:
-            yield "HW_NIC_SRIOV"
+        yield from self.role_traits(function)
         ports = _ports(function, functions)
         for port in ports:
             yield from (f"CUSTOM_{name}" for name in self._mappings.functions.get(port, ()))
-        network = self._network(ports)
+        network = self.network(function, functions)
         if network is not None:
             yield f"CUSTOM_{network}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
-        """The physical network that the port is connected to."""
-        return {"physical_network": self._network(_ports(function, functions))}
-
-    def handle(self, function: pci.Function, functions: pci.Snapshot) -> base.AttachHandle:
-        """The function with its physical network, which Nova needs."""
-        handle = devices.handle_of(function)
-        network = self._network(_ports(function, functions))
-        if network is None:
-            return handle
-        return replace(handle, attach_info={**handle.attach_info, "physical_network": network})
-
-    def _network(self, ports: Iterable[str]) -> str | None:
+    def network(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """As the sections map the interfaces of the port."""
         known = self._mappings.networks
+        ports = _ports(function, functions)
         return next((known[port] for port in ports if port in known), None)
 
 

@@ -88,6 +88,13 @@ class NvmeController(pci.PciDriver):
                 )
         return None
 
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+        """Its virtual functions have a part of its disk, and would go with it."""
+        del functions
+        if not function.vfs:
+            return None
+        return "its virtual functions are enabled", "[pci] device_spec, which may list those"
+
     def _ports(self, functions: pci.Snapshot) -> Mapping[str, Sequence[pci.Function]]:
         """The controllers of each subsystem, without those that the operator excludes."""
         # Another thread may ask about another walk at the same time.

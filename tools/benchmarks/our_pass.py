@@ -26,8 +26,10 @@ def main() -> None:
     conf.set_override("enabled_drivers", sorted(names - NOT_OF_PCI), group="agent")
     passes = discovery.Discovery("host-1", registry.load(conf).drivers, timeout=600)
     found = passes.run()
-    if found.errors:
-        sys.exit(f"drivers failed: {found.errors}")
+    # Drivers that need a list have none here.
+    failed = {name: each for name, each in found.errors.items() if "is not set" not in each}
+    if failed:
+        sys.exit(f"drivers failed: {failed}")
     times = [seconds(passes.run) for _ in range(int(sys.argv[2]))]
     devices = sum(map(len, found.devices.values()))
     print(json.dumps({"drivers": len(found.devices), "devices": devices, "times": times}))

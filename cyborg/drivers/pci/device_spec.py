@@ -38,6 +38,7 @@ _KNOWN_KEYS = frozenset(
 )
 #: Standard resource classes that a device may have; any other becomes a custom one.
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
+_TEXT_MAX = 100
 _STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
 
 
@@ -156,9 +157,11 @@ class Spec(Tags):
 def parse(
     texts: Iterable[str],
     option: str = "[pci] device_spec",
-    own: Mapping[str, Set[str]] = MappingProxyType({}),
+    own: Mapping[str, Set[str] | None] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
     """The specs of an option. ``own`` are further keys, each with its permitted values.
+
+    None permits any text.
 
     :raises ValueError: a value is wrong; the message says where and how
     """
@@ -206,7 +209,9 @@ def tags(item: Mapping[str, Any]) -> Tags:
     )
 
 
-def spec(item: Any, option: str, own: Mapping[str, Set[str]] = MappingProxyType({})) -> Spec:
+def spec(
+    item: Any, option: str, own: Mapping[str, Set[str] | None] = MappingProxyType({})
+) -> Spec:
     """The spec of one object.
 
     :raises ValueError: it is wrong
@@ -232,8 +237,15 @@ def _text(item: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _one_of(item: Mapping[str, Any], key: str, values: Set[str]) -> str:
+def _one_of(item: Mapping[str, Any], key: str, values: Set[str] | None) -> str:
     value = item[key]
+    if values is None:
+        text = _text(item, key)
+        if not text or len(text) > _TEXT_MAX:
+            raise ValueError(f"{key} must have 1 to {_TEXT_MAX} characters")
+        return text
+    if isinstance(value, bool):
+        value = str(value).lower()
     if value not in values:
         raise ValueError(f"{key} must be one of {sorted(values)}, not {value!r}")
     return str(value)

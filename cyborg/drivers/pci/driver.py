@@ -94,8 +94,8 @@ class PciDriver:
     listed: ClassVar[bool] = False
     #: The option group whose ``device_spec`` limits what the driver takes.
     group: ClassVar[str]
-    #: Further keys of this driver's ``device_spec``, each with its permitted values.
-    own_keys: ClassVar[Mapping[str, Set[str]]] = MappingProxyType({})
+    #: Further keys of this driver's ``device_spec``, each with its permitted values; None: any.
+    own_keys: ClassVar[Mapping[str, Set[str] | None]] = MappingProxyType({})
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
@@ -160,6 +160,11 @@ class PciDriver:
 
     def why_unhealthy(self, function: Function, functions: Snapshot) -> str | None:
         """Why a device is unhealthy, from files that only its vendor's cards have, or None."""
+        del function, functions
+        return None
+
+    def why_kept(self, function: Function, functions: Snapshot) -> tuple[str, str] | None:
+        """Why a function stays with the host, by what only its kind shows, and what to do."""
         del function, functions
         return None
 
@@ -287,7 +292,8 @@ class PciDriver:
     def _exactness(self, function: Function, functions: Snapshot) -> int:
         ids = _ids(function)
         if ids not in self._digits:
-            fitting = [match.digits for match in self.match if match.fits(function)]
+            # A match that fixes no digit is a match.
+            fitting = [max(1, match.digits) for match in self.match if match.fits(function)]
             self._digits[ids] = max(fitting, default=None)
         digits = self._digits[ids]
         if digits is None:
@@ -325,6 +331,8 @@ class PciDriver:
         offered = []
         for each in given:
             reason, remedy = reason_to_keep(each, functions), ""
+            if reason is None:
+                reason, remedy = self.why_kept(each, functions) or (None, "")
             if reason is None:
                 reason, remedy = self._excluded_part(each, functions), self.option
             if reason is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH112, PTH208
+# ruff: noqa: PTH112, PTH120, PTH208
 # Paths are joined as texts: the code under test reads them so.
 """One fault at a time in everything that a pass reads, on a simulated host.
 
@@ -144,9 +144,13 @@ def _affected(root: str, address: str) -> set[str]:
 
 def _absences(root: str, path: str) -> set[str]:
     """The ways after which the kernel shows no such thing: then a device may be gone too."""
+    if os.path.dirname(path) == _DEVICES:
+        return set(WAYS)
     if os.path.isdir(f"{root}{path}"):
         return set(WAYS) - {"unreadable"}
-    return {"gone", "empty"}
+    # Without this file the kernel says that the function has no SR-IOV.
+    no_sriov = {"missing", "dangling"} if path.endswith("/sriov_totalvfs") else set()
+    return {"gone", "empty", *no_sriov}
 
 
 @contextlib.contextmanager

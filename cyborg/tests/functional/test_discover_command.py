@@ -144,6 +144,7 @@ def left_out(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str
 
 def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tmp_path):
     names = ["console", "a100", "t4", "amd", "unknown", "broken", "excluded", "listed"]
+    names.append("ascend310")
     sound = {
         "id": "10de:10f0",
         "subsystem": "10de:12a2",
@@ -155,7 +156,8 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
         {"card": "a100"},
         {"card": "t4", "mdev": None, "functions": [sound]},
         {"card": "mi210", "name": "amd", "vfs": 1},
-        {"card": "ascend310", "name": "unknown", "id": "1e52:401e"},
+        {"card": "ascend310", "name": "unknown", "id": "1234:401e", "class": "0b4000"},
+        "ascend310",
         {"card": "qat-c62x", "name": "broken"},
         {"card": "t4", "name": "excluded"},
         {"card": "qat-c62x", "name": "listed"},
@@ -189,6 +191,10 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     assert reasons["amd"] == (
         "no enabled driver claims it, and amd_gpu_driver would",
         "[agent] enabled_drivers = amd_gpu_driver",
+    )
+    assert reasons["ascend310"] == (
+        "no enabled driver claims it, and huawei_ascend_driver or accel_driver would",
+        "[agent] enabled_drivers = huawei_ascend_driver",
     )
     assert reasons["unknown"][0] == "no driver claims it"
     assert "[pci] device_spec" in reasons["unknown"][1]

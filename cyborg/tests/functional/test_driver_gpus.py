@@ -325,6 +325,12 @@ class TestAmd(contract.SimulatedDriverContract):
 
         assert kinds == [["PGPU"], ["VGPU"] * 4, ["PGPU"], ["VGPU"]]
 
+    def test_how_a_card_is_partitioned_is_an_attribute(self, devices):
+        attributes = devices[2].deployables[0].attributes
+
+        assert attributes["compute_partition"] == "SPX"
+        assert attributes["memory_partition"] == "NPS1"
+
     def test_memory_and_product_are_attributes(self, devices):
         attributes = devices[0].deployables[0].attributes
 

@@ -10,6 +10,7 @@ from cyborg.tests.contract import faults
 #: Directories that have no function, and files whose faults are those of the whole host.
 SHARED = {
     "/sys/bus/pci/devices",
+    "/sys/class/accel",
     "/sys/class/block",
     "/sys/class/mdev_bus",
     "/sys/class/net",
@@ -17,6 +18,7 @@ SHARED = {
 }
 VGPUS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
 MDEVS = '[mdev]\nmdev_spec = {"mdev_type": "nvidia-222"}\n'
+PORTS = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
 DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 
 
@@ -43,8 +45,19 @@ DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
             ["mdev_driver", "nvidia_gpu_driver", "nvme_driver", "inspur_fpga_driver"],
             MDEVS + DISKS,
         ),
+        (
+            ["ai100", "gaudi2", {"card": "flex170", "vfs": 1}, "dsa", "connectx6"],
+            [
+                "accel_driver",
+                "habana_driver",
+                "intel_gpu_driver",
+                "intel_dsa_driver",
+                "nic_driver",
+            ],
+            PORTS,
+        ),
     ],
-    ids=["gpus", "fpgas and networks", "mediated devices and disks"],
+    ids=["gpus", "fpgas and networks", "mediated devices and disks", "generic drivers"],
 )
 def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
     simulated = simulate({"cards": cards})

@@ -378,3 +378,19 @@ def test_functions_of_a_group_that_are_all_listed_are_offered(grouped):
     text = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
 
     assert len(found(grouped("snd_hda_intel"), "pci_driver", text)) == 2
+
+
+def test_a_disk_with_virtual_functions_is_not_given_whole(simulate):
+    sriov = {"total": 4, "id": "144d:a824", "driver": "nvme"}
+    simulated = simulate({"cards": [{"card": "nvme-pm1733", "sriov": sriov}]})
+    address = simulated.card("nvme-pm1733")
+    text = (
+        f'[nvme]\ndevice_spec = {{"address": "{address}"}}\n'
+        f'[pci]\ndevice_spec = {{"address": "{address[:-1]}1"}}\n'
+    )
+    assert names(found(simulated, "nvme_driver", text)) == [f"host-1_{address}"]
+
+    simulated.enable(address, 2)
+
+    assert found(simulated, "nvme_driver", text) == ()
+    assert names(found(simulated, "pci_driver", text)) == [f"host-1_{address[:-1]}1"]

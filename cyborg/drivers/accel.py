@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processing accelerators of any vendor for which there is no driver of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, pci
+
+_ACCELERATORS = pathlib.Path("/sys/class/accel")
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: Names of vendors in resource classes and traits. Any other vendor has its id there.
+_VENDORS = {
+    "1014": "IBM",
+    "1022": "AMD",
+    "1ac1": "CORAL",
+    "1ae0": "GOOGLE",
+    "1da3": "HABANA",
+    "1e52": "TENSTORRENT",
+    "1e60": "HAILO",
+    "1ed2": "FURIOSA",
+    "1eff": "REBELLIONS",
+    "17cb": "QUALCOMM",
+    "8086": "INTEL",
+}
+
+
+class AccelDriver(pci.PciDriver):
+    """Reports what no other enabled driver claims, of two kinds.
+
+    These are functions of the class of processing accelerators, and functions of any class for
+    which the kernel's driver has made a device in ``/sys/class/accel``.
+    """
+
+    match = (pci.Match(),)
+    type = "AICHIP"
+    resource_class = "CUSTOM_ACCEL"
+    expose = "vfs"
+    group = "accel_driver"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        #: The resource class of each function that it claims.
+        self._classes: dict[str, str] = {}
+
+    def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
+        shown = _shown()
+        claimed = {}
+        for address, exactness in super()._claims(functions).items():
+            card = functions.get(functions[address].pf or address, functions[address])
+            if self._is_one(card, shown):
+                claimed[address] = exactness
+                self._classes[address] = self._class(card)
+        return claimed
+
+    def why_not_offered(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> base.Refusal | None:
+        """As any driver does, of what is an accelerator."""
+        if not self._is_one(function, _shown()):
+            return None
+        return super().why_not_offered(function, functions)
+
+    def resource(self, function: pci.Function) -> str:
+        """The vendor, and the kernel's driver of the card or else its product."""
+        return self._classes.get(function.address, self.resource_class)
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """The owner, the vendor and the product of the card."""
+        card = functions[function.pf or function.address]
+        yield "OWNER_CYBORG"
+        yield f"CUSTOM_ACCEL_{_vendor(card)}"
+        yield f"CUSTOM_ACCEL_PRODUCT_ID_{card.device}"
+
+    def _is_one(self, card: pci.Function, shown: frozenset[str]) -> bool:
+        """Whether a card is an accelerator; the kernel shows none that a guest has."""
+        if card.class_code.startswith("1200"):
+            return True
+        if card.address in shown:
+            self.kept.set("accel", _product(card), True)
+            return True
+        return card.has_guest_driver and self.kept.get("accel", _product(card)) is True
+
+    def _class(self, card: pci.Function) -> str:
+        """The resource class, which must stay the same while a guest has the card."""
+        if card.driver is not None and not card.has_guest_driver:
+            self.kept.set("kernel_driver", _product(card), card.driver)
+        kept = self.kept.get("kernel_driver", _product(card))
+        name = kept if isinstance(kept, str) else card.device
+        return f"CUSTOM_{_vendor(card)}_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
+
+
+def _product(card: pci.Function) -> str:
+    return f"{card.vendor}:{card.device}"
+
+
+def _vendor(card: pci.Function) -> str:
+    return _VENDORS.get(card.vendor, card.vendor.upper())
+
+
+def _shown() -> frozenset[str]:
+    """The functions with a device in the kernel's class of accelerators."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for path in _ACCELERATORS.iterdir():
+            # One that cannot be followed is of no function.
+            with contextlib.suppress(OSError):
+                found.update(_ADDRESS.findall(str(path.readlink()))[-1:])
+    return frozenset(found)

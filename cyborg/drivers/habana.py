@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel Gaudi processors, formerly of Habana Labs, given out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cyborg.drivers import pci
+
+#: Generations by the ids of their functions.
+_GENERATIONS = {
+    "0001": "GOYA",
+    "1000": "GAUDI",
+    "1010": "GAUDI",
+    "1020": "GAUDI2",
+    "1060": "GAUDI3",
+}
+_BROKEN = ("malfunction", "disabled")
+
+
+class HabanaDriver(pci.PciDriver):
+    """Reports each processor."""
+
+    match = (pci.Match(vendor="1da3", class_code="1200*"),)
+    type = "AICHIP"
+    resource_class = "CUSTOM_GAUDI"
+    group = "habana_driver"
+
+    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+        """The owner, the generation if it is known, and the product."""
+        del functions
+        yield "OWNER_CYBORG"
+        if function.device in _GENERATIONS:
+            yield f"CUSTOM_AICHIP_{_GENERATIONS[function.device]}"
+        yield f"CUSTOM_AICHIP_PRODUCT_ID_{function.device}"
+
+    def attributes(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> Mapping[str, str | int | None]:
+        """Facts that the host's driver habanalabs shows."""
+        return {"firmware": functions.text(function.address, "armcp_ver")}
+
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The host's driver has given the processor up."""
+        status = (functions.text(function.address, "status") or "").lower()
+        return f"Gaudi {function.address} is in status {status}" if status in _BROKEN else None

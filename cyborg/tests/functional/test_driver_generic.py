@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers that need little more than a table: accelerators of any vendor, Gaudi, Intel's GPUs."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci, registry
+from cyborg.tests.contract import passes
+from cyborg.tests.contract import simulated as contract
+
+
+def names(devices) -> list[str]:
+    return [deployable.name for device in devices for deployable in device.deployables]
+
+
+def found(simulated, *drivers: str, text: str = "") -> dict[str, tuple[base.Device, ...]]:
+    (only,) = simulated.call(passes.run, list(drivers), text)
+    assert only.errors == {}
+    return dict(only.devices)
+
+
+class TestAccel(contract.SimulatedDriverContract):
+    entry_point = "accel_driver"
+    recorded = "accel"
+
+    def test_what_is_an_accelerator_is_reported_and_nothing_else(self, simulated, devices):
+        cards = ("ai100", "npu", "tenstorrent", "ascend910")
+
+        assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
+        assert {device.type for device in devices} == {"AICHIP"}
+
+    def test_the_class_is_of_vendor_and_kernel_driver(self, devices):
+        classes = [device.deployables[0].resource_class for device in devices]
+
+        assert classes == [
+            "CUSTOM_QUALCOMM_QAIC",
+            "CUSTOM_AMD_AMDXDNA",
+            "CUSTOM_TENSTORRENT_TENSTORRENT",
+            "CUSTOM_19E5_DEVDRV_DEVICE_DRIVER",
+        ]
+        assert devices[0].deployables[0].traits[:3] == (
+            "OWNER_CYBORG",
+            "CUSTOM_ACCEL_QUALCOMM",
+            "CUSTOM_ACCEL_PRODUCT_ID_A100",
+        )
+
+
+def test_an_accelerator_that_another_driver_takes_is_left_to_it(simulate):
+    simulated = simulate("accel")
+    devices = found(simulated, "accel_driver", "huawei_ascend_driver")
+
+    ascend = f"host-1_{simulated.card('ascend910')}"
+    assert names(devices["huawei_ascend_driver"]) == [ascend]
+    assert ascend not in names(devices["accel_driver"])
+
+
+def test_the_operator_names_class_and_cards_of_accelerators(simulate):
+    simulated = simulate("accel")
+    text = (
+        '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "resource_class": "CUSTOM_NPU", '
+        '"traits": "CUSTOM_FAST"}\n'
+    )
+
+    (device,) = found(simulated, "accel_driver", text=text)["accel_driver"]
+
+    assert device.deployables[0].resource_class == "CUSTOM_NPU"
+    assert "CUSTOM_FAST" in device.deployables[0].traits
+
+
+def test_an_accelerator_that_is_excluded_takes_no_other_along(simulate):
+    simulated = simulate("accel")
+    text = '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "exclude": true}\n'
+
+    devices = found(simulated, "accel_driver", text=text)["accel_driver"]
+
+    cards = ("ai100", "npu", "ascend910")
+    assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
+
+
+def _with_guests(root: str, text: str) -> list[list[tuple[str, str]]]:
+    """Names and classes by one agent, and by the next when guests have all cards."""
+    results = []
+    for _agent in range(2):
+        loaded = registry.load(passes.configured(text, ["accel_driver"], "host-1"))
+        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+        devices = looking.run().devices["accel_driver"]
+        looking.remember()
+        parts = [each for device in devices for each in device.deployables]
+        results.append([(each.name, each.resource_class) for each in parts])
+        for uevent in pathlib.Path(root, "sys/bus/pci/devices").glob("*/uevent"):
+            lines = uevent.read_text().splitlines()
+            lines = [line for line in lines if not line.startswith("DRIVER=")]
+            if not any("PCI_CLASS=604" in line for line in lines):
+                uevent.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
+        for path in pathlib.Path(root, "sys/class/accel").iterdir():
+            path.unlink()
+    return results
+
+
+def test_the_class_stays_while_guests_have_the_cards(simulate, tmp_path):
+    simulated = simulate({"cards": ["ai100", "npu"]})
+
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+    before, after = simulated.call(_with_guests, str(simulated.root), text)
+
+    assert len(before) == 2
+    assert after == before
+
+
+class TestHabana(contract.SimulatedDriverContract):
+    entry_point = "habana_driver"
+    recorded = "gaudi"
+
+    def test_generation_and_firmware_are_told(self, devices):
+        first, _second, third = (device.deployables[0] for device in devices)
+
+        assert first.resource_class == "CUSTOM_GAUDI"
+        assert "CUSTOM_AICHIP_GAUDI2" in first.traits
+        assert "CUSTOM_AICHIP_GAUDI3" in third.traits
+        assert first.attributes["firmware"] == "1.16.2-fw-50.1.2"
+
+    def test_a_processor_that_the_host_has_given_up_ails(self, changeable):
+        address = changeable.card("gaudi3")
+        changeable.files.put(f"{changeable.path(address)}/status", "Malfunction")
+
+        devices = found(changeable, "habana_driver")["habana_driver"]
+
+        assert [device.unhealthy for device in devices] == [
+            None,
+            None,
+            f"Gaudi {address} is in status malfunction",
+        ]
+
+
+class TestIntelGpu(contract.SimulatedDriverContract):
+    entry_point = "intel_gpu_driver"
+    recorded = "intel-gpu"
+
+    def test_cards_are_whole_or_virtual_and_the_processors_own_is_none(self, devices):
+        classes = [[each.resource_class for each in device.deployables] for device in devices]
+
+        assert classes == [["PGPU"], ["VGPU"] * 3, ["PGPU"]]
+
+    def test_memory_is_told_where_the_kernel_does(self, devices):
+        first, shared, arc = (device.deployables[0] for device in devices)
+
+        assert first.attributes["memory_mib"] == 14548
+        assert "memory_mib" not in {*shared.attributes, *arc.attributes}
+        assert "CUSTOM_INTEL_GPU_56C0" in shared.traits
+
+
+class TestDsa(contract.SimulatedDriverContract):
+    entry_point = "intel_dsa_driver"
+    recorded = "dsa"
+
+    def test_queues_and_engines_are_told(self, devices):
+        dsa, iaa = (device.deployables[0] for device in devices)
+
+        assert (dsa.resource_class, iaa.resource_class) == ("CUSTOM_DSA", "CUSTOM_IAA")
+        assert (dsa.attributes["work_queues"], dsa.attributes["engines"]) == ("8", "4")
+        assert (iaa.attributes["work_queues"], iaa.attributes["engines"]) == ("8", "8")
+        assert {device.unhealthy for device in devices} == {None}
+
+    def test_one_that_the_host_has_enabled_is_its_own(self, simulated, devices):
+        assert f"host-1_{simulated.card('in-use')}" not in names(devices)
+
+
+@pytest.mark.parametrize(
+    ("driver", "card", "reason"),
+    [
+        ("intel_dsa_driver", "in-use", "the host has enabled dsa"),
+        ("intel_gpu_driver", "igpu", "it is the processor's own graphics"),
+    ],
+)
+def test_what_stays_with_the_host_has_a_reason(simulate, driver, card, reason):
+    simulated = simulate("dsa" if card == "in-use" else "intel-gpu")
+
+    assert reason in simulated.call(_reason, driver, simulated.card(card))
+
+
+def _reason(driver: str, address: str) -> str:
+    loaded = registry.load(passes.configured("", [driver], "host-1"))
+    discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
+    explaining = loaded.drivers[driver]
+    assert isinstance(explaining, base.Explaining)
+    functions = pci.scan()
+    why = explaining.why_not_offered(functions[address], functions)
+    assert why is not None
+    return why.reason
+
+
+class TestNic(contract.SimulatedDriverContract):
+    entry_point = "nic_driver"
+    recorded = "any-nic"
+    options = """
+        [nic_driver]
+        device_spec = {{"address": "{connectx6}", "physical_network": "net-1", "trusted": true}}
+        device_spec = {{"vendor_id": "8086", "remote_managed": "true"}}
+        device_spec = {{"vendor_id": "15b3"}}
+    """
+
+    def test_ports_with_sriov_are_reported_and_the_hosts_uplink_is_not(self, simulated, devices):
+        vfs = [simulated.vfs(simulated.card(card)) for card in ("connectx6", "e810")]
+
+        assert names(devices) == [f"host-1_{vf}" for vf in (*vfs[0], *vfs[1])]
+        assert {device.type for device in devices} == {"NIC"}
+
+    def test_what_nova_and_neutron_need_is_in_the_handle(self, devices):
+        mellanox, intel = (device.deployables[0] for device in devices)
+
+        info = mellanox.attach_handles[0].attach_info
+        assert (info["physical_network"], info["trusted"]) == ("net-1", "true")
+        assert intel.attach_handles[0].attach_info["remote_managed"] == "true"
+        assert "physical_network" not in intel.attach_handles[0].attach_info
+
+    def test_profiles_ask_for_networks_and_trust_by_traits(self, devices):
+        mellanox, intel = (device.deployables[0] for device in devices)
+
+        assert {"HW_NIC_SRIOV", "HW_NIC_SRIOV_TRUSTED", "CUSTOM_NET_1"} <= set(mellanox.traits)
+        assert {"HW_NIC_SRIOV", "CUSTOM_NIC_REMOTE_MANAGED"} <= set(intel.traits)
+        assert "HW_NIC_SRIOV_TRUSTED" not in intel.traits
+
+
+@pytest.mark.parametrize(
+    "spec", ['{"trusted": "perhaps"}', '{"physical_network": ""}', '{"physical_network": 7}']
+)
+def test_a_wrong_tag_of_a_network_card_is_refused(simulate, spec):
+    simulated = simulate("any-nic")
+
+    (only,) = simulated.call(passes.run, ["nic_driver"], f"[nic_driver]\ndevice_spec = {spec}\n")
+
+    assert "[nic_driver] device_spec" in only.errors["nic_driver"]
