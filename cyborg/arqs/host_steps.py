@@ -160,7 +160,8 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         if not situation.is_overdue(conf):
             raise work.TryLater(str(exc)) from exc
         took = f"{situation.waited // 1000} s"
-        reason = f"Host {situation.host} did not prepare the handle in {took}: {exc}"
+        # Tenants read what is before the colon.
+        reason = f"The host did not prepare the handle in {took}: {situation.host}: {exc}"
         _fail(claim, situation, reason)
     else:
         _bound(claim, situation)

@@ -132,7 +132,20 @@ def list_arqs(
     return found
 
 
-def refuse_failed(arqs: Iterable[models.Arq]) -> None:
+def reason_for(ctx: RequestContext, arq: models.Arq) -> str | None:
+    """Why the ARQ is in its state, as far as the caller may know it.
+
+    What follows a colon are words of drivers and hosts, such as paths, addresses and names of
+    hosts: they are for administrators.
+    """
+    reason = arq.state_reason
+    if reason is None or ctx.is_admin:
+        return reason
+    public, colon, _ = reason.partition(": ")
+    return f"{public}." if colon else reason
+
+
+def refuse_failed(ctx: RequestContext, arqs: Iterable[models.Arq]) -> None:
     """Return if none of an instance's ARQs is BindFailed.
 
     :raises Conflict: one is
@@ -141,7 +154,7 @@ def refuse_failed(arqs: Iterable[models.Arq]) -> None:
     if failed is not None:
         raise errors.Conflict(
             f"ARQ {failed.uuid} of instance {failed.instance_uuid} could not be bound: "
-            f"{failed.state_reason} Delete the ARQs of the instance, or bind them elsewhere."
+            f"{reason_for(ctx, failed)} Delete the ARQs of the instance, or bind them elsewhere."
         )
 
 

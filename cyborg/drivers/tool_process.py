@@ -14,12 +14,14 @@ import errno
 import fcntl
 import os
 import pathlib
+import selectors
 import signal
 import stat
 import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import IO, cast
 
 from cyborg.drivers import permits
 
@@ -35,6 +37,10 @@ _KILLED_WAIT = 30.0
 #: Seconds to wait for what a tool has left behind, which may be about to end.
 _LEFT_WAIT = 1.0
 _POLL = 0.02
+#: All that a tool finds in its environment: nothing of the agent's, such as passwords.
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C.UTF-8"}
+#: Bytes of a tool's output that are kept.
+_PIECE = 64 * 1024
 #: The most characters of a tool's output in the message of its failure.
 _OUTPUT_MAX = 500
 
@@ -110,14 +116,33 @@ def _wait(command: list[str], timeout: float, descriptor: int) -> tuple[int, byt
         cwd="/",
         pass_fds=[descriptor],
         start_new_session=True,
+        env=_ENVIRONMENT,
+        umask=0o077,
     ) as tool:
         try:
-            output, _ = tool.communicate(timeout=timeout)
+            output = _read_to_end(tool, timeout)
+            tool.wait()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(tool.pid, signal.SIGKILL)
             raise
         return tool.returncode, output
+
+
+def _read_to_end(tool: subprocess.Popen[bytes], timeout: float) -> bytes:
+    """The end of what the tool says until all its processes have closed their output.
+
+    :raises TimeoutExpired: that took longer
+    """
+    deadline, end = time.monotonic() + timeout, b""
+    with selectors.DefaultSelector() as selector:
+        key = selector.register(cast("IO[bytes]", tool.stdout), selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            part = os.read(key.fd, _PIECE)
+            if not part:
+                return end
+            end = (end + part)[-_PIECE:]
+    raise subprocess.TimeoutExpired(tool.args, timeout, output=end)
 
 
 def _await_unlocked(lock: str, seconds: float) -> None:

@@ -49,7 +49,7 @@ class AcceleratorRequests(Resource):
             if _has_awaited(request, wanted["instance_uuid"], found):
                 found = service.list_arqs(request.caller, page, **wanted)
             # Nova takes every decided ARQ for bound, and would start the server without its device.
-            service.refuse_failed(found)
+            service.refuse_failed(request.caller, found)
         return found
 
     @shows(policies.GET_ONE, kind, member=declare.Member())
@@ -126,7 +126,7 @@ class AcceleratorRequests(Resource):
         return {
             "uuid": arq.uuid,
             "state": arq.state,
-            "state_reason": arq.state_reason,
+            "state_reason": service.reason_for(request.caller, arq),
             "device_profile_name": arq.device_profile_name,
             "device_profile_group_id": arq.device_profile_group_id,
             "hostname": arq.hostname,

@@ -77,6 +77,9 @@ def attempt(
     ``function`` is what the image says, ``without`` a function that another driver has, and
     ``until`` when the permit ends.
     """
+    names = ("LD_PRELOAD", "UMOCKDEV_DIR")
+    simulated = "\n".join(f"{each}={os.environ[each]}" for each in names if each in os.environ)
+    pathlib.Path(tool).with_name("simulated").write_text(simulated)
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
     state = pathlib.Path(bitstream).parent / "state"
@@ -211,6 +214,40 @@ def test_a_tool_that_fails_has_the_last_word(intel, program):
 
     assert done.startswith("OSError: [Errno 5]")
     assert done.endswith("ended with 4: Error: no slot")
+
+
+def test_a_tool_is_given_nothing_of_the_agents_environment(intel, program, tmp_path):
+    behaviour = f"umask > {tmp_path}/umask; env | sed 's/=.*//' > {tmp_path}/names; exit 4"
+
+    program(intel, "intel", "pac-a10", gbs(), behaviour)
+
+    assert (tmp_path / "umask").read_text() == "0077\n"
+    given = {"HOME", "LC_ALL", "PATH"}
+    of_shell_and_simulation = {"PWD", "_", "SHLVL", "OLDPWD", "LD_PRELOAD", "UMOCKDEV_DIR"}
+    assert given <= set((tmp_path / "names").read_text().split()) <= given | of_shell_and_simulation
+
+
+TALK = """
+import resource, sys
+from cyborg.drivers import tool_process
+try:
+    tool_process.run(["/bin/sh", "-c", sys.argv[2]], 120, sys.argv[1])
+except OSError as exc:
+    print(exc)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_of_a_tool_that_talks_without_end_little_is_kept(tmp_path):
+    (tmp_path / "lock").touch()
+    tool = "head -c 400000000 /dev/zero | tr '\\0' x; echo ' the end'; exit 4"
+
+    command = [sys.executable, "-c", TALK, str(tmp_path / "lock"), tool]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+
+    sentence, kibibytes = done.stdout.splitlines()
+    assert sentence.endswith("xxx the end")
+    assert int(kibibytes) < 200_000
 
 
 def test_a_tool_that_hangs_is_ended(intel, program):

@@ -14,11 +14,13 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.api import app
 from cyborg.db import models
-from cyborg.tests import hosts, messages
+from cyborg.tests import boots, engine, hosts, messages
 
 MEMBER = {"X-Project-Id": "p1", "X-User-Id": "u1", "X-Roles": "member,reader"}
 SERVICE = {"X-Project-Id": "services", "X-User-Id": "nova", "X-Roles": "service"}
 ADMIN: dict[str, str] = {}
+
+INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 
 Ask = Callable[..., webob.Response]
 
@@ -123,3 +125,31 @@ def test_a_private_profile_looks_like_none(
         return found.status_int, found.text.replace(name, "NAME").partition("request_id")[0]
 
     assert answer("hidden") == answer("absent")
+
+
+HOT = "0000:3b:00.0 on host-1 is hot by /sys/class/hwmon/hwmon1"
+
+
+def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigOpts) -> None:
+    make_profile(ask, "one")
+    hosts.apply(hosts.card("a", program_mode="dynamic", function="aes"))
+    new = {"device_profile_name": "one"}
+    (arq,) = ask("POST", "/accelerator_requests", new, MEMBER).json["arqs"]
+    where = {"hostname": "host-1.example", "device_rp_uuid": boots.RP, "instance_uuid": INSTANCE}
+    patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in where.items()]
+    body = {arq["uuid"]: patch}
+    assert ask("PATCH", "/accelerator_requests", body).status_int == 202
+    hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
+    engine.drain(conf)
+
+    def reason(who: dict[str, str]) -> str:
+        found = ask("GET", f"/accelerator_requests/{arq['uuid']}", who=who).json
+        assert found["state"] == "BindFailed"
+        return str(found["state_reason"])
+
+    assert reason(ADMIN) == f"Provider {boots.RP} is unhealthy: {HOT}."
+    assert reason(MEMBER) == f"Provider {boots.RP} is unhealthy."
+    nova = {**MEMBER, "X-Service-Roles": "service"}
+    refused = ask("GET", f"/accelerator_requests?instance={INSTANCE}", None, nova)
+    assert refused.status_int == 409
+    assert "is unhealthy. Delete" in refused.text

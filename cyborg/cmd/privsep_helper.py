@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-privsep-helper``: starts one of the agent's privileged helpers, and nothing else.
+
+A line for sudo that permits ``privsep-helper`` itself needs a wildcard for the socket, and that
+lets other arguments through, such as a configuration file of the agent's user. So sudo permits this
+program, which takes no argument but the two that oslo.privsep gives it, each of a known form.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import stat
+import sys
+from typing import NoReturn
+
+#: The one file that the helpers read.
+CONFIG = pathlib.Path("/etc/cyborg/cyborg.conf")
+
+_CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming)")
+_SOCKET = re.compile(r"/tmp/[A-Za-z0-9_]{1,64}/privsep\.sock")  # noqa: S108 - of oslo.privsep
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+class Refused(Exception):
+    """Why no helper is started."""
+
+
+def main() -> NoReturn:
+    """Become the helper."""
+    try:
+        arguments = _checked(sys.argv[1:])
+        _check_config()
+    except Refused as exc:
+        sys.exit(f"cyborg-privsep-helper: {exc}")
+    # -I: no module of the caller's folder or environment is loaded.
+    helper = [sys.executable, "-I", "-m", "oslo_privsep.daemon", "--config-file", str(CONFIG)]
+    os.execve(sys.executable, [*helper, *arguments], _ENVIRONMENT)  # noqa: S606 - checked above
+
+
+def _checked(arguments: list[str]) -> list[str]:
+    match arguments:
+        case ["--privsep_context", context, "--privsep_sock_path", path]:
+            if _CONTEXT.fullmatch(context) and _SOCKET.fullmatch(path):
+                return arguments
+    raise Refused("it takes only what oslo.privsep gives it for a context of Cyborg.")
+
+
+def _check_config() -> None:
+    """Check that only root can have written the file."""
+    for path in (CONFIG, CONFIG.parent):
+        try:
+            status = path.stat()
+        except OSError as exc:
+            raise Refused(f"{path} cannot be read: {exc.strerror}.") from exc
+        if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Refused(f"{path} must belong to root, and nobody else may write it.")
+
+
+if __name__ == "__main__":
+    main()

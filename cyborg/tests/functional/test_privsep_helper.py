@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that sudo permits starts a helper of the agent and nothing else."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from cyborg.tests.simulated import preload
+
+PATIENCE = 180
+SOCKET = "/tmp/tmp_ab12/privsep.sock"
+CONTEXT = "cyborg.drivers.privileged.context"
+GOOD = ["--privsep_context", CONTEXT, "--privsep_sock_path", SOCKET]
+
+#: The program with another configuration file.
+HELPER = (
+    "import pathlib; from cyborg.cmd import privsep_helper; "
+    "privsep_helper.CONFIG = pathlib.Path('{config}'); privsep_helper.main()"
+)
+CLIENT = """
+import sys
+from oslo_config import cfg
+from cyborg.drivers import privileged
+cfg.CONF(["--config-file", sys.argv[1]], project="cyborg")
+assert privileged.context.client_mode
+try:
+    privileged.remove_mdev("../../etc")
+except ValueError as exc:
+    print(exc)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: pathlib.Path) -> pathlib.Path:
+    if os.geteuid() != 0:
+        preload.missing("this test needs root")
+    path = tmp_path / "cyborg.conf"
+    helper = shlex.join([sys.executable, "-c", HELPER.format(config=path)]).replace("$", "$$")
+    path.write_text(f"[cyborg_sys_admin]\nhelper_command = {helper}\n")
+    tmp_path.chmod(0o755)
+    path.chmod(0o644)
+    return path
+
+
+def run(config: pathlib.Path, *arguments: str) -> tuple[int, str]:
+    """The exit status of the program, and what it says."""
+    command = [sys.executable, "-c", HELPER.format(config=config), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.returncode, done.stderr
+
+
+def test_the_agent_reaches_its_helper_through_it(config: pathlib.Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(config)],
+        env={**os.environ, "TMPDIR": "/tmp"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "'../../etc' cannot be part of a path in sysfs\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        GOOD[:2],
+        ["--config-file", "/tmp/evil.conf", *GOOD],
+        [*GOOD, "--config-file", "/tmp/evil.conf"],
+        [*GOOD[:3], "/tmp/x --config-file /tmp/evil.conf/privsep.sock"],
+        [*GOOD[:3], "/tmp/../root/privsep.sock"],
+        [*GOOD[:3], f"{SOCKET}\n"],
+        ["--privsep_context", "os.system", *GOOD[2:]],
+        ["--privsep_context", f"{CONTEXT}.x", *GOOD[2:]],
+        [f"--privsep_context={CONTEXT}", *GOOD[2:]],
+    ],
+)
+def test_no_other_arguments_are_taken(config: pathlib.Path, arguments: list[str]) -> None:
+    said = "it takes only what oslo.privsep gives it for a context of Cyborg."
+    assert run(config, *arguments) == (1, f"cyborg-privsep-helper: {said}\n")
+
+
+def test_the_configuration_is_roots_alone(config: pathlib.Path) -> None:
+    for change, undo in (
+        (lambda: config.chmod(0o664), lambda: config.chmod(0o644)),
+        (lambda: config.parent.chmod(0o777), lambda: config.parent.chmod(0o755)),
+        (lambda: os.chown(config, 65534, 0), lambda: os.chown(config, 0, 0)),
+    ):
+        change()
+        status, said = run(config, *GOOD)
+        assert (status, "must belong to root" in said) == (1, True)
+        undo()
+    config.unlink()
+    assert "cannot be read: No such file" in run(config, *GOOD)[1]
