@@ -7,11 +7,13 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 from oslo_policy import opts as policy_opts
+from oslo_policy import policy
 from oslo_upgradecheck import common_checks, upgradecheck
 
 from cyborg import conf as cyborg_conf
-from cyborg import db, errors, rpc
+from cyborg import db, errors, policies, rpc
 from cyborg.api import app
+from cyborg.cmd import known_options
 from cyborg.db import schema
 
 SUCCESS = upgradecheck.Code.SUCCESS
@@ -50,8 +52,8 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def options(self) -> upgradecheck.Result:
-        """Whether the configuration sets options that have no meaning any more."""
-        found = cyborg_conf.meaningless(self.conf)
+        """Whether the configuration sets options that have no effect, and which."""
+        found = [*cyborg_conf.meaningless(self.conf), *known_options.unread(self.conf)]
         policy_opts.set_defaults(self.conf)
         if not self.conf.oslo_policy.enforce_new_defaults:
             found.append("[oslo_policy] enforce_new_defaults = false has no effect.")
@@ -70,6 +72,23 @@ class Checks(upgradecheck.UpgradeCommands):
             f"work with this release: remove it, or write it again from {app.SHIPPED_PASTE_FILE}."
         )
         return upgradecheck.Result(FAILURE, sentence)
+
+    def policy_rules(self) -> upgradecheck.Result:
+        """Whether the policy file has rules that nothing asks for."""
+        enforcer = policy.Enforcer(self.conf)
+        enforcer.register_defaults(policies.list_rules())
+        try:
+            enforcer.load_rules()
+        except Exception as exc:  # noqa: BLE001 - it is told
+            # Errors of the YAML parser, or of rules that are lists, numbers and so on.
+            return upgradecheck.Result(FAILURE, f"The policy file cannot be read: {exc}")
+        known = {rule.name for rule in policies.list_rules()}
+        sentences = [
+            f"Rule {name} is none of this release: it matters only to rules of your own file."
+            for name in enforcer.file_rules
+            if name not in known
+        ]
+        return upgradecheck.Result(WARNING if sentences else SUCCESS, " ".join(sentences) or None)
 
     def rpc_pins(self) -> upgradecheck.Result:
         """Whether messages are pinned to an older or an unknown version."""
@@ -94,6 +113,7 @@ class Checks(upgradecheck.UpgradeCommands):
     _upgrade_checks = (
         ("Database schema", schema),
         ("Policy file is YAML", policy_file),
+        ("Rules of the policy file", policy_rules),
         ("Options without a meaning", options),
         ("Paste file", paste_file),
         ("RPC pins", rpc_pins),

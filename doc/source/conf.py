@@ -11,4 +11,4 @@ sys.path[:0] = [str(_DOC.parent), str(_DOC / "ext")]
 project = "Cyborg"
 copyright = "OpenStack contributors"
 html_theme = "alabaster"
-extensions = ["policy_rules"]
+extensions = ["config_options", "policy_rules"]

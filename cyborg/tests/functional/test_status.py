@@ -159,21 +159,31 @@ def test_without_a_database_nothing_can_be_said(
 def test_an_upgrade_that_can_be_made(status: Status) -> None:
     code, text = status("upgrade", "check")
     assert code == 0
-    assert text.count("Result: Success") == 5
+    assert text.count("Result: Success") == 6
 
 
-def test_what_to_look_at_before_an_upgrade(status: Status) -> None:
+def test_what_to_look_at_before_an_upgrade(status: Status, tmp_path: pathlib.Path) -> None:
+    rules = '"cyborg:arq:create": "!"\n"cyborg:fpga:get_all": "@"\n'
+    (tmp_path / "policy.yaml").write_text(rules)
+    status.set("agent", "enabled_driver = pci_driver")
     status.set("DEFAULT", "quota_gpus = 5")
     status.set("api", "api_workers = 4")
     status.set("oslo_policy", "enforce_new_defaults = false")
     status.set("upgrade_levels", "conductor = 2.0")
     code, found = status.json("upgrade", "check", "--json")
-    assert code == 1
+    assert code == 1, found
     by_name = {check["check"]: check for check in found["checks"]}
     assert by_name["RPC pins"]["result"] == 1
     assert "[upgrade_levels] conductor = 2.0" in by_name["RPC pins"]["details"]
+    told = by_name["Options without a meaning"]["details"]
     for named in ("[DEFAULT] quota_gpus", "[api] api_workers", "enforce_new_defaults = false"):
-        assert named in by_name["Options without a meaning"]["details"]
+        assert named in told
+    assert "Option [agent] enabled_driver is not read by this release." in told
+    assert told.count("is not read") == 1
+    of_rules = by_name["Rules of the policy file"]
+    assert of_rules["result"] == 1, of_rules
+    assert of_rules["details"].startswith("Rule cyborg:fpga:get_all is none of this release")
+    assert of_rules["details"].count("none of this release") == 1
 
 
 def test_what_stops_an_upgrade(status: Status, tmp_path: pathlib.Path) -> None:

@@ -18,6 +18,7 @@ from oslo_privsep import priv_context
 from cyborg import conf as cyborg_conf
 from cyborg import connection
 from cyborg.api import app
+from cyborg.cmd import known_options
 from cyborg.conf import drivers, obsolete
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
@@ -76,6 +77,15 @@ def test_every_option_is_read_or_known_to_mean_nothing() -> None:
     # The group as a whole is said to mean nothing.
     listed = {(group, name) for group, name in options_of_the_file() if group != "service_user"}
     assert listed - set(known()) - obsolete_of_the_file() == set()
+
+
+def test_nothing_of_the_file_is_taken_for_mistyped() -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(["--config-file", str(FILE)], project="cyborg")
+    unread = known_options.unread(conf)
+    # The group as a whole is said to mean nothing.
+    assert [sentence for sentence in unread if "[service_user]" not in sentence] == []
 
 
 def test_what_means_the_same_has_its_effect() -> None:

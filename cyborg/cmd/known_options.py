@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the files of an operator have that nothing reads: names of another release, or mistyped."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+from keystoneauth1 import loading as ka_loading
+from oslo_config import cfg
+from oslo_privsep import priv_context
+
+from cyborg import conf as cyborg_conf
+from cyborg.conf import drivers, obsolete
+
+_LIBRARIES = {
+    "castellan.config",
+    "keystonemiddleware.auth_token",
+    "oslo.db",
+    "oslo.log",
+    "oslo.messaging",
+    "oslo.middleware",
+    "oslo.policy",
+}
+_Listed = Iterable[tuple[object, Iterable[cfg.Opt]]]
+
+
+def unread(conf: cfg.ConfigOpts) -> list[str]:
+    """A sentence for each option in the files of ``conf`` that nothing reads."""
+    known = set(_known(conf))
+    return [
+        f"Option [{group}] {name} is not read by this release."
+        for group, name in _written(conf.config_file or ())
+        if (group, name) not in known and not _is_of_a_device(conf, group, name)
+    ]
+
+
+def _written(files: Iterable[str]) -> list[tuple[str, str]]:
+    """Group and name of every option in the files, in their order."""
+    found: list[tuple[str, str]] = []
+    for file in files:
+        parser = configparser.ConfigParser(
+            interpolation=None, default_section="none", strict=False, allow_no_value=True
+        )
+        parser.read(file)
+        found += [
+            (group, name.replace("-", "_")) for group in parser.sections() for name in parser[group]
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _known(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str]]:
+    for source in _sources(conf):
+        for group, options in source:
+            for option in options:
+                yield str(group or "DEFAULT"), str(option.dest)
+                for earlier in option.deprecated_opts:
+                    name = str(earlier.name or option.dest).replace("-", "_")
+                    yield earlier.group or str(group or "DEFAULT"), name
+    for group, names in obsolete.OBSOLETE.items():
+        for name in names:
+            yield group or "DEFAULT", name
+
+
+def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
+    yield cyborg_conf.list_opts()
+    for entry in metadata.entry_points(group="oslo.config.opts"):
+        if entry.name in _LIBRARIES:
+            yield entry.load()()
+    for group in (*cyborg_conf.SERVICES, "keystone_authtoken"):
+        chosen = conf[group].auth_type if group in cyborg_conf.SERVICES else None
+        yield [(group, ka_loading.get_auth_plugin_conf_options(chosen or "password"))]
+    yield [("cyborg_sys_admin", priv_context.OPTS)]
+
+
+def _is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    """Whether it is in a group that the operator names after a type of a GPU or a network card."""
+    options: list[cfg.Opt] = []
+    if group.removeprefix("vgpu_") in (conf.gpu_devices.enabled_vgpu_types or ()):
+        options += drivers.VGPU_TYPE_OPTS
+    if group in (conf.nic_devices.enabled_nic_types or ()):
+        options += drivers.NIC_TYPE_OPTS
+    return name in {option.dest for option in options}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The references of options and of policy rules leave nothing out."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import pkgutil
+import re
+
+from cyborg import conf as cyborg_conf
+from cyborg import policies
+
+FOLDER = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration"
+
+
+def _named(page: str, directive: str) -> list[str]:
+    return re.findall(rf"^\.\. {directive}:: (\w+)", (FOLDER / page).read_text(), re.MULTILINE)
+
+
+def test_every_group_of_options_is_in_the_reference_once() -> None:
+    groups = {group or "DEFAULT" for group, _options in cyborg_conf.list_opts()}
+    assert sorted(_named("options.rst", "config-options")) == sorted(groups | {"vgpu_NAME", "NAME"})
+
+
+def test_every_option_has_a_help() -> None:
+    for group, options in cyborg_conf.list_opts():
+        for option in options:
+            assert option.help, f"[{group}] {option.dest}"
+
+
+def test_every_policy_rule_is_in_the_reference_once() -> None:
+    shown = [
+        rule.name
+        for module in _named("policy.rst", "policy-rules")
+        for rule in importlib.import_module(f"cyborg.policies.{module}").list_rules()
+    ]
+    assert sorted(shown) == sorted(rule.name for rule in policies.list_rules())
+    modules = {module.name for module in pkgutil.iter_modules(policies.__path__)}
+    assert set(_named("policy.rst", "policy-rules")) == modules
