@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, notifications, profiles
+from cyborg import arq_states, db, errors, notifications, profiles, quotas
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
@@ -39,16 +39,20 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @db.retry
-def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
+def create(
+    ctx: RequestContext, profile_name: str, limits: quotas.Limits | None = None
+) -> list[models.Arq]:
     """Make the ARQs of a device profile for the caller's project, in the order of its groups.
 
     :raises NotFound: the caller may use no profile of that name
+    :raises QuotaExceeded: the project would have more than ``limits``
     """
     with db.writer() as session:
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
             raise errors.NotFound.of("Device Profile", name=profile_name)
         groups = profiles.count_requests(profile.groups)
+        quotas.enforce(session, ctx.project_id, limits or {}, [each[2] for each in groups])
         rows = [
             {
                 "uuid": models.new_uuid(),
@@ -58,8 +62,9 @@ def create(ctx: RequestContext, profile_name: str) -> list[models.Arq]:
                 "device_profile_name": profile.name,
                 "device_profile_group_id": group_id,
                 "group": group,
+                "resource_class": resource_class,
             }
-            for group_id, group in groups
+            for group_id, group, resource_class in groups
         ]
         if rows:
             session.execute(sa.insert(models.Arq), rows)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from cyborg import errors
+from cyborg import errors, quotas
 from cyborg.api import arq_patch, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -72,7 +72,8 @@ class AcceleratorRequests(Resource):
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
-        created = service.create(request.caller, body["device_profile_name"])
+        limits = quotas.limits_of(request.conf, request.caller.project_id)
+        created = service.create(request.caller, body["device_profile_name"], limits)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
