@@ -78,12 +78,12 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
     return read
 
 
-def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str]]]:
-    """The index and the group of each accelerator request made from a profile, in order."""
+def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str], str]]:
+    """The index, the group and the class of each ARQ made from a profile, in order."""
     return [
-        (index, group)
+        (index, group, name)
         for index, group in enumerate(groups)
-        for _ in range(RequestGroup.parse(group).arqs)
+        for name in RequestGroup.parse(group).classes
     ]
 
 

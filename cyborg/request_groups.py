@@ -79,6 +79,12 @@ class RequestGroup:
         return sum(self.resources.values())
 
     @property
+    def classes(self) -> list[str]:
+        """The resource class of each ARQ that is made of it."""
+        each = [name for name, amount in self.resources.items() for _ in range(amount)]
+        return each + [_TWO_HANDLES[1]] * (self.arqs - len(each))
+
+    @property
     def arqs(self) -> int:
         """How many ARQs are made of it."""
         trait, resource_class = _TWO_HANDLES

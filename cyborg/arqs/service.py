@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, notifications, profiles
+from cyborg import arq_states, db, errors, notifications, profiles, quotas
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
@@ -39,10 +39,17 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @db.retry
-def create(ctx: RequestContext, profile_name: str, *, most: int = 0) -> list[models.Arq]:
+def create(
+    ctx: RequestContext,
+    profile_name: str,
+    limits: quotas.Limits | None = None,
+    *,
+    most: int = 0,
+) -> list[models.Arq]:
     """Make the ARQs of a device profile for the caller's project, in the order of its groups.
 
     :raises NotFound: the caller may use no profile of that name
+    :raises QuotaExceeded: the project would have more than ``limits``
     :raises Forbidden: the project would have more than ``most`` ARQs without an accelerator
     """
     with db.writer() as session:
@@ -50,6 +57,7 @@ def create(ctx: RequestContext, profile_name: str, *, most: int = 0) -> list[mod
         if profile is None:
             raise errors.NotFound.of("Device Profile", name=profile_name)
         groups = profiles.count_requests(profile.groups)
+        quotas.enforce(session, ctx.project_id, limits or {}, [each[2] for each in groups])
         rows = [
             {
                 "uuid": models.new_uuid(),
@@ -59,8 +67,9 @@ def create(ctx: RequestContext, profile_name: str, *, most: int = 0) -> list[mod
                 "device_profile_name": profile.name,
                 "device_profile_group_id": group_id,
                 "group": group,
+                "resource_class": resource_class,
             }
-            for group_id, group in groups
+            for group_id, group, resource_class in groups
         ]
         if most:
             _check_number(session, ctx.project_id, len(rows), most)

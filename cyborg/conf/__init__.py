@@ -59,6 +59,8 @@ def register(conf: cfg.ConfigOpts) -> None:
     for group, opts in GROUPS.items():
         conf.register_opts(opts, group=group)
     obsolete.register(conf)
+    # oslo.limit registers the rest when it is first used.
+    ka_loading.register_auth_conf_options(conf, "oslo_limit")
     for group, service_type in SERVICES.items():
         ka_loading.register_auth_conf_options(conf, group)
         ka_loading.register_session_conf_options(conf, group)

@@ -353,6 +353,8 @@ class Arq(Base):
     device_profile_name: orm.Mapped[str] = orm.mapped_column(string(255))
     device_profile_group_id: orm.Mapped[int] = orm.mapped_column(default=0)
     group: orm.Mapped[dict[str, str]] = orm.mapped_column("device_profile_group", JsonText)
+    #: What it counts as in the quotas of its project.
+    resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: As the consumer sent them: the host's name or node, the provider, the instance.
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(
@@ -381,6 +383,14 @@ class Arq(Base):
     def request(self) -> request_groups.RequestGroup:
         """What it asks for."""
         return request_groups.RequestGroup.parse(self.group)
+
+
+class ProjectLock(Base):
+    """Locked by whoever creates ARQs of a project that has limits."""
+
+    __tablename__ = "project_locks"
+
+    project_id: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
 
 
 class ResourceProvider(Base):

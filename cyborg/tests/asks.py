@@ -112,9 +112,9 @@ REQUESTS = {
     "history:get_all device": Ask(
         "GET /devices/{device}/history", shows="entry", microversion="2.12"
     ),
-    "host:get_one": Ask("GET /hosts/host-1", shows="deleting", microversion="2.13"),
-    "host:drain": Ask("POST /hosts/host-1/drain", microversion="2.13"),
-    "host:undrain": Ask("POST /hosts/host-2/undrain", microversion="2.13"),
+    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.13"),
+    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.13"),
+    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.13"),
     "usage:get_all": Ask("GET /usages", shows="project", microversion="2.14"),
     "usage:get_all project": Ask(
         "GET /usages?project_id={project}", shows="project", microversion="2.14"

@@ -136,6 +136,8 @@ class Scene:
             "disabled": unused.device.uuid,
             "attribute": attribute.uuid,
             "service": host.uuid,
+            "host": host.name,
+            "drained_host": "host-2",
             "device_profile": profile.uuid,
         }
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cyborg import errors, profiles
+from cyborg import errors, profiles, quotas
 from cyborg.api import arq_patch, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -74,7 +74,9 @@ class AcceleratorRequests(Resource):
         """Create the ARQs of a device profile."""
         name = body["device_profile_name"]
         trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
-        created = service.create(request.caller, name, most=request.conf.api.max_unbound_arqs)
+        limits = quotas.limits_of(request.conf, request.caller.project_id)
+        most = request.conf.api.max_unbound_arqs
+        created = service.create(request.caller, name, limits, most=most)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])

@@ -23,6 +23,7 @@ from cyborg.tests.fpga import Card
 pytestmark = pytest.mark.usefixtures("database")
 
 DAY = 86400
+_SET_VERSION = sa.text("UPDATE alembic_version SET version_num = :revision")
 
 
 @pytest.fixture
@@ -175,8 +176,10 @@ def test_what_was_bound_before_is_in_the_history(
     boots.arqs(ctx)
     with db.engine().begin() as connection:
         connection.execute(sa.text("DROP TABLE history"))
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'h1'"))
-    schema.upgrade()
+        connection.execute(_SET_VERSION, {"revision": "h1"})
+    schema.upgrade("h2")
+    with db.engine().begin() as connection:
+        connection.execute(_SET_VERSION, {"revision": schema.head()})
     (entry,) = entries()
     assert (entry.kind, entry.instance_uuid, entry.device_uuid) == ("used", instance, card)
     assert (entry.resource_class, entry.ended_ms) == ("FPGA", None)

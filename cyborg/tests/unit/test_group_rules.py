@@ -133,7 +133,8 @@ def test_each_unit_of_each_class_is_a_request_in_the_order_of_the_groups() -> No
         {"trait:CUSTOM_A": "required"},
         {"resources:CUSTOM_NIC": "1"},
     ]
-    expected = [(0, groups[0])] * 3 + [(2, groups[2])]
+    fpga, gpu, nic = (0, groups[0], "FPGA"), (0, groups[0], "GPU"), (2, groups[2], "CUSTOM_NIC")
+    expected = [fpga, fpga, gpu, nic]
     assert profiles.count_requests(groups) == expected
 
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No project gets more than its limit in Keystone, whoever asks at the same time."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent import futures
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_limit import limit
+from oslo_limit import opts as limit_opts
+
+from cyborg import context, db, errors, profiles, quotas
+from cyborg.arqs import release, service
+from cyborg.db import models, schema
+from cyborg.tests import boots
+from cyborg.tests.keystone_server import Keystone
+from cyborg.tests.personas import Personas
+from cyborg.tests.scene import Scene
+
+pytestmark = pytest.mark.usefixtures("database")
+
+_numbers = itertools.count(1)
+_SET_VERSION = sa.text("UPDATE alembic_version SET version_num = :revision")
+
+
+def make_profile(*groups: dict[str, str]) -> str:
+    name = f"p{next(_numbers)}"
+    profiles.create_profile(name=name, groups=list(groups), description=None)
+    return name
+
+
+@pytest.mark.every_database
+def test_of_many_at_once_only_those_within_the_limit_get_theirs(
+    ctx: context.RequestContext, tenant: context.RequestContext
+) -> None:
+    profile = make_profile(dict(boots.GROUP))
+    limits = {quotas.REQUESTS: 5}
+    for _ in range(2):
+        service.create(ctx, profile, limits)
+    service.create(tenant, profile, limits)
+
+    def ask(_number: int) -> bool:
+        try:
+            service.create(ctx, profile, limits)
+        except quotas.QuotaExceeded:
+            return False
+        return True
+
+    with futures.ThreadPoolExecutor(32) as pool:
+        assert sum(pool.map(ask, range(32))) == 3
+    assert len(service.list_arqs(ctx, project_id="project-1")) == 5
+
+
+def test_each_class_has_its_own_limit(ctx: context.RequestContext) -> None:
+    limits = {"class:FPGA": 3, "class:PGPU": -1, quotas.REQUESTS: 20}
+    two, gpu = make_profile({"resources:FPGA": "2"}), make_profile({"resources:PGPU": "9"})
+    service.create(ctx, two, limits)
+    refusal = "quota .* class:FPGA: used 2, limit 3, asked for 2\\."
+    with pytest.raises(quotas.QuotaExceeded, match=refusal):
+        service.create(ctx, two, limits)
+    service.create(ctx, gpu, limits)
+    with pytest.raises(quotas.QuotaExceeded, match="accelerator_requests: used 11, limit 20"):
+        service.create(ctx, make_profile({"resources:CUSTOM_NIC": "10"}), limits)
+    # All are refused, or none.
+    assert len(service.list_arqs(ctx)) == 11
+
+
+def test_a_card_with_two_handles_counts_twice(ctx: context.RequestContext) -> None:
+    group = {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"}
+    with pytest.raises(quotas.QuotaExceeded, match="used 0, limit 1, asked for 2"):
+        service.create(ctx, make_profile(group), {"class:FPGA": 1})
+
+
+def test_what_is_deleted_counts_no_more(ctx: context.RequestContext) -> None:
+    profile, limits = make_profile(dict(boots.GROUP)), {"class:FPGA": 1}
+    for _ in range(2):
+        (arq,) = service.create(ctx, profile, limits)
+        with pytest.raises(errors.Forbidden):
+            service.create(ctx, profile, limits)
+        release.delete_arqs(ctx, [arq.uuid])
+
+
+@pytest.mark.every_database
+def test_what_there_was_before_counts(ctx: context.RequestContext) -> None:
+    profile = make_profile({"resources:FPGA": "2"})
+    service.create(ctx, profile)
+    with db.engine().begin() as connection:
+        connection.execute(sa.text("DROP TABLE project_locks"))
+        connection.execute(sa.text("ALTER TABLE arqs DROP COLUMN resource_class"))
+        connection.execute(_SET_VERSION, {"revision": "h3"})
+    schema.upgrade("h4")
+    with db.engine().begin() as connection:
+        connection.execute(_SET_VERSION, {"revision": schema.head()})
+    with pytest.raises(quotas.QuotaExceeded, match="used 2, limit 3"):
+        service.create(ctx, profile, {"class:FPGA": 3})
+
+
+@pytest.fixture
+def registered(
+    conf: cfg.ConfigOpts, keystone: Keystone, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """``registered(name, limit)`` makes a limit of all projects; ``[oslo_limit]`` is configured."""
+    # Both modules know the global configuration only.
+    for module in (limit, limit_opts):
+        monkeypatch.setattr(module, "CONF", conf)
+    monkeypatch.setattr(limit, "_SDK_CONNECTION", None)
+    limit_opts.register_opts(conf)
+    api = keystone.api(keystone.log_in(keystone.admin_user, system_scope="all"))
+    known = {"name": f"cyborg-{next(_numbers)}", "type": f"accelerator-{models.new_uuid()}"}
+    service_id = api.post("/services", json={"service": known}).json()["service"]["id"]
+    endpoint = {"service_id": service_id, "interface": "public", "url": "http://127.0.0.1:1/v2"}
+    made = api.post("/endpoints", json={"endpoint": endpoint}).json()["endpoint"]
+    from keystoneauth1 import loading  # noqa: PLC0415
+
+    conf.register_opts(loading.get_auth_plugin_conf_options("password"), group="oslo_limit")
+    for name, value in {
+        "auth_type": "password",
+        "auth_url": keystone.url,
+        "username": keystone.admin_user,
+        "password": keystone.password,
+        "user_domain_id": "default",
+        "system_scope": "all",
+        "endpoint_id": made["id"],
+        "endpoint_override": keystone.url,
+    }.items():
+        conf.set_override(name, value, group="oslo_limit")
+
+    def register(name: str, most: int, project: str | None = None) -> None:
+        about = {"service_id": service_id, "resource_name": name}
+        if project is None:
+            body = {"registered_limits": [about | {"default_limit": most}]}
+            api.post("/registered_limits", json=body, raise_exc=True)
+        else:
+            body = {"limits": [about | {"resource_limit": most, "project_id": project}]}
+            api.post("/limits", json=body, raise_exc=True)
+
+    return register
+
+
+def test_keystone_has_the_limits(registered: Any, scene: Scene, personas: Personas) -> None:
+    """Over HTTP, with the real Keystone: a project's own limit, and that of all others."""
+    def create(persona: str) -> Any:
+        body = {"device_profile_name": "public"}
+        return scene.ask(persona, "POST /accelerator_requests", body)
+
+    # Nothing is limited that Keystone has no limit of.
+    assert create("member").status_code == 201
+    registered("class:FPGA", 0)
+    refused = create("other")
+    assert refused.status_code == 403
+    assert "class:FPGA: used 2, limit 0, asked for 1" in refused.text
+    registered("class:FPGA", 4, personas.projects["own"])
+    assert create("member").status_code == 201
+    assert "used 4, limit 4, asked for 1" in create("member").text
+    assert create("other").status_code == 403
+
+
+def test_without_keystone_nothing_is_created(
+    registered: Any, scene: Scene, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf.set_override("endpoint_id", models.new_uuid(), group="oslo_limit")
+    answer = scene.ask("member", "POST /accelerator_requests", {"device_profile_name": "public"})
+    assert answer.status_code == 503
+    assert "[oslo_limit] does not fit Keystone" in answer.text
+    conf.clear_override("auth_type", group="oslo_limit")
+    answer = scene.ask("member", "POST /accelerator_requests", {"device_profile_name": "public"})
+    assert answer.status_code == 201
