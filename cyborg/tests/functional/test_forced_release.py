@@ -41,6 +41,10 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
     assert "the agent does not answer" in str(given_up.last_error)
     cloud.work_off()
     assert cloud.rows(models.Arq, models.Work) == {}
+    # Nothing is offered of a host that is down.
+    assert cloud.offered("b") == 0
+    cloud.report()
+    cloud.work_off()
     assert cloud.offered("b") == 3
     with pytest.raises(errors.NotFound):
         removal.release_arq(cloud.ctx, arq, force=True)
@@ -75,6 +79,8 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     assert boots.states(cloud.ctx) == left
     assert boots.handles(cloud.ctx) == []
     assert cloud.rows(models.Work) == {}
+    cloud.report()
+    cloud.work_off()
     assert [cloud.offered(letter) for letter in "abc"] == [3, 3, 3]
     for uuid in left:
         with pytest.raises(errors.Conflict, match="without an attach handle"):
