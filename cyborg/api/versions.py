@@ -44,11 +44,11 @@ FUNCTION_POOLS = Version(2, 9)
 #: Operations can be cancelled, and removals say what they cannot exclude.
 CANCELLATION = Version(2, 10)
 #: Who had which accelerator when, and what happened to devices.
-HISTORY = Version(2, 12)
+HISTORY = Version(2, 11)
 #: Reasons of disabled devices, and hosts that are drained.
-DRAIN = Version(2, 13)
+DRAIN = Version(2, 12)
 #: What projects use and have used.
-USAGES = Version(2, 14)
+USAGES = Version(2, 13)
 MAX = USAGES
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."

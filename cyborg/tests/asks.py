@@ -105,22 +105,22 @@ REQUESTS = {
     "function_miss:create": Ask(
         "POST /function_misses", {"function_id": "aes"}, microversion="2.9"
     ),
-    "history:get_all": Ask("GET /history", shows="entry", microversion="2.12"),
+    "history:get_all": Ask("GET /history", shows="entry", microversion="2.11"),
     "history:get_all project": Ask(
-        "GET /history?project_id={project}", shows="entry", microversion="2.12"
+        "GET /history?project_id={project}", shows="entry", microversion="2.11"
     ),
     "history:get_all device": Ask(
-        "GET /devices/{device}/history", shows="entry", microversion="2.12"
+        "GET /devices/{device}/history", shows="entry", microversion="2.11"
     ),
-    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.13"),
-    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.13"),
-    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.13"),
-    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.14"),
+    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.12"),
+    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.12"),
+    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.12"),
+    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.13"),
     "usage:get_all project": Ask(
-        "GET /usages?project_id={project}", shows="project", microversion="2.14"
+        "GET /usages?project_id={project}", shows="project", microversion="2.13"
     ),
     "usage:get_all all_projects": Ask(
-        "GET /usages?all_projects=true", shows="project", microversion="2.14"
+        "GET /usages?all_projects=true", shows="project", microversion="2.13"
     ),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),

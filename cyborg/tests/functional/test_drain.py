@@ -132,19 +132,19 @@ def test_reasons_over_http(site: Site) -> None:
     (device,) = site.call("GET", "/devices")["devices"]
     path = f"/devices/{device['uuid']}"
     body = {"reason": "It rattles"}
-    # Up to 2.12 what a client sends is ignored, whatever it is.
-    site.call("POST", f"{path}/disable", {"nonsense": 1}, "2.12")
-    assert site.call("GET", path, version="2.13")["disabled_reason"] is None
-    site.call("POST", f"{path}/disable", body, "2.13")
-    assert site.call("GET", path, version="2.13")["disabled_reason"] == "It rattles"
-    site.call("POST", f"{path}/disable", version="2.13")
-    assert "disabled_reason" not in site.call("GET", path, version="2.12")
+    # Up to 2.11 what a client sends is ignored, whatever it is.
+    site.call("POST", f"{path}/disable", {"nonsense": 1}, "2.11")
+    assert site.call("GET", path, version="2.12")["disabled_reason"] is None
+    site.call("POST", f"{path}/disable", body, "2.12")
+    assert site.call("GET", path, version="2.12")["disabled_reason"] == "It rattles"
+    site.call("POST", f"{path}/disable", version="2.12")
+    assert "disabled_reason" not in site.call("GET", path, version="2.11")
     wrongs: list[object] = [{"nonsense": 1}, {"reason": ""}, {"reason": 1}, []]
     for wrong in wrongs:
-        assert site.ask("POST", f"{path}/disable", wrong, "2.13").status_code == 400
-        assert site.ask("POST", "/hosts/host-1/drain", wrong, "2.13").status_code == 400
-    assert site.ask("POST", "/hosts/host-1/drain", version="2.12").status_code == 404
-    assert site.ask("POST", "/hosts/unknown/drain", version="2.13").status_code == 404
-    drained = site.call("POST", "/hosts/host-1/drain", body, "2.13")
+        assert site.ask("POST", f"{path}/disable", wrong, "2.12").status_code == 400
+        assert site.ask("POST", "/hosts/host-1/drain", wrong, "2.12").status_code == 400
+    assert site.ask("POST", "/hosts/host-1/drain", version="2.11").status_code == 404
+    assert site.ask("POST", "/hosts/unknown/drain", version="2.12").status_code == 404
+    drained = site.call("POST", "/hosts/host-1/drain", body, "2.12")
     assert (drained["drained"], drained["drain_reason"]) == (True, "It rattles")
-    assert drained == site.call("GET", "/hosts/host-1.example", version="2.13")
+    assert drained == site.call("GET", "/hosts/host-1.example", version="2.12")

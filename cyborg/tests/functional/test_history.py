@@ -194,7 +194,7 @@ class Readers:
         self._application = app.load(conf)
 
     def ask(self, path: str, *, project: str | None = None) -> webob.Response:
-        headers = {"OpenStack-API-Version": "accelerator 2.12"}
+        headers = {"OpenStack-API-Version": "accelerator 2.11"}
         asked = webob.Request.blank(f"/v2{path}", headers=headers)
         if project is not None:
             identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}

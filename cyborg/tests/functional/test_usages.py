@@ -91,7 +91,7 @@ def test_over_http(
     application = app.load(conf)
 
     def ask(query: str, project: str | None = None) -> Any:
-        headers = {"OpenStack-API-Version": "accelerator 2.14"}
+        headers = {"OpenStack-API-Version": "accelerator 2.13"}
         asked = webob.Request.blank(f"/v2/usages{query}", headers=headers)
         if project is not None:
             identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}
