@@ -90,9 +90,11 @@ def test_who_had_which_handle_from_when_to_when(
 def test_the_reason_of_a_failed_bind_outlives_the_request(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
 ) -> None:
+    # A conductor binds to a card that can be programmed.
+    hosts.apply(hosts.card("a", program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)
-    hosts.apply(hosts.card("a", unhealthy="It burns."))
+    hosts.apply(hosts.card("a", program_mode="dynamic", unhealthy="It burns."))
     engine.drain(conf)
     release.delete_instance_arqs(ctx, instance)
 
