@@ -27,6 +27,7 @@ from cyborg.tests.functional.test_program_tools import (
     handles,
     port_of,
     settings,
+    show_simulation,
     tool,  # noqa: F401
     user_of,
     xclbin,
@@ -37,6 +38,7 @@ PATIENCE = 60
 
 def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
     """Have a new agent, whose files are there, program a card; its answer in words."""
+    show_simulation(pathlib.Path(state, "tool"))
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = str(pathlib.Path(state, "tool"))
     conf = passes.configured(settings(state, int(tool_timeout)), [driver], "host-1")

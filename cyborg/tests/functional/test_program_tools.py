@@ -62,6 +62,13 @@ def handles(address: str) -> tuple[base.AttachHandle, ...]:
     )
 
 
+def show_simulation(tool: pathlib.Path) -> None:
+    """Let the tool see the sysfs of this process, whose environment it is not given."""
+    names = ("LD_PRELOAD", "UMOCKDEV_DIR")
+    simulated = "\n".join(f"{each}={os.environ[each]}" for each in names if each in os.environ)
+    tool.with_name("simulated").write_text(simulated)
+
+
 def attempt(
     name: str,
     tool: str,
@@ -77,9 +84,7 @@ def attempt(
     ``function`` is what the image says, ``without`` a function that another driver has, and
     ``until`` when the permit ends.
     """
-    names = ("LD_PRELOAD", "UMOCKDEV_DIR")
-    simulated = "\n".join(f"{each}={os.environ[each]}" for each in names if each in os.environ)
-    pathlib.Path(tool).with_name("simulated").write_text(simulated)
+    show_simulation(pathlib.Path(tool))
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
     state = pathlib.Path(bitstream).parent / "state"
