@@ -234,9 +234,10 @@ def test_a_tool_is_given_nothing_of_the_agents_environment(intel, program, tmp_p
 
 TALK = """
 import resource, sys
-from cyborg.drivers import tool_process
+from cyborg.drivers import permits, tool_process
 try:
-    tool_process.run(["/bin/sh", "-c", sys.argv[2]], 120, sys.argv[1])
+    until = permits.clock() + 120
+    tool_process.run(["/bin/sh", "-c", sys.argv[2]], 120, sys.argv[1], until)
 except OSError as exc:
     print(exc)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
