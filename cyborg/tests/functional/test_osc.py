@@ -215,7 +215,8 @@ def test_requests(
     assert osc("arq", "show", arq)["state"] == "Bound"
 
     assert "HTTP 409" in fails(osc, "arq", "release", arq)
-    (told,) = osc("arq", "release", arq, "--force")
+    told, unknown = osc("arq", "release", arq, "--force")
+    assert unknown["given_up"] == "not excluded"
     assert (told["given_up"], told["uuid"]) == ("accelerator request", arq)
 
 
