@@ -202,7 +202,8 @@ def test_of_many_who_replace_one_profile_one_is_the_last(call: Call) -> None:
 
 @pytest.mark.every_database
 def test_every_character_can_be_stored_and_looked_for(call: Call) -> None:
-    body = {"name": "a", "groups": [{"accel:function_name": "\U0001f600"}], "description": "\U0001f600"}
+    groups = [{"accel:function_name": "\U0001f600"}]
+    body = {"name": "a", "groups": groups, "description": "\U0001f600"}
     created = call("POST", "/v2/device_profiles", body)
     assert created.status_int == 201
     found = call("GET", "/v2/device_profiles/a").json

@@ -64,7 +64,8 @@ def test_each_service_has_its_own_options(conf: cfg.ConfigOpts) -> None:
     assert (placement.session.timeout, placement.session.verify) == (30, False)
     assert placement.endpoint_override == "http://127.0.0.1:9/placement"
     assert (glance.min_version, glance.max_version) == ("2", "2.9")
-    assert (glance.region_name, glance.interface, glance.session.verify) == (None, None, True)
+    assert (glance.region_name, glance.session.verify) == (None, True)
+    assert glance.interface == ["internal", "public"]
 
 
 def test_each_service_has_its_own_credentials(conf: cfg.ConfigOpts) -> None:
