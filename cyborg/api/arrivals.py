@@ -347,7 +347,7 @@ class Gate:
                 else:
                     self._step(key.data)
             while self._new:
-                self._enter(self._new.popleft())
+                self._try_to_enter(self._new.popleft())
             self._end_late_ones()
         for connection in list(self._waiting):
             self._drop(connection)
@@ -357,6 +357,14 @@ class Gate:
         with contextlib.suppress(IndexError):
             while True:
                 self._drop(self._new.popleft())
+
+    def _try_to_enter(self, connection: Connection) -> None:
+        try:
+            self._enter(connection)
+        except Exception:
+            # Such as a socket that was closed meanwhile; the gate serves all the others.
+            LOG.exception("A connection from %s is closed", connection.peer)
+            self._drop(connection)
 
     def _enter(self, connection: Connection) -> None:
         connection.socket.settimeout(0)
