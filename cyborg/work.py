@@ -244,6 +244,15 @@ def hand_back(owners: Collection[str]) -> None:
 
 
 @db.retry
+def hand_back_of(worker: str) -> int:
+    """Give back what a worker of that name has claimed, which is dead; return how many rows."""
+    row = models.Work
+    owned = row.owner.startswith(f"{worker}#", autoescape=True)
+    with db.writer() as session:
+        return db.update(session, row, owned, **_UNOWNED, due_ms=db.now_ms())
+
+
+@db.retry
 def hand_back_all() -> None:
     """Give every row back; only for a process that knows that no other one is alive."""
     row = models.Work

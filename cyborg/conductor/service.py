@@ -4,16 +4,27 @@
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import process, rpc, work
 from cyborg.arqs import allocations, binding, host_steps, nova_events, orphans
-from cyborg.conductor import endpoint, heartbeat, notification_sender, periodic_tasks, worker
+from cyborg.conductor import (
+    endpoint,
+    heartbeat,
+    notification_sender,
+    periodic_tasks,
+    predecessors,
+    worker,
+)
 from cyborg.function_pools import planner
 from cyborg.placement import sync
 from cyborg.programming import executor
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds that handlers may take to finish when the conductor stops. Together with what the other
 #: parts take to stop, it must stay below what cyborg.process allows; otherwise no time is left to
@@ -25,6 +36,7 @@ class ConductorService:
     """Runs until :meth:`stop`. Any number of conductors may share one database."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
         self._notifications = notification_sender.NotificationSender(conf)
         self._worker = worker.Worker(
             handlers(conf) | self._notifications.handlers,
@@ -43,9 +55,19 @@ class ConductorService:
         """Start every part. The worker starts before the RPC server, as it needs no broker."""
         self._heartbeat.start()
         self._worker.start()
+        # In a thread, since the database may be slow to answer, or be down.
+        threading.Thread(target=self._take_over, name="take-over", daemon=True).start()
         self._periodic_tasks.start()
         self._notifications.start(self._worker.kick)
         self._server.start()
+
+    def _take_over(self) -> None:
+        try:
+            predecessors.take_over(self._conf, self._worker.name)
+        except Exception:
+            LOG.exception("Work of a conductor that died waits for the end of its lease")
+        else:
+            self._worker.kick()
 
     def _kick(self) -> None:
         self._worker.kick()
