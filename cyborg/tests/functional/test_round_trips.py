@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pymysql
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
-from cyborg import db, work
+from cyborg import context, db, profiles, work
+from cyborg.arqs import release, service
 from cyborg.db import models, round_trips
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.novasink import NovaSink
 
 pytestmark = pytest.mark.services
 
@@ -117,3 +124,39 @@ def test_no_lock_and_no_change_outlives_its_transaction(database: sa.Engine) -> 
         rows = connection.execute(sa.select(models.Work.key).with_for_update(nowait=True))
         assert list(rows.scalars()) == ["one"]
     other.dispose()
+
+
+@on_mysql
+def test_the_budget_of_a_boot_in_round_trips(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    sink: NovaSink,
+    database: sa.Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that API and conductor send for one accelerator, from its request to its deletion."""
+    commands: list[object] = []
+    connections: Any = pymysql.connections.Connection
+    send = connections._execute_command
+
+    def note(connection: object, command: int, argument: object) -> None:
+        commands.append(argument or command)
+        send(connection, command, argument)
+
+    hosts.apply(hosts.card("a"))
+    profiles.create_profile(name="one", groups=[boots.GROUP], description=None, uuid=None)
+    engine.drain(conf)
+    # The connection is open by now.
+    monkeypatch.setattr(connections, "_execute_command", note)
+
+    instance = models.new_uuid()
+    (arq,) = service.create(ctx, "one", most=1000)
+    boots.bind(ctx, [arq.uuid], instance)
+    engine.drain(conf)
+    (bound,) = service.list_arqs(ctx, instance_uuid=instance)
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+
+    assert bound.state == models.BOUND
+    assert sink.events == {arq.uuid: "completed"}
+    assert len(commands) <= 34, commands
