@@ -20,6 +20,8 @@ from cyborg import work
 
 LOG = logging.getLogger(__name__)
 
+#: Bytes of the longest name.
+_NAME_MAX = 4096
 #: The descriptors of this process's locks, which must stay open.
 _held: list[int] = []
 
@@ -59,7 +61,8 @@ def _name_of_dead(file: pathlib.Path) -> str | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return file.read_text(encoding="utf-8")
+        # Not by its path: another conductor that starts now may have removed it.
+        return os.read(descriptor, _NAME_MAX).decode(errors="replace")
     except BlockingIOError:
         return None
     finally:
