@@ -62,6 +62,21 @@ class ShowOne(Command, command.ShowOne):
         raise NotImplementedError
 
 
+class Table(Command, command.Lister):
+    """A command that shows a table that fits the terminal."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(fit_width=True)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments and options."""
+        raise NotImplementedError
+
+
 class Lister(Command, command.Lister):
     """A list of a collection.
 

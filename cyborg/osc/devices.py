@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, ClassVar
 
+from osc_lib import exceptions
+
 from cyborg.osc import command, removals
 
 _DEVICE = "Uuid, or name of one of its deployables"
@@ -18,6 +20,7 @@ class List(command.Lister):
     short = ("uuid", "type", "vendor", "hostname", "status", "health")
     rest = (
         "std_board_info",
+        "disabled_reason",
         "health_reason",
         "missing",
         "model",
@@ -36,9 +39,7 @@ class List(command.Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the filter that has no value."""
-        command.flag(
-            parser, "missing", "Only devices that are gone from their host", "Only others"
-        )
+        command.flag(parser, "missing", "Only devices that are gone from their host", "Only others")
 
     def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """Whether they are missing."""
@@ -78,12 +79,21 @@ class Set(command.Command):
         either.add_argument(
             "--enable", dest="action", action="store_const", const="enable", help="Offer it again"
         )
+        parser.add_argument(
+            "--reason", metavar="<text>", help="Why it is disabled; kept, and shown to others"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Do it."""
+        action, reason = parsed_args.action, parsed_args.reason
+        if reason is not None:
+            self.api.need("2.12")
+            if action == "enable":
+                raise exceptions.CommandError("Give --reason with --disable only.")
+        body = None if reason is None else {"reason": reason}
         for uuid in [self.api.device_uuid(text) for text in parsed_args.devices]:
-            self.api.call("POST", f"/devices/{uuid}/{parsed_args.action}")
+            self.api.call("POST", f"/devices/{uuid}/{action}", body=body)
 
 
 class Delete(removals.Removal):

@@ -67,6 +67,22 @@ class Show(command.ShowOne):
         return shown(self.api.call("GET", f"/operations/{parsed_args.operation}"))
 
 
+class Cancel(command.Command):
+    """Cancel operations that nobody has begun to write."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("operations", metavar="<operation>", nargs="+", help="Uuid")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Cancel them."""
+        self.api.need("2.10")
+        for uuid in parsed_args.operations:
+            self.api.call("DELETE", f"/operations/{uuid}")
+
+
 class _History(cliff_columns.FormattableColumn[list[dict[str, str]]]):
     def human_readable(self) -> str:
         return "\n".join(f"{event['at']} {event['text']}" for event in self._value)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from osc_lib.command import command as osc_command
-
 from cyborg.osc import command
 
 
@@ -20,19 +18,8 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Removal(command.Command, osc_command.Lister):
+class Removal(command.Table):
     """A command that lists what was given up."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
-        parser.set_defaults(fit_width=True)
-        self.add_arguments(parser)
-        return parser
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments and options."""
-        raise NotImplementedError
 
     def remove(self, parsed: argparse.Namespace, method: str, path: str) -> command.Shown:
         """Ask for it, and list what was given up."""

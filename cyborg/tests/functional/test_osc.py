@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +22,11 @@ from oslo_config import cfg
 
 from cyborg import context, db
 from cyborg.api import versions
+from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.osc import api as osc_api
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, messages
+from cyborg.tests.fpga import Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import NAME, SERVER, SERVER_NAME, Site, until
@@ -339,6 +342,76 @@ def test_a_program_that_fails(site: Site, osc: OpenStack, rack: Callable[[str], 
     )
 
 
+def test_an_operation_that_is_cancelled(
+    glance_line: messages.Wire, single: Card, osc: OpenStack
+) -> None:
+    image = single.image("aes")
+    glance_line.cut()
+    operation = osc("deployable", "program", NAME, "--image", image)
+    osc.do("operation", "cancel", operation["uuid"])
+    glance_line.join()
+    ended = single.ended(operation["uuid"])
+    assert ended["error"] == "An administrator has cancelled it."
+    assert "HTTP 409" in fails(osc, "operation", "cancel", operation["uuid"])
+
+
+def test_history(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    osc.do("device", "set", "--disable", "--reason", "The fan is loud.", boots.NAME)
+    assert osc("device", "show", boots.NAME)["disabled_reason"] == "The fan is loud."
+    assert "with --disable only" in fails(
+        osc, "device", "set", "--enable", "--reason", "quiet", boots.NAME
+    )
+
+    everything = osc("history", "list", "--device", boots.NAME)
+
+    assert rows(everything, "kind", "reason") == [("used", None), ("disabled", "The fan is loud.")]
+    assert osc("history", "list", "--server", SERVER_NAME, "--kind", "used") == everything[:1]
+    assert osc("history", "list", "--project", "nobody") == []
+    assert osc("history", "list", "--device", UNKNOWN) == []
+
+
+def test_usages(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    (used,) = osc("usage", "list", "--all-projects")
+    assert rows([used], "project_id", "in_use") == [(ctx.project_id, 1)]
+    assert osc("usage", "list", "--project", ctx.project_id or "") == [used]
+    assert osc("usage", "list", "--all-projects", "--start", "2020-01-01", "--end", "2020-01-02")
+    assert "is no time" in fails(osc, "usage", "list", "--start", "yesterday")
+
+
+def test_a_host_is_drained(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    arqs = boots.arqs(ctx)
+    boots.bind(ctx, arqs, SERVER)
+    engine.drain(conf)
+    drained = osc("host", "drain", "host-1", "--reason", "A new fan.")
+    assert (drained["drained"], drained["drain_reason"]) == (True, "A new fan.")
+    assert drained["in_use"] == 1
+    table = osc.run("host", "show", "host-1").out
+    assert f"server {SERVER} of project" in table
+    released = threading.Timer(1.2, release.delete_arqs, [ctx, arqs])
+    released.start()
+
+    waited = osc.run("host", "drain", "host-1", "--wait", "-f", "json")
+
+    released.join()
+    assert waited.err.count("1 accelerator requests use host-1") == 1
+    assert json.loads(waited.out)["in_use"] == 0
+    assert osc("host", "undrain", "host-1")["drained"] is False
+    assert "HTTP 404" in fails(osc, "host", "show", "no/such?host")
+
+
 def test_a_pool_and_its_misses(site: Site, osc: OpenStack, rack: Callable[[str], str]) -> None:
     rack("aes-128")
     sizes = ("--free", "2", "--max-devices", "2")
@@ -386,6 +459,11 @@ def test_a_microversion_that_is_too_old(site: Site) -> None:
         ("device", "list", "--health", "healthy"): "2.7",
         ("deployable", "program", UNKNOWN, "--function-id", "aes"): "2.8",
         ("function", "pool", "show", "pool"): "2.9",
+        ("operation", "cancel", UNKNOWN): "2.10",
+        ("history", "list"): "2.11",
+        ("device", "set", "--disable", "--reason", "text", UNKNOWN): "2.12",
+        ("host", "show", "host-1"): "2.12",
+        ("usage", "list"): "2.13",
     }.items():
         complaint = fails(old, *words)
         assert f"This needs microversion {needed} of the accelerator API" in complaint
