@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import sdnotify
 from oslo_config import cfg
 from oslo_log import log
 
@@ -106,7 +107,10 @@ def run(
 
     On SIGHUP, the options of ``conf`` that can change at run time are read again. A second signal
     to stop, or ``grace`` seconds, ends the process at once: all that matters is in the database.
+    If systemd has started the process, it is told when the services have started and when they
+    stop, and meanwhile about every second that the process is alive (see sd_notify(3)).
     """
+    manager = sdnotify.SystemdNotifier()
     # A SimpleQueue is the only means to wake a thread that is safe in a signal handler.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (*STOP_SIGNALS, RELOAD_SIGNAL):
@@ -117,11 +121,13 @@ def run(
         for service in services:
             service.start()
             started.append(service)
-        while (received := _next(signals)) == RELOAD_SIGNAL:
+        manager.notify("READY=1")
+        while (received := _next(signals, manager)) == RELOAD_SIGNAL:
             if conf is not None:
                 _read_again(conf)
         LOG.info("Stopping on %s", signal.Signals(received).name)
     finally:
+        manager.notify("STOPPING=1")
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         _leave_after(grace)
@@ -129,12 +135,13 @@ def run(
             service.stop()
 
 
-def _next(signals: queue.SimpleQueue[int]) -> int:
-    """Wait for a signal.
+def _next(signals: queue.SimpleQueue[int], manager: sdnotify.SystemdNotifier) -> int:
+    """Wait for a signal, and meanwhile keep the watchdog of systemd quiet.
 
     A signal just before this thread sleeps, or in another thread, does not wake it: so poll.
     """
     while True:
+        manager.notify("WATCHDOG=1")
         with contextlib.suppress(queue.Empty):
             return signals.get(timeout=_LONGEST_SLEEP)
 

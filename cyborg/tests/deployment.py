@@ -55,8 +55,9 @@ class Deployment:
         """Start the API under uWSGI, and wait until it answers."""
         command = [self._program("uwsgi"), "--module", "cyborg.wsgi.api:application"]
         command += ["--http-socket", f"127.0.0.1:{port}", "--master", "--processes", "2"]
-        command += ["--threads", "4", "--buffer-size", "65535", "--need-app", "--die-on-term"]
-        command += ["--add-header", "Connection: close"]
+        command += ["--threads", "4", "--buffer-size", "65535", "--need-app"]
+        command += ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
+        command += ["--worker-reload-mercy", "20", "--add-header", "Connection: close"]
         self._spawn("api", [*command, "--pyargv", " ".join(self.files("api"))])
         self.url = f"http://127.0.0.1:{port}"
         wait_for("the API", lambda: self.ask("GET", "/") is not None)

@@ -234,7 +234,13 @@ class Settings:
                 "placement": self._user("nova"),
                 "neutron": self._user("nova"),
                 "glance": {"region_name": REGION, "valid_interfaces": "public"},
-                "cyborg": {"region_name": REGION, "valid_interfaces": "public"},
+                "cyborg": {
+                    "region_name": REGION,
+                    "valid_interfaces": "public",
+                    # As the installation guide has it.
+                    "connect_retries": 5,
+                    "status_code_retries": 5,
+                },
                 "vnc": {"enabled": False},
                 "conductor": {"workers": 1},
                 "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},

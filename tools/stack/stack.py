@@ -306,7 +306,10 @@ class Stack:
             "--module", f"{module}:application",
             "--http-socket", f"127.0.0.1:{self.known.ports[name]}",
             "--master", "--processes", "1", "--threads", "8", "--enable-threads",
-            "--lazy-apps", "--need-app", "--die-on-term", "--buffer-size", "65535",
+            "--lazy-apps", "--need-app", "--buffer-size", "65535",
+            # As the installation guide has it: a request that waits is answered before the end.
+            "--hook-master-start", "unix_signal:15 gracefully_kill_them_all",
+            "--worker-reload-mercy", "20",
             # uWSGI's HTTP socket resets a client that reuses a connection.
             "--add-header", "Connection: close",
             "--log-format", LOG_FORMAT,

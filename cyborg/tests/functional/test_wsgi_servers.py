@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +16,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import requests
+from oslo_config import cfg
 
+from cyborg import context
+from cyborg.db import models
+from cyborg.tests import boots, hosts
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
@@ -32,7 +38,9 @@ def command(server: str, port: int) -> list[str]:
         return [program, "--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "2", MODULE]
     options = ["--module", MODULE, "--http-socket", f"127.0.0.1:{port}", "--master"]
     options += ["--processes", "2", "--threads", "2", "--buffer-size", "65535", "--need-app"]
-    return [program, *options, "--die-on-term", "--add-header", "Connection: close"]
+    stop = ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
+    stop += ["--worker-reload-mercy", "75"]
+    return [program, *options, *stop, "--add-header", "Connection: close"]
 
 
 class Server:
@@ -51,7 +59,7 @@ class Server:
         """Two files, as operators have who keep the passwords apart."""
         (self._folder / "cyborg.conf").write_text(
             "[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1/\n"
-            f"[api]\nauth_strategy = noauth\npublic_endpoint = {public_endpoint}\n"
+            f"[api]\nauth_strategy = noauth\npublic_endpoint = {public_endpoint}\nbind_wait = 3\n"
         )
         secret = f"[database]\nconnection = {self._database_url}\n"
         (self._folder / "secret.conf").write_text(secret)
@@ -119,6 +127,36 @@ def test_the_api_works_and_ends_in_good_order(
     assert health.status_code == 503
     assert "message broker does not answer" in health.text
     server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
+def test_a_request_that_waits_is_answered_before_the_end(
+    make: Callable[[str], Server],
+    kind: str,
+    tmp_path: pathlib.Path,
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+) -> None:
+    hosts.apply(hosts.card("a", prepares=True))
+    instance = models.new_uuid()
+    arqs = boots.arqs(ctx)
+    boots.bind(ctx, arqs, instance)
+    server = make(kind)
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    host = server.url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=TIMEOUT)) as connection:
+        connection.request("GET", f"/v2/accelerator_requests?instance={instance}")
+        # The request must have reached a worker, which begins to wait then.
+        assert connection.sock is not None
+        assert not select.select([connection.sock], [], [], 1)[0]
+
+        server.signal(signal.SIGTERM)
+
+        answer = connection.getresponse()
+        found = json.load(answer)
+    assert answer.status == 200
+    assert [(arq["uuid"], arq["state"]) for arq in found["arqs"]] == [(arqs[0], "BindStarted")]
     assert server.wait() == 0
 
 
