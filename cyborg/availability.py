@@ -29,17 +29,28 @@ def healthy() -> sa.ColumnElement[bool]:
     return _DEVICE.unhealthy.is_(None)
 
 
+def accounted_for() -> sa.ColumnElement[bool]:
+    """No allocation of the deployable's provider is without an explanation."""
+    return _DEPLOYABLE.withheld.is_(None)
+
+
 def offered() -> sa.ColumnElement[bool]:
-    """The device is enabled and healthy, and the host has shown it and the deployable last."""
+    """The device is enabled and healthy, and the host has shown it and the deployable last.
+
+    What others may have of the deployable is known.
+    """
     present = (_DEVICE.missing.is_(False), _DEPLOYABLE.missing.is_(False))
-    return sa.and_(enabled(), healthy(), *present)
+    return sa.and_(enabled(), healthy(), *present, accounted_for())
 
 
 def is_offered(deployable: models.Deployable) -> bool:
     """:func:`offered` for a row with its device; a deployable of a missing device is missing."""
     device = deployable.device
     return (
-        device.status == models.ENABLED and device.unhealthy is None and not deployable.missing
+        device.status == models.ENABLED
+        and device.unhealthy is None
+        and not deployable.missing
+        and deployable.withheld is None
     )
 
 

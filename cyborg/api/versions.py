@@ -49,7 +49,9 @@ HISTORY = Version(2, 11)
 DRAIN = Version(2, 12)
 #: What projects use and have used.
 USAGES = Version(2, 13)
-MAX = USAGES
+#: Deployables say why nothing of them is given out.
+WITHHELD = Version(2, 14)
+MAX = WITHHELD
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -240,6 +240,11 @@ def _check_match(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
             f"another provider: {deployable.device.unhealthy}"
         )
+    if deployable.withheld is not None:
+        raise errors.Conflict(
+            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out, choose "
+            f"another one: {deployable.withheld}"
+        )
     why_not = matching.why_not_now(arq.request, deployable, coming)
     if why_not:
         raise errors.Conflict(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``cyborg-status``: check a running cloud, or check whether it is ready for an upgrade.
 
+``cyborg-status accept`` gives a resource provider out that is withheld.
 ``cyborg-status check`` exits with 0 if nothing is wrong, 1 if something is, and 2 if the database
 or another service does not answer; it only reads, unless ``--repair`` is given. ``cyborg-status
 upgrade check`` exits with 0 if all is well, 1 for a warning and 2 for a failure.
@@ -27,7 +28,7 @@ from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
 from cyborg.cmd import upgrade_checks
 from cyborg.db import schema
-from cyborg.placement import compare
+from cyborg.placement import adoption, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
 
@@ -106,10 +107,27 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         "is safe; each repair is explained on standard error before it is done.",
     )
     check.set_defaults(run=_check)
+    accept = parsers.add_parser(
+        "accept", help="Give out a resource provider that is withheld for others' allocations."
+    )
+    accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
+    accept.set_defaults(run=_accept)
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
+
+
+def _accept(conf: cfg.ConfigOpts) -> int:
+    try:
+        db.configure(conf)
+        schema.check()
+        reason = adoption.accept(conf.command.provider)
+    except errors.CyborgError as exc:
+        print(f"cyborg-status: {exc}", file=sys.stderr)
+        return WRONG
+    print(f"Accepted. It was withheld for this: {reason}")
+    return WELL
 
 
 def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
@@ -158,6 +176,8 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             f"{row.kind}/{row.key} was tried {row.attempts} times in {row.age:.0f} seconds: "
             f"{row.last_error}",
         )
+    for sentence in adoption.sentences():
+        yield Finding("placement", sentence)
     if clients.configured(conf, "placement"):
         for name, comparison in compare.compare_all(conf):
             hosts.compared += 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gauges that are read from the database: work, ARQs, attach handles, devices, hosts.
 
-Reading takes six SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
+Reading takes seven SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
 conductor shows the same values.
 """
 
@@ -36,6 +36,10 @@ METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
     "cyborg_attach_handles": ("Attach handles discovered.", ("resource_class", "state")),
     "cyborg_devices": ("Devices discovered.", ("type", "state")),
     "cyborg_hosts": ("Hosts with an agent.", ("state",)),
+    "cyborg_resource_providers_withheld": (
+        "Resource providers of which nothing is given out, since nobody knows what others have.",
+        (),
+    ),
     "cyborg_hosts_with_driver_errors": ("Hosts with a driver that fails.", ()),
     "cyborg_notifications_waiting": ("Notifications that are not sent yet.", ()),
     "cyborg_notifications_oldest_seconds": ("Seconds since the oldest of them occurred.", ()),
@@ -77,6 +81,7 @@ class Gauges(Collector):
                     *_handles(session),
                     *_devices(session),
                     *_hosts(session),
+                    *_withheld(session),
                     *_notifications(session),
                 ]
         except Exception as exc:  # noqa: BLE001 - the process's other metrics are shown anyhow
@@ -163,7 +168,10 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
         "in_use": arq.state.in_(models.SERVING),
         "cleaning": arq.id.is_not(None),
         "unavailable": sa.or_(
-            ~availability.enabled(), ~availability.healthy(), handle.missing
+            ~availability.enabled(),
+            ~availability.healthy(),
+            ~availability.accounted_for(),
+            handle.missing,
         ),
         "free": sa.true(),
     }
@@ -192,6 +200,12 @@ def _hosts(session: orm.Session) -> Iterator[_Sample]:
     yield "cyborg_hosts", ("up",), total - (down or 0)
     yield "cyborg_hosts", ("down",), down or 0
     yield "cyborg_hosts_with_driver_errors", (), failing or 0
+
+
+def _withheld(session: orm.Session) -> Iterator[_Sample]:
+    row = models.ResourceProvider
+    query = sa.select(sa.func.count()).select_from(row).where(row.withheld.is_not(None))
+    yield "cyborg_resource_providers_withheld", (), session.scalar(query) or 0
 
 
 def _notifications(session: orm.Session) -> Iterator[_Sample]:

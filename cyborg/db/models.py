@@ -186,6 +186,23 @@ class ControlPath(Base):
     device: orm.Mapped[Device] = orm.relationship(lazy="raise", back_populates="control_path")
 
 
+class ResourceProvider(Base):
+    """A Placement provider that we made; the row outlives its deployable until it is deleted."""
+
+    __tablename__ = "resource_providers"
+
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
+    name: orm.Mapped[str] = orm.mapped_column(string(255))
+    host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"), index=True)
+    #: The generation our last write left; null means Placement must be read in full.
+    generation: orm.Mapped[int | None] = orm.mapped_column(default=None)
+    #: ``{"inventories": {class: {...}}, "traits": [...], "others": {...}}``: what is ours on it,
+    #: and likewise what is not, as both were at that generation.
+    written: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText, default=dict)
+    #: Why nothing of it is given out, a sentence: :mod:`cyborg.placement.adoption`.
+    withheld: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+
+
 class Deployable(Base):
     """A part of a device that consumers are given handles of; one resource provider."""
 
@@ -240,6 +257,13 @@ class Deployable(Base):
     clean_erases: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: That of its provider.
+    withheld: orm.Mapped[str | None] = orm.column_property(
+        sa.select(ResourceProvider.withheld)
+        .where(ResourceProvider.uuid == rp_uuid)
+        .correlate_except(ResourceProvider)
+        .scalar_subquery()
+    )
 
     device: orm.Mapped[Device] = orm.relationship(lazy="raise", back_populates="deployables")
     attributes: orm.Mapped[list[Attribute]] = orm.relationship(
@@ -391,21 +415,6 @@ class ProjectLock(Base):
     __tablename__ = "project_locks"
 
     project_id: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
-
-
-class ResourceProvider(Base):
-    """A Placement provider that we made; the row outlives its deployable until it is deleted."""
-
-    __tablename__ = "resource_providers"
-
-    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
-    name: orm.Mapped[str] = orm.mapped_column(string(255))
-    host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey("hosts.id"), index=True)
-    #: The generation our last write left; null means Placement must be read in full.
-    generation: orm.Mapped[int | None] = orm.mapped_column(default=None)
-    #: ``{"inventories": {class: {...}}, "traits": [...], "others": {...}}``: what is ours on it,
-    #: and likewise what is not, as both were at that generation.
-    written: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText, default=dict)
 
 
 class Work(Base):

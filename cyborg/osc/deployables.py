@@ -25,6 +25,7 @@ class List(command.Lister):
         "bitstream_id",
         "attributes",
         "program",
+        "withheld_reason",
         "created_at",
         "updated_at",
     )

@@ -22,6 +22,13 @@ from cyborg.placement import tree
 
 LOG = logging.getLogger(__name__)
 
+#: What the row of a provider says that we have not written yet.
+NOTHING_WRITTEN: Mapping[str, Any] = {
+    "inventories": {},
+    "traits": [],
+    "others": {"inventories": {}, "traits": []},
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -34,6 +41,8 @@ class Record:
     ours: tree.Ours
     inventories: tree.Inventories
     traits: frozenset[str]
+    #: Why nothing of it is given out.
+    withheld: str | None = None
 
     def has(self, provider: tree.Provider) -> bool:
         """Whether what we set on it equals what that provider has."""
@@ -249,6 +258,7 @@ def _record(row: models.ResourceProvider) -> Record:
             name: tree.Inventory(**values) for name, values in inventories.items() if values
         },
         traits=ours.traits.union(others["traits"]),
+        withheld=row.withheld,
     )
 
 

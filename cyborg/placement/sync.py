@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from oslo_config import cfg
 
 from cyborg import work
-from cyborg.placement import client, desired, tree
+from cyborg.placement import adoption, client, desired, tree
 
 LOG = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ def _reconcile(
     try:
         actual = _read(api, state, listed)
     except (client.GenerationConflict, client.NotFound):
+        return _Outcome(seen={}, conflicts=True)
+    if adoption.take_stock(api, state, actual):
         return _Outcome(seen={}, conflicts=True)
     wanted = state.below(listed[0].uuid if listed else None)
     ours = {uuid: record.ours for uuid, record in state.records.items()}
@@ -206,6 +208,7 @@ class _Run:
         found = self._api.find_provider(step.uuid)
         if found is None:
             raise client.AlreadyExists("another provider, which Cyborg did not make, has its name")
+        adoption.take_stock(self._api, self._state, [step.uuid])
         self._api.place_provider(step.uuid, step.name, step.parent_uuid)
         LOG.info("Provider %s existed already; moved it below its root", step.name)
         raise client.GenerationConflict("the provider must be read first")

@@ -103,6 +103,7 @@ class Deployables(Resource):
             "rp_uuid": deployable.rp_uuid,
             "driver_name": deployable.driver_name,
             "bitstream_id": deployable.bitstream_id,
+            "withheld_reason": deployable.withheld,
             "links": [
                 self_link(request, self.collection, deployable.uuid),
                 {"href": bookmark, "rel": "bookmark"},

@@ -51,6 +51,9 @@ class Deployable(Object):
     rp_uuid = Field(fields.UUID, "Its resource provider in Placement.")
     driver_name = Field(fields.TEXT, "The driver that found it.")
     bitstream_id = Field(fields.TEXT_OR_NULL, "The image it is programmed with, or null.")
+    withheld_reason = Field(
+        fields.TEXT_OR_NULL, "Why nothing of it is given out, or null.", since=versions.WITHHELD
+    )
     links = Field([fields.Link], "Links to the deployable itself.")
     created_at = Field(fields.TIME, "When it was first reported, in UTC.")
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Providers that were in Placement before this database knew them.
+
+They may have allocations of instances that another Cyborg, or this one with another database, has
+given devices. Nobody knows which attach handles those have, so nothing of such a provider is given
+out: it is *withheld* until each allocation is explained by an ARQ, is gone, or is accepted by an
+administrator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+
+from cyborg import db, errors, work
+from cyborg.db import models
+from cyborg.placement import client, desired
+
+LOG = logging.getLogger(__name__)
+
+#: The most consumers that a reason names.
+_MOST_NAMED = 5
+
+
+def take_stock(api: client.Client, state: desired.HostState, uuids: Iterable[str]) -> bool:
+    """Withhold those of the providers with allocations that no ARQ explains, and give back others.
+
+    Only what was found in Placement and is not known yet, or is withheld already, is looked at.
+    Returns whether the database has changed, so that ``state`` is old.
+    """
+    looked_at = [uuid for uuid in uuids if _is_open(state, uuid)]
+    explained = _explained(looked_at) if looked_at else set()
+    changed = False
+    for uuid in looked_at:
+        try:
+            foreign = {each for each in api.consumers(uuid) if (uuid, each) not in explained}
+        except client.NotFound:
+            continue
+        known = state.records.get(uuid)
+        reason = _reason(foreign) if foreign else None
+        if reason != (known.withheld if known else None):
+            _record(state, uuid, reason)
+            changed = True
+    return changed
+
+
+def _is_open(state: desired.HostState, uuid: str) -> bool:
+    """Whether its allocations are still to be explained."""
+    known = state.records.get(uuid)
+    return uuid in state.providers and (known is None or known.withheld is not None)
+
+
+def _reason(foreign: Collection[str]) -> str:
+    named = ", ".join(sorted(foreign)[:_MOST_NAMED])
+    more = len(foreign) - _MOST_NAMED
+    others = f" and {more} more" if more > 0 else ""
+    return (
+        f"Placement has allocations of its resource provider that no accelerator request explains, "
+        f"of consumers {named}{others}; import them, or accept them with `cyborg-status accept`."
+    )
+
+
+@db.retry
+def _explained(providers: Collection[str]) -> set[tuple[str, str]]:
+    """The pairs of a provider and an instance that has an ARQ there."""
+    arq = models.Arq
+    query = sa.select(arq.device_rp_uuid, arq.instance_uuid).where(
+        arq.device_rp_uuid.in_(providers), arq.instance_uuid.is_not(None)
+    )
+    with db.reader() as session:
+        return {(str(provider), str(instance)) for provider, instance in session.execute(query)}
+
+
+@db.retry
+def _record(state: desired.HostState, uuid: str, reason: str | None) -> None:
+    row, name = models.ResourceProvider, state.providers[uuid].name
+    with db.writer() as session:
+        if not db.update(session, row, row.uuid == uuid, withheld=reason):
+            session.add(
+                row(
+                    uuid=uuid,
+                    name=name,
+                    host_id=state.host_id,
+                    withheld=reason,
+                    written=desired.NOTHING_WRITTEN,
+                )
+            )
+    if reason:
+        LOG.warning("Nothing of provider %s (%s) is given out: %s", name, uuid, reason)
+    else:
+        LOG.info("Provider %s (%s) is given out: its allocations are explained", name, uuid)
+
+
+@db.retry
+def accept(uuid: str) -> str:
+    """Give a withheld provider out, whoever has allocations of it; the reason that it had.
+
+    :raises NotFound: no provider of that uuid is withheld
+    """
+    row, host = models.ResourceProvider, models.Host
+    query = sa.select(row).where(row.uuid == uuid, row.withheld.is_not(None)).with_for_update()
+    with db.writer() as session:
+        found = session.scalar(query)
+        if found is None or found.withheld is None:
+            raise errors.NotFound.of("Withheld resource provider", uuid=uuid)
+        reason, found.withheld = found.withheld, None
+        work.want(
+            session,
+            work.PLACEMENT,
+            session.scalars(sa.select(host.name).where(host.id == found.host_id)),
+        )
+        return reason
+
+
+@db.retry
+def sentences() -> list[str]:
+    """A sentence for each provider that is withheld."""
+    row = models.ResourceProvider
+    query = sa.select(row.name, row.uuid, row.withheld).where(row.withheld.is_not(None))
+    with db.reader() as session:
+        return [
+            f"Nothing of provider {name} ({uuid}) is given out: {reason}"
+            for name, uuid, reason in session.execute(query.order_by(row.name))
+        ]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Providers that hold allocations of guests that this database knows nothing of."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context, db, errors, work
+from cyborg.conductor import gauges
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.placement import adoption
+from cyborg.placement.tree import Inventory
+from cyborg.tests import boots, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = pytest.mark.usefixtures("database")
+
+NAME = "host-1_a"
+A = provider_uuid(NAME)
+GUEST = str(uuid.UUID(int=7))
+ALL = Inventory(total=4, reserved=0, max_unit=4)
+
+
+@pytest.fixture
+def left(placement: PlacementServer, root: str) -> PlacementServer:
+    """Placement as another Cyborg has left it: a guest has one of four of a provider."""
+    make(placement, root)
+    return placement
+
+
+def make(placement: PlacementServer, parent: str) -> None:
+    body = {"name": NAME, "uuid": A, "parent_provider_uuid": parent}
+    placement.call("POST", "/resource_providers", body)
+    placement.set_inventories(A, FPGA={"total": 4})
+    placement.allocate(GUEST, A, FPGA=1)
+
+
+def inventory(placement: PlacementServer) -> Inventory:
+    return placement.below(hosts.ROOT)[A].inventories["FPGA"]
+
+
+def arq_of(ctx: context.RequestContext, instance: str) -> None:
+    """An ARQ as an import writes it."""
+    (uuid_,) = boots.arqs(ctx)
+    with db.writer() as session:
+        db.update(
+            session, models.Arq, models.Arq.uuid == uuid_, device_rp_uuid=A, instance_uuid=instance
+        )
+
+
+def test_nothing_is_given_out_that_others_may_have(
+    left: PlacementServer,
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    left.sync()
+
+    assert inventory(left).reserved == 4
+    told = [each.message for each in caplog.records if "adoption" in each.name]
+    (sentence,) = told
+    assert NAME in sentence
+    assert GUEST in sentence
+    assert adoption.sentences() == [sentence]
+    with pytest.raises(errors.Conflict, match="no accelerator request explains"):
+        boots.bind(ctx, boots.arqs(ctx), GUEST)
+    shown = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in gauges.Gauges(conf).collect()
+        for sample in family.samples
+    }
+    assert shown["cyborg_resource_providers_withheld",] == 1
+    assert shown["cyborg_attach_handles", "FPGA", "unavailable"] == 4
+
+
+@pytest.mark.makes_up_rows
+def test_it_is_given_out_when_an_arq_explains_each_allocation(
+    left: PlacementServer, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    arq_of(ctx, GUEST)
+    left.sync()
+    assert inventory(left) == ALL
+    assert adoption.sentences() == []
+
+
+def test_it_is_given_out_when_the_allocation_is_gone(left: PlacementServer) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    left.release(GUEST)
+    left.sync()
+    assert inventory(left) == ALL
+
+
+@pytest.mark.makes_up_rows
+def test_what_is_imported_before_the_first_report_is_not_withheld(
+    left: PlacementServer, ctx: context.RequestContext
+) -> None:
+    arq_of(ctx, GUEST)
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    assert inventory(left) == ALL
+
+
+def test_an_administrator_accepts_it_once_and_for_all(left: PlacementServer) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    assert GUEST in adoption.accept(A)
+    left.sync()
+    left.sync()
+    assert inventory(left) == ALL
+    with pytest.raises(errors.NotFound):
+        adoption.accept(A)
+
+
+@pytest.mark.usefixtures("root")
+def test_what_this_database_has_given_out_is_not_withheld(placement: PlacementServer) -> None:
+    """Nova claims first and has ARQs bound later."""
+    hosts.apply(hosts.card("a"))
+    placement.sync()
+    placement.allocate(GUEST, A, FPGA=1)
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    placement.sync()
+    assert inventory(placement) == ALL
+
+
+def test_it_stays_withheld_while_the_device_is_gone(left: PlacementServer) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    hosts.apply()
+    with pytest.raises(work.TryLater, match="withdrawn until it can be deleted"):
+        left.sync()
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    assert inventory(left).reserved == 4
+
+
+@pytest.mark.usefixtures("root")
+def test_a_provider_below_another_root_is_withheld(placement: PlacementServer) -> None:
+    make(placement, placement.make_provider("old-root"))
+    hosts.apply(hosts.card("a"))
+    placement.sync()
+    assert inventory(placement).reserved == 4
