@@ -2,17 +2,18 @@
 """The work table: what is to be done outside SQL, and which conductor is doing it.
 
 Code that changes the database calls :func:`want` in the same transaction, so the intent commits
-with the change. A conductor claims one row at a time for the length of a lease, reads the
+with the change. A conductor claims rows for the length of a lease, reads the
 *current* state, acts, and removes the row unless it was wanted again in the meantime. A handler
 may run more than once for one row, so it must be idempotent. All times are the database's clock.
 """
 
 from __future__ import annotations
 
+import collections
 import random
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,25 @@ LONGEST_BACK_OFF = 30.0
 
 #: Due rows among which a claim chooses at random, so that conductors rarely choose the same one.
 _CANDIDATES = 8
+
+
+class _Process:
+    """What to call after each transaction of this process that wants work."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = _nothing
+
+
+def _nothing() -> None:
+    """Do nothing: conductors look by themselves every few seconds."""
+
+
+_process = _Process()
+
+
+def wake_after_commit(wake: Callable[[], None]) -> None:
+    """Call ``wake`` after each transaction of this process that wants work."""
+    _process.wake = wake
 
 
 class TryLater(errors.ServiceUnavailable):
@@ -114,6 +134,7 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
             "due_ms": db.now_ms(),
         } | ({"request_id": request_id} if request_id else {})
         db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
+        db.after_commit(session, _process.wake)
 
 
 @db.retry
@@ -127,31 +148,51 @@ def want_once(kind: str, key: str) -> None:
             want(session, kind, [key])
 
 
-def claim(owner: str, lease_seconds: float, kinds: Collection[str]) -> Claim | None:
-    """Claim one due row of ``kinds`` that has no owner; None if there is none.
+def claim(
+    owners: Iterator[str], lease_seconds: float, room: Mapping[str, int]
+) -> tuple[list[Claim], bool]:
+    """Claim due rows that have no owner, of each kind as many as there is ``room`` for.
 
-    ``owner`` must be new for each claim: it tells a former owner from the present one.
+    Of rows with the same key only the one whose kind comes first in ``room`` is claimed: what it
+    does may want the others again. Each claim has one of ``owners``, which must be new: it tells a
+    former owner from the present one.
+
+    Returns the claims, and whether there may be more rows to claim now.
     """
-    candidates = _due(kinds)
+    kinds = [kind for kind, number in room.items() if number > 0]
+    candidates = _due(kinds) if kinds else []
     random.shuffle(candidates)
+    first_of_key: dict[str, sa.Row[Any]] = {}
     for candidate in candidates:
-        started = time.monotonic()
-        if _take(candidate, owner, lease_seconds):
-            taken = Claim(
-                id=candidate.id,
-                kind=candidate.kind,
-                key=candidate.key,
-                wanted=candidate.wanted,
-                wanted_ms=candidate.wanted_ms,
-                claimed_ms=candidate.claimed_ms,
-                attempts=candidate.attempts + 1,
-                owner=owner,
-                lease_seconds=lease_seconds,
-                request_id=candidate.request_id,
-            )
-            taken.extended(started)
-            return taken
-    return None
+        other = first_of_key.setdefault(candidate.key, candidate)
+        first_of_key[candidate.key] = min(candidate, other, key=lambda row: kinds.index(row.kind))
+    chosen: dict[int, str] = {}
+    left = collections.Counter(room)
+    for candidate in first_of_key.values():
+        if left[candidate.kind] > 0 and (owner := next(owners, None)):
+            left[candidate.kind] -= 1
+            chosen[candidate.id] = owner
+    started = time.monotonic()
+    taken = _take(candidates, chosen, lease_seconds)
+    claims = [
+        Claim(
+            id=candidate.id,
+            kind=candidate.kind,
+            key=candidate.key,
+            wanted=candidate.wanted,
+            wanted_ms=candidate.wanted_ms,
+            claimed_ms=candidate.claimed_ms,
+            attempts=candidate.attempts + 1,
+            owner=chosen[candidate.id],
+            lease_seconds=lease_seconds,
+            request_id=candidate.request_id,
+        )
+        for candidate in candidates
+        if candidate.id in taken
+    ]
+    for each in claims:
+        each.extended(started)
+    return claims, len(candidates) == _CANDIDATES or len(claims) < len(candidates)
 
 
 def _free() -> sa.ColumnElement[bool]:
@@ -173,17 +214,30 @@ def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
 
 
 @db.retry
-def _take(candidate: sa.Row[Any], owner: str, lease_seconds: float) -> bool:
+def _take(
+    candidates: Collection[sa.Row[Any]], owners: Mapping[int, str], lease_seconds: float
+) -> set[int]:
+    """Give the rows these owners; the ids of those that no other conductor has taken before."""
+    if not owners:
+        return set()
     row = models.Work
     # SQLite gives the id of a deleted row to the next one, which is other work.
-    same = (row.id == candidate.id, row.kind == candidate.kind, row.key == candidate.key)
-    guard = (*same, row.due_ms <= db.now_ms(), _free())
-    lease_ms = db.now_ms() + round(lease_seconds * 1000)
-    with db.writer() as session:
-        taken = db.update(
-            session, row, *guard, owner=owner, lease_ms=lease_ms, attempts=row.attempts + 1
-        )
-        return taken == 1
+    same = [
+        sa.and_(row.id == each.id, row.kind == each.kind, row.key == each.key)
+        for each in candidates
+        if each.id in owners
+    ]
+    guard = (sa.or_(*same), row.due_ms <= db.now_ms(), _free())
+    values = {
+        "owner": sa.case(owners, value=row.id),
+        "lease_ms": db.now_ms() + round(lease_seconds * 1000),
+        "attempts": row.attempts + 1,
+    }
+    with db.statement() as session:
+        if db.update(session, row, *guard, **values) == len(owners):
+            return set(owners)
+    with db.reader() as session:
+        return set(session.scalars(sa.select(row.id).where(row.owner.in_(owners.values()))))
 
 
 def hold(session: orm.Session, claimed: Claim) -> None:
@@ -198,19 +252,28 @@ def hold(session: orm.Session, claimed: Claim) -> None:
         raise LeaseLost(f"{claimed.kind}/{claimed.key}")
 
 
-@db.retry
 def finish(claimed: Claim) -> bool:
     """Remove the row; if it was wanted again in the meantime, give it back to be claimed at once.
 
     True if the row is gone or not ours any more, False if it waits to be claimed again.
     """
+    return _remove(claimed) or not _wait_again(claimed)
+
+
+@db.retry
+def _remove(claimed: Claim) -> bool:
     row = models.Work
-    with db.writer() as session:
-        mine = (row.id == claimed.id, row.owner == claimed.owner)
-        if db.delete(session, row, *mine, row.wanted == claimed.wanted):
-            return True
-        again = db.update(session, row, *mine, **_UNOWNED, attempts=0, last_error=None)
-        return again == 0
+    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    with db.statement() as session:
+        return db.delete(session, row, *mine, row.wanted == claimed.wanted) > 0
+
+
+@db.retry
+def _wait_again(claimed: Claim) -> bool:
+    row = models.Work
+    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    with db.statement() as session:
+        return db.update(session, row, *mine, **_UNOWNED, attempts=0, last_error=None) > 0
 
 
 _UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
@@ -231,7 +294,7 @@ def _give_back(claimed: Claim, error: str, delay_ms: int) -> None:
     row = models.Work
     due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
     mine = (row.id == claimed.id, row.owner == claimed.owner)
-    with db.writer() as session:
+    with db.statement() as session:
         db.update(session, row, *mine, **_UNOWNED, due_ms=due, last_error=error)
 
 

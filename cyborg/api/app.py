@@ -13,7 +13,7 @@ import pecan
 from oslo_config import cfg
 from paste import deploy
 
-from cyborg import policy
+from cyborg import notifications, policy, rpc, work
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
 
@@ -89,6 +89,12 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         use_context_locals=False,
     )
     return guard.Guard(app, conf)
+
+
+def tell_conductors() -> None:
+    """Kick a conductor after each transaction of this process that leaves something for it."""
+    work.wake_after_commit(rpc.kick)
+    notifications.wake_after_commit(rpc.kick)
 
 
 def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:

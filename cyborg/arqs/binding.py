@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, errors, glance, history, rpc, work
+from cyborg import arq_states, clients, db, errors, glance, history, work
 from cyborg.arqs import matching, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -103,7 +103,6 @@ def request_changes(
     except errors.Conflict as exc:
         _keep_refusal(ctx, binds, str(exc))
         raise
-    rpc.kick()
 
 
 @db.retry

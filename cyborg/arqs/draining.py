@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, rpc, work
+from cyborg import db, errors, history, work
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ def drain(name: str, reason: str | None, limit: int) -> Drain:
     :raises NotFound: there is no such host
     """
     changed = _drain(name, reason, limit)
-    rpc.kick()
     # %r: the reason may hold what no log file can.
     LOG.info("Host %s is drained: %r; %d ARQs use it", name, reason, changed.in_use)
     return changed
@@ -76,7 +75,6 @@ def undrain(name: str, limit: int) -> Drain:
     :raises NotFound: there is no such host
     """
     changed = _undrain(name, limit)
-    rpc.kick()
     LOG.info("Host %s is not drained any more", name)
     return changed
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, notifications, rpc, work
+from cyborg import arq_states, db, errors, notifications, work
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -69,7 +69,6 @@ def delete_arqs(ctx: RequestContext, uuids: Collection[str]) -> None:
     :raises NotFound: some of them do not exist, or not for this caller
     """
     found = _delete_by_uuid(ctx, uuids)
-    rpc.kick()
     refuse_unknown(set(uuids) - found)
 
 
@@ -95,7 +94,6 @@ def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
     if not ctx.has_service_token:
         raise errors.Forbidden("Deleting the ARQs of an instance requires a service token.")
     _delete_by_instance(ctx, instance_uuid)
-    rpc.kick()
 
 
 @db.retry

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, rpc, work
+from cyborg import db, errors, notifications, work
 from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -73,7 +73,6 @@ def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
         an instance may use its device
     """
     given_up = _release_arq(ctx, uuid, force=force)
-    rpc.kick()
     LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up)
     return given_up
 
@@ -193,7 +192,6 @@ def remove_device(uuid: str, *, force: bool) -> GivenUp:
         programmed
     """
     given_up = _remove_device(uuid, force=force)
-    rpc.kick()
     LOG.warning("Removed device %s for good, with %s", uuid, given_up)
     return given_up
 
@@ -229,7 +227,6 @@ def remove_host(uuid: str, *, force: bool) -> GivenUp:
     :raises Conflict: it is up, or ARQs are bound to its devices
     """
     given_up = _remove_host(uuid, force=force)
-    rpc.kick()
     LOG.warning("Removed host %s for good, with %s", uuid, given_up)
     return given_up
 

@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     schema.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
+    app.tell_conductors()
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()

@@ -54,6 +54,7 @@ class ConductorService:
     def start(self) -> None:
         """Start every part. The worker starts before the RPC server, as it needs no broker."""
         self._heartbeat.start()
+        work.wake_after_commit(self._worker.kick)
         self._worker.start()
         # In a thread, since the database may be slow to answer, or be down.
         threading.Thread(target=self._take_over, name="take-over", daemon=True).start()

@@ -29,7 +29,7 @@ _DUE_LATER = 0.002
 
 
 class Worker:
-    """Claims rows one at a time and runs up to ``threads`` handlers of each kind in parallel.
+    """Claims rows and runs up to ``threads`` handlers of each kind in parallel.
 
     The limit is per kind, so that a slow host, Placement or Nova does not delay binds.
     ``handlers`` maps a kind of work to the function that does it. A handler returns when the work
@@ -61,6 +61,8 @@ class Worker:
         self._stopping = threading.Event()
         self._idle = threading.Condition()
         self._running: dict[str, work.Claim] = {}
+        #: The kinds that the last look left out, since no more handlers of them may run.
+        self._full: set[str] = set()
         #: When rows that this process gave back are due, by the monotonic clock.
         self._due: list[float] = []
         self._claimer = threading.Thread(target=self._claim_loop, name="work-claim", daemon=True)
@@ -97,12 +99,12 @@ class Worker:
             # Cleared before the look, so that a kick during the look causes another one.
             self._wake.clear()
             self._forget_due()
-            claim = self._claim(self._kinds_with_room())
-            if claim is not None:
-                with self._idle:
-                    self._running[claim.owner] = claim
+            claims, more = self._claim(self._room())
+            with self._idle:
+                self._running.update({claim.owner: claim for claim in claims})
+            for claim in claims:
                 self._pool.submit(self._run, claim)
-            elif not self._stopping.is_set():
+            if not (more or self._stopping.is_set()):
                 self._wake.wait(self._pause())
 
     def _forget_due(self) -> None:
@@ -120,22 +122,24 @@ class Worker:
         due = work.back_off(claim, error) + _DUE_LATER + time.monotonic()
         with self._idle:
             self._due.append(due)
+        self._wake.set()
 
-    def _kinds_with_room(self) -> list[str]:
+    def _room(self) -> dict[str, int]:
+        """How many handlers of each kind may begin."""
         with self._idle:
             running = collections.Counter(claim.kind for claim in self._running.values())
-        return [kind for kind in self._handlers if running[kind] < self._limit]
+            room = {kind: self._limit - running[kind] for kind in self._handlers}
+            self._full = {kind for kind, number in room.items() if number <= 0}
+            return room
 
-    def _claim(self, kinds: list[str]) -> work.Claim | None:
-        if not kinds:
-            return None
+    def _claim(self, room: Mapping[str, int]) -> tuple[list[work.Claim], bool]:
+        owners = (f"{self.name}#{number}" for number in self._numbers)
         try:
-            return work.claim(f"{self.name}#{next(self._numbers)}", self._lease, kinds)
+            return work.claim(owners, self._lease, room)
         except Exception:
             LOG.warning("Cannot read the work table; trying again", exc_info=True)
             self._stopping.wait(_TABLE_RETRY)
-            self._wake.set()
-            return None
+            return [], True
 
     def _run(self, claim: work.Claim) -> None:
         # Its request id is then in every log line and every request to another service.
@@ -151,7 +155,9 @@ class Worker:
             with self._idle:
                 self._running.pop(claim.owner, None)
                 self._idle.notify_all()
-            self._wake.set()
+                waited_for = claim.kind in self._full
+            if waited_for:
+                self._wake.set()
 
     def _handle(self, claim: work.Claim) -> None:
         LOG.debug("Running %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
@@ -170,7 +176,8 @@ class Worker:
                 self._back_off(claim, f"{type(exc).__name__}: {exc}")
                 labels["outcome"] = "fault"
             else:
-                work.finish(claim)
+                if not work.finish(claim):
+                    self._wake.set()
                 labels["outcome"] = "done"
 
     def _renew_loop(self) -> None:

@@ -33,6 +33,9 @@ M = TypeVar("M", bound=orm.DeclarativeBase)
 #: Attempts at a transaction that keeps losing races, before it is an error.
 MAX_RESTARTS = 30
 
+#: The key in a session's ``info`` of what is to be called after its commit.
+_AFTER_COMMIT = "cyborg_after_commit"
+
 #: Error codes of MySQL and MariaDB: 1020 "record has changed since last read", a lost snapshot;
 #: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT.
 _MYSQL_LOST_RACES = frozenset({1020, 1213})
@@ -43,7 +46,7 @@ class RestartTransaction(Exception):
 
 
 class _Facade:
-    """Holds this process's enginefacade."""
+    """Holds this process's enginefacade, which makes the engines."""
 
     def __init__(self) -> None:
         self.manager = enginefacade.transaction_context()
@@ -52,10 +55,14 @@ class _Facade:
         self.manager = enginefacade.transaction_context()
         self.manager.configure(**options)
 
+    @property
+    def engine(self) -> sa.Engine:
+        return cast(sa.Engine, self.manager.writer.get_engine())
 
-@enginefacade.transaction_context_provider
-class _Transaction:
-    """The object to which enginefacade ties one session; a new one for each transaction."""
+    @property
+    def plain_engine(self) -> sa.Engine:
+        """Where each statement is a transaction, with one round trip; on SQLite the same engine."""
+        return cast(sa.Engine, self.manager.reader.get_engine())
 
 
 _facade = _Facade()
@@ -80,15 +87,18 @@ def configure(conf: cfg.ConfigOpts) -> None:
     dispose()
     options = {name: getattr(conf.database, name) for name in _FACADE_OPTIONS}
     given = {name: value for name, value in options.items() if value is not None}
-    _facade.replace(sqlite_fk=True, **given)
     if conf.database.connection.startswith("sqlite"):
+        _facade.replace(sqlite_fk=True, **given)
         sqlite_engine.prepare(engine())
-    elif conf.database.connection.startswith(("mysql", "mariadb")):
-        sa.event.listen(engine(), "connect", _prepare_mysql)
-        round_trips.save(engine())
-        engine().dispose()
-    else:
-        round_trips.save(engine())
+        return
+    # A pool of its own: to change a connection's mode and back would cost two round trips.
+    _facade.replace(slave_connection=conf.database.connection, **given)
+    for each in engines():
+        if conf.database.connection.startswith(("mysql", "mariadb")):
+            sa.event.listen(each, "connect", _prepare_mysql)
+        each.dispose()
+    round_trips.save(_facade.engine)
+    round_trips.end_each_statement(_facade.plain_engine)
 
 
 def _check_url(text: str) -> None:
@@ -152,20 +162,25 @@ def dispose() -> None:
 
 def engine() -> sa.Engine:
     """The engine that :func:`writer` uses, for migrations and tests."""
-    return cast(sa.Engine, _facade.manager.writer.get_engine())
+    return _facade.engine
+
+
+def engines() -> set[sa.Engine]:
+    """Every engine of this process."""
+    return {_facade.engine, _facade.plain_engine}
 
 
 @contextlib.contextmanager
 def reader() -> Iterator[orm.Session]:
-    """A session for reading; changes made in it are not kept."""
-    with _unavailable_is_503(), _facade.manager.reader.using(_Transaction()) as session:
+    """A session for reading, whose statements each see what was committed before it."""
+    with _unavailable_is_503(), _session(_facade.plain_engine) as session:
         yield session
 
 
 @contextlib.contextmanager
 def snapshot() -> Iterator[orm.Session]:
-    """A :func:`reader` whose statements all see what was committed before the first of them."""
-    with reader() as session:
+    """A session for reading, whose statements all see what was committed before the first one."""
+    with _unavailable_is_503(), _session(_facade.engine) as session:
         # SQLite's transactions are like that anyway.
         if session.get_bind().dialect.name != "sqlite":
             # For this transaction alone, whereas an option of SQLAlchemy is undone by setting what
@@ -177,9 +192,27 @@ def snapshot() -> Iterator[orm.Session]:
 @contextlib.contextmanager
 def writer() -> Iterator[orm.Session]:
     """A session whose transaction commits when the block ends and rolls back when it raises."""
-    with _unavailable_is_503(), _facade.manager.writer.using(_Transaction()) as session:
+    with _unavailable_is_503(), _session(_facade.engine) as session:
         session.connection(execution_options={sqlite_engine.WRITER: True})
         yield session
+        session.commit()
+    for function in session.info.get(_AFTER_COMMIT, ()):
+        function()
+
+
+@contextlib.contextmanager
+def statement() -> Iterator[orm.Session]:
+    """A session for one statement that writes: a server commits that without a COMMIT."""
+    if _facade.plain_engine is _facade.engine:
+        with writer() as session:
+            yield session
+    else:
+        with reader() as session:
+            yield session
+
+
+def _session(engine: sa.Engine) -> orm.Session:
+    return orm.Session(engine, expire_on_commit=False)
 
 
 @contextlib.contextmanager
@@ -356,8 +389,10 @@ def _change_still_due(
 
 
 def after_commit(session: orm.Session, function: Callable[[], None]) -> None:
-    """Call ``function`` once the caller's transaction is committed; not if it rolls back."""
-    sa.event.listen(session, "after_commit", lambda _session: function(), once=True)
+    """Call ``function`` once when the caller's :func:`writer` has committed, and only then."""
+    functions: list[Callable[[], None]] = session.info.setdefault(_AFTER_COMMIT, [])
+    if function not in functions:
+        functions.append(function)
 
 
 def _matched(session: orm.Session, statement: sa.UpdateBase) -> int:

@@ -24,16 +24,33 @@ def save(engine: sa.Engine) -> None:
 
     By default each transaction costs a ping before it and another ROLLBACK after its end.
     """
-    # oslo.db has no options for these two. A new pool, as after dispose(), takes them over.
-    engine.pool._pre_ping = False  # noqa: SLF001
-    engine.pool._reset_on_return = pool.base.reset_none  # noqa: SLF001
-    sa.event.listen(engine, "connect", _note_use)
-    sa.event.listen(engine, "checkout", functools.partial(_check, engine.dialect))
+    _ping_rested(engine)
     sa.event.listen(engine, "reset", _roll_back_if_open)
     sa.event.listen(engine, "commit", _note_end)
     sa.event.listen(engine, "rollback", _note_end)
     sa.event.listen(engine, "handle_error", _forget_end_after_error)
     sa.event.listen(engine, "before_cursor_execute", _forget_end)
+
+
+def end_each_statement(engine: sa.Engine) -> None:
+    """Make each statement on connections of oslo.db's engine a transaction of its own."""
+
+    def end_statements(dbapi_connection: Any, _record: Any) -> None:
+        engine.dialect.set_isolation_level(dbapi_connection, "AUTOCOMMIT")
+
+    sa.event.listen(engine, "connect", end_statements)
+    # An older SQLAlchemy does not know it, and sends a ROLLBACK that changes nothing.
+    engine.dialect.skip_autocommit_rollback = True
+    _ping_rested(engine)
+    sa.event.listen(engine, "reset", lambda connection, record, _: _note_use(connection, record))
+
+
+def _ping_rested(engine: sa.Engine) -> None:
+    # oslo.db has no options for these two. A new pool, as after dispose(), takes them over.
+    engine.pool._pre_ping = False  # noqa: SLF001
+    engine.pool._reset_on_return = pool.base.reset_none  # noqa: SLF001
+    sa.event.listen(engine, "connect", _note_use)
+    sa.event.listen(engine, "checkout", functools.partial(_check, engine.dialect))
 
 
 def _note_use(_dbapi_connection: Any, record: Any) -> None:

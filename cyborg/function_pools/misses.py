@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, profiles, request_groups, rpc, work
+from cyborg import db, errors, profiles, request_groups, work
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.function_pools import capacity
@@ -50,7 +50,7 @@ def note_shortage(
 
 def post_of_function(function_id: str) -> list[models.FunctionPool]:
     """Record that a slot of the function was missed; return the pools that may grow by it."""
-    return _post({program.plain(function_id): 1})
+    return _record({program.plain(function_id): 1})
 
 
 def post_of_profile(ctx: RequestContext, name: str) -> list[models.FunctionPool]:
@@ -69,7 +69,7 @@ def post_of_profile(ctx: RequestContext, name: str) -> list[models.FunctionPool]
             f"device_profile_name: no group of device profile {name} has the key "
             f"{request_groups.FUNCTION_ID}."
         )
-    return _post(needed)
+    return _record(needed)
 
 
 def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
@@ -79,12 +79,6 @@ def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
         if group.function_id:
             needed[program.plain(group.function_id)] += group.accelerators
     return +needed
-
-
-def _post(needed: Mapping[str, int]) -> list[models.FunctionPool]:
-    found = _record(needed)
-    rpc.kick()
-    return found
 
 
 @db.retry

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, errors, work
 from cyborg.db import models, paging
 from cyborg.function_pools import capacity
 from cyborg.programming import program
@@ -137,7 +137,6 @@ def create_pool(spec: Spec) -> Pool:
     uuid = models.new_uuid()
     _create(spec, uuid)
     LOG.info("Created function pool %s (%s)", spec.name, uuid)
-    rpc.kick()
     return get_pool(uuid)
 
 
@@ -162,7 +161,6 @@ def replace_pool(uuid: str, spec: Spec) -> Pool:
     """
     _replace(uuid, spec)
     LOG.info("Replaced function pool %s (%s)", spec.name, uuid)
-    rpc.kick()
     return get_pool(uuid)
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, rpc, work
+from cyborg import db, errors, notifications, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.inventory import attributes
@@ -52,7 +52,6 @@ def enable_device(uuid: str) -> None:
     :raises NotFound: there is no such device
     """
     _set_device_status(uuid, ENABLED, None)
-    rpc.kick()
     LOG.info("Device %s is enabled", uuid)
 
 
@@ -64,7 +63,6 @@ def disable_device(uuid: str, reason: str | None = None) -> None:
     :raises NotFound: there is no such device
     """
     _set_device_status(uuid, MAINTAINING, reason)
-    rpc.kick()
     # %r: the reason may hold what no log file can.
     LOG.info("Device %s is disabled: %r", uuid, reason)
 
@@ -145,7 +143,6 @@ def create_attribute(
         attribute = _create_attribute(models.Deployable.id == deployable_id, made)
     else:
         attribute = _create_attribute(models.Deployable.uuid == deployable_uuid, made)
-    rpc.kick()
     LOG.info("Deployable %s has attribute %s", attribute.deployable.uuid, key)
     return attribute
 
@@ -188,7 +185,6 @@ def delete_attribute(uuid: str) -> None:
     :raises Conflict: the device's driver reports it
     """
     _delete_attribute(uuid)
-    rpc.kick()
     LOG.info("Deleted attribute %s", uuid)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, errors, work
 from cyborg.db import models
 from cyborg.programming import operations
 
@@ -18,7 +18,6 @@ def cancel(uuid: str, asked_by: str) -> None:
     :raises Conflict: it is not queued any more, or restores what a guest has lost
     """
     _cancel(uuid, asked_by)
-    rpc.kick()
 
 
 @db.retry

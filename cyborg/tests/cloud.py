@@ -22,7 +22,7 @@ from cyborg.conductor import service as conductor
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import boots, hosts
+from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
 CLASSES = ("FPGA", "CUSTOM_OTHER")
@@ -148,8 +148,9 @@ class Cloud:
         self.handlers = conductor.handlers(conf)
         placement.answer_at_once(conf)
         self._engine = db.engine()
-        for engine in (self._engine, placement_db.placement_context_manager.writer.get_engine()):
-            _hurry(engine)
+        of_placement = placement_db.placement_context_manager.writer.get_engine()
+        for each in (self._engine, of_placement):
+            _hurry(each)
         self._owners = itertools.count()
         #: Commits until the process is killed, before or after the last of them.
         self.commits_left: int | None = None
@@ -240,7 +241,7 @@ class Cloud:
         with self._immortal(), self._engine.begin() as connection:
             if not connection.execute(_LINE_UP).rowcount:
                 return False
-        claim = work.claim(f"test#{next(self._owners)}", _LEASE, kinds or self.handlers)
+        claim = engine.claim(f"test#{next(self._owners)}", _LEASE, kinds or self.handlers)
         if claim is None:
             return False
         try:

@@ -122,11 +122,14 @@ def count_sql(
             if not statement.upper().startswith(("BEGIN", "PRAGMA")):
                 counter.statements.append(statement)
 
-        sa.event.listen(database, "before_cursor_execute", record)
+        engines = db.engines()
+        for each in engines:
+            sa.event.listen(each, "before_cursor_execute", record)
         try:
             yield counter
         finally:
-            sa.event.remove(database, "before_cursor_execute", record)
+            for each in engines:
+                sa.event.remove(each, "before_cursor_execute", record)
 
     return counting
 

@@ -15,7 +15,7 @@ from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import operations, states
-from cyborg.tests import boots, hosts
+from cyborg.tests import boots, engine, hosts
 from cyborg.tests.service import Site
 
 AES, ZIP = "aaaa-1", "zzzz-2"
@@ -89,7 +89,7 @@ class Fpgas:
 
     def look(self) -> list[str]:
         """Look at the pools that are to be looked at; the deployables now being programmed."""
-        while claim := work.claim(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
+        while claim := engine.claim(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
             planner.fill(self.conf, claim)
             work.finish(claim)
         return sorted(self._active())

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from cyborg import db, notifications, work
 from cyborg.db import models
 from cyborg.notifications import sender
-from cyborg.tests import messages
+from cyborg.tests import engine, messages
 
 _owners = itertools.count()
 
@@ -109,7 +109,7 @@ def send(conf: cfg.ConfigOpts) -> None:
     sending = sender.Sender(conf)
     try:
         while notifications.look():
-            claim = work.claim(f"sender#{next(_owners)}", 30.0, [notifications.KIND])
+            claim = engine.claim(f"sender#{next(_owners)}", 30.0, [notifications.KIND])
             assert claim is not None
             sending.send_all(claim)
             work.finish(claim)

@@ -54,6 +54,7 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     schema.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
+    app.tell_conductors()
     for endpoint in metrics.endpoints(conf):
         endpoint.start()
     return app.load(conf)

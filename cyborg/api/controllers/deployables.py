@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from cyborg import rpc
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
@@ -118,9 +117,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
     what = program.Program(**{**body, **stored})
     holders.refuse(request.conf, uuid, what)
-    operation = operations.ask(uuid, what, f"user {request.caller.user_id}")
-    rpc.kick()
-    return operation
+    return operations.ask(uuid, what, f"user {request.caller.user_id}")
 
 
 def _program(deployable: models.Deployable) -> dict[str, Any] | None:

@@ -73,7 +73,7 @@ def look(conf: cfg.ConfigOpts) -> list[str]:
     handlers = conductor_service.handlers(conf)
     kinds = [work.ALLOCATIONS, work.INSTANCES]
     done: list[str] = []
-    while claim := work.claim(f"test#{next(_owners)}", 600.0, kinds):
+    while claim := engine.claim(f"test#{next(_owners)}", 600.0, kinds):
         handlers[claim.kind](claim)
         work.finish(claim)
         done.append(f"{claim.kind}/{claim.key}")

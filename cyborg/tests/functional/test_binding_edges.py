@@ -79,7 +79,7 @@ def test_the_budget_of_a_bind_whose_handles_are_prepared_on_many_providers(
     }
     with count_sql() as counter:
         binding.request_changes(ctx, targets, [])
-    claim = work.claim("test", 30.0, [work.BIND])
+    claim = engine.claim("test", 30.0, [work.BIND])
     assert claim is not None
     with count_sql() as more:
         binding.bind_instance(claim)
@@ -105,12 +105,12 @@ def test_a_conductor_whose_lease_is_lost_gives_up_no_bind(
 ) -> None:
     hosts.apply(hosts.card(prepares=True))
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
-    bind = work.claim("first", 30.0, [work.BIND])
+    bind = engine.claim("first", 30.0, [work.BIND])
     assert bind is not None
     binding.bind_instance(bind)
     with db.writer() as session:
         db.update(session, models.Arq, bind_started_ms=1)
-    step = work.claim("second", 30.0, [work.HOST_STEP])
+    step = engine.claim("second", 30.0, [work.HOST_STEP])
     assert step is not None
 
     def lose_the_lease(*_arguments: object) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -200,13 +201,13 @@ def cutting(wire: messages.Wire, number: int) -> Iterator[list[bool]]:
             reached.append(True)
             wire.cut()
 
-    engine = db.engine()
-    for event in ("before_cursor_execute", "commit"):
+    listened = list(itertools.product(db.engines(), ("before_cursor_execute", "commit")))
+    for engine, event in listened:
         sa.event.listen(engine, event, count)
     try:
         yield reached
     finally:
-        for event in ("before_cursor_execute", "commit"):
+        for engine, event in listened:
             sa.event.remove(engine, event, count)
         if not reached:
             wire.cut()

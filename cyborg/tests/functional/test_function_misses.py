@@ -12,7 +12,7 @@ from cyborg import context, db, policy, work
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.function_pools import planner
-from cyborg.tests import boots
+from cyborg.tests import boots, engine
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
@@ -127,7 +127,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
         with db.writer() as session:
             db.update(session, models.FunctionPool, looked_ms=0)
             work.want(session, work.FUNCTION_POOL, [uuid])
-        claim = work.claim("test", 60.0, [work.FUNCTION_POOL])
+        claim = engine.claim("test", 60.0, [work.FUNCTION_POOL])
         assert claim is not None
         with count_sql() as counter:
             planner.fill(cloud.conf, claim)

@@ -123,7 +123,7 @@ def test_whoever_has_a_handle_keeps_it(
     hosts.apply(hosts.card("a", prepares=prepares))
     uuids = boots.arqs(ctx)
     boots.bind(ctx, uuids, models.new_uuid())
-    claim = work.claim("test", 30.0, [work.BIND])
+    claim = engine.claim("test", 30.0, [work.BIND])
     assert (claim is not None) is prepares
     if claim is not None:
         binding.bind_instance(claim)

@@ -43,7 +43,7 @@ def boot(
 
 def claim() -> work.Claim | None:
     """Take the work of asking, if it is wanted and nobody has it."""
-    return work.claim(f"test#{next(_owners)}", 600.0, [work.INSTANCES])
+    return engine.claim(f"test#{next(_owners)}", 600.0, [work.INSTANCES])
 
 
 def look(conf: cfg.ConfigOpts) -> bool:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import context, db, errors, liveness, notifications, work
+from cyborg import context, db, errors, liveness, notifications
 from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -198,5 +198,5 @@ def test_two_conductors_do_not_send_at_once(conf: cfg.ConfigOpts, announcing: No
         host = models.Host(name="h", node="h", driver_errors={}, created_at=models.utcnow())
         notifications.announce(session, [notices.of_host(notices.HOST_UP, host)])
     assert [notifications.look(), notifications.look()] == [True, False]
-    assert work.claim("one", 30.0, [notifications.KIND]) is not None
-    assert work.claim("two", 30.0, [notifications.KIND]) is None
+    assert engine.claim("one", 30.0, [notifications.KIND]) is not None
+    assert engine.claim("two", 30.0, [notifications.KIND]) is None

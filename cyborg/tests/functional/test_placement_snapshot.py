@@ -17,7 +17,7 @@ from cyborg.drivers import base
 from cyborg.inventory import query
 from cyborg.placement import desired, tree
 from cyborg.programming import executor, operations, program
-from cyborg.tests import hosts, servers
+from cyborg.tests import engine, hosts, servers
 
 #: More than reading a host takes.
 STATEMENTS = 7
@@ -30,7 +30,7 @@ def claim(database: sa.Engine) -> work.Claim:
     hosts.apply(hosts.device("card", card))
     (deployable,) = query.list_deployables()
     operations.ask(deployable.uuid, program.Program(function_id="zip"), "user 1")
-    claimed = work.claim("conductor-1", 600, [work.PROGRAM])
+    claimed = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claimed is not None
     return claimed
 
@@ -119,7 +119,7 @@ def test_the_next_transaction_of_the_connection_sees_what_commits_meanwhile(
         assert session.scalars(states).all() == ["queued"]
         connection = session.connection().connection.dbapi_connection
 
-    with db.reader() as session:
+    with db.writer() as session:
         assert session.connection().connection.dbapi_connection is connection
         assert session.scalars(states).all() == ["queued"]
         other = threading.Thread(target=lambda: next(steps))

@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.conductor import predecessors
+from cyborg.tests import engine
 
 #: Claims a row as a conductor does, and lives until it is killed.
 CONDUCTOR = """
@@ -30,7 +31,8 @@ db.register(options)
 options.set_override("connection", url, group="database")
 db.configure(options)
 predecessors.take_over(options, name)
-print(work.claim(f"{name}#1", 3600, ["test"]).key, flush=True)
+claims, _ = work.claim(iter([f"{name}#1"]), 3600, {"test": 1})
+print(claims[0].key, flush=True)
 sys.stdin.read()
 """
 
@@ -59,7 +61,7 @@ def start(database_url: str, conf: cfg.ConfigOpts) -> Iterator[Start]:
 
 def claimable() -> list[str]:
     found = []
-    while claim := work.claim("another", 60, ["test"]):
+    while claim := engine.claim("another", 60, ["test"]):
         found.append(claim.key)
     return found
 
@@ -90,7 +92,7 @@ def test_without_files_the_lease_decides(
     conf.set_override("state_path", str(tmp_path / "file"))
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    assert work.claim("host-1/one#1", 60, ["test"]) is not None
+    assert engine.claim("host-1/one#1", 60, ["test"]) is not None
 
     predecessors.take_over(conf, "host-1/two")
 

@@ -14,7 +14,7 @@ from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import executor, operations, program, states
 from cyborg.programming.states import Event
-from cyborg.tests import boots, hosts
+from cyborg.tests import boots, engine, hosts
 
 # They put a program in any state, whatever led to it.
 pytestmark = [
@@ -174,7 +174,7 @@ def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(
     ctx: context.RequestContext, row: models.Deployable
 ) -> None:
     operations.ask(row.uuid, program.Program(function_id="aes"), "user 1")
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
     boots.bind(ctx, uuids, models.new_uuid())

@@ -137,7 +137,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     report("")
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     hosts.apply()
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     assert executor.read(claim) is None
     (operation,) = operations.list_operations()
@@ -205,7 +205,7 @@ def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
 def _claim() -> work.Claim:
     work.hand_back_all()
     engine.make_due()
-    claim = work.claim(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
+    claim = engine.claim(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
     assert claim is not None
     return claim
 
@@ -332,7 +332,7 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     hosts.apply(shown)
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
     boots.bind(ctx, uuids, models.new_uuid())
-    claim = work.claim("conductor-1", 600, [work.BIND])
+    claim = engine.claim("conductor-1", 600, [work.BIND])
     assert claim is not None
     binding.bind_instance(claim)
     assert set(boots.states(ctx).values()) == {"BindStarted"}
@@ -430,7 +430,7 @@ def _situation(claim: work.Claim) -> executor.Situation:
 def _withdrawn() -> work.Claim:
     """An operation that is about to be written."""
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     assert executor.read(claim) is not None
     assert executor.withdraw(claim, _image())

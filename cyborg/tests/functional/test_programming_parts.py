@@ -172,7 +172,7 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
     """The host refuses, which sees the card as it is."""
     report(OLD)
     operations.ask(found(OLD).uuid, ZIP, "user 1")
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     image = glance.Image(
         uuid=models.new_uuid(),
@@ -213,7 +213,7 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
     report(NEW, function="")
 
     assert (found(NEW).in_doubt, found(NEW).function_id) == (True, "aes")
-    claim = work.claim("conductor-1", 600, [work.PROGRAM])
+    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     situation = executor.read(claim)
     assert situation is not None

@@ -20,7 +20,7 @@ from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
-from cyborg.tests import boots, hosts
+from cyborg.tests import boots, engine, hosts
 from cyborg.tests.cloud import Card, Cloud, Killed
 
 #: What belongs to a host, from the leaves to the root.
@@ -244,7 +244,7 @@ def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud, letter: 
     def bind(arq: str) -> None:
         instance, provider = models.new_uuid(), cloud.cards[letter].provider
         boots.bind(cloud.ctx, [arq], instance, device_rp_uuid=provider)
-        claimed = work.claim(f"bind#{arq}", 600.0, [work.BIND])
+        claimed = engine.claim(f"bind#{arq}", 600.0, [work.BIND])
         if claimed is not None:
             binding.bind_instance(claimed)
             work.finish(claimed)

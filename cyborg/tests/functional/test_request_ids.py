@@ -16,6 +16,7 @@ from oslo_log import formatters, log
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.tests import engine
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until
 
@@ -90,7 +91,7 @@ def test_without_one_it_is_the_id_that_the_api_gave(site: Site, sink: NovaSink) 
 
 
 def _claim() -> work.Claim:
-    claimed = work.claim("test", 30.0, [work.BIND])
+    claimed = engine.claim("test", 30.0, [work.BIND])
     assert claimed is not None
     return claimed
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from cyborg import db, work
 from cyborg.conductor import worker
 from cyborg.db import models
+from cyborg.tests import engine
 from cyborg.tests.functional import work_conductor
 from cyborg.tests.functional.work_conductor import JOURNAL
 
@@ -113,7 +114,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_at_once(
 
 
 def _claims(rows: int, owner: str = "me") -> list[work.Claim]:
-    claims = [work.claim(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
+    claims = [engine.claim(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
     return [claim for claim in claims if claim is not None]
 
 
@@ -121,7 +122,7 @@ def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> Non
     with db.writer() as session:
         work.want(session, "test", ["a"])
     (claim,) = _claims(1)
-    assert work.claim("other", 30.0, ["test"]) is None
+    assert engine.claim("other", 30.0, ["test"]) is None
     with db.writer() as session:
         work.want(session, "test", ["a"])
     assert work.finish(claim) is False
@@ -133,7 +134,7 @@ def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> Non
 def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    stale = work.claim("stale", 0.0, ["test"])
+    stale = engine.claim("stale", 0.0, ["test"])
     assert stale is not None
     time.sleep(0.01)
     (fresh,) = _claims(1)
@@ -160,7 +161,7 @@ def test_a_failed_row_keeps_its_error_and_waits(
         work.want(session, "test", ["a"])
     (claim,) = _claims(1)
     work.back_off(claim, "the reason")
-    assert work.claim("other", 30.0, ["test"]) is None
+    assert engine.claim("other", 30.0, ["test"]) is None
     with db.reader() as session:
         row = session.scalars(sa.select(models.Work)).one()
     assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
