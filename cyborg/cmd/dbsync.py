@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-dbsync``: create the database schema and upgrade it."""
+"""``cyborg-dbsync``: create the database schema, upgrade it, import an old database."""
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import Any
 
+import prettytable
 import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
@@ -14,6 +16,8 @@ from oslo_log import log
 from cyborg import conf as cyborg_conf
 from cyborg import db, errors, process, version
 from cyborg.db import schema
+from cyborg.importing import run as importing
+from cyborg.importing import source as old
 
 LOG = log.getLogger(__name__)
 
@@ -40,6 +44,57 @@ def _revision(conf: cfg.ConfigOpts) -> None:
     schema.new_revision(conf.command.message, autogenerate=conf.command.autogenerate)
 
 
+def _import(conf: cfg.ConfigOpts) -> None:
+    with old.connect(_url(conf.command.source)) as source:
+        report = importing.check(source, _show_progress)
+        _print_report(report)
+        if report.findings.refusals:
+            raise errors.Misconfigured(
+                f"Nothing was imported, because of what is refused: {len(report.findings.refusals)}"
+            )
+        if conf.command.dry_run:
+            print("Nothing was written.")
+            return
+        importing.carry_out(source, _show_progress)
+    print("Everything is imported.")
+
+
+def _url(given: str) -> str:
+    """The URL itself, or that of ``[database] connection`` in the file that is named."""
+    if "://" in given:
+        return given
+    if not pathlib.Path(given).is_file():
+        raise errors.Misconfigured(f"--from names neither a URL nor a file: {given}")
+    conf = cfg.ConfigOpts()
+    db.register(conf)
+    conf(["--config-file", given], project="cyborg", default_config_dirs=[])
+    if not conf.database.connection:
+        raise errors.Misconfigured(f"The file {given} sets no [database] connection.")
+    return str(conf.database.connection)
+
+
+def _print_report(report: importing.Report) -> None:
+    print(f"The database is that of upstream's release {report.release}.")
+    table = prettytable.PrettyTable(["", "There", "Not here yet"], align="r")
+    table.add_rows([[kind, *counts] for kind, counts in report.kinds.items()])
+    print(table)
+    for sentence in report.findings.notes:
+        print(f"Note: {sentence}")
+    for sentence in report.findings.refusals:
+        print(f"Refused: {sentence}")
+
+
+_BAR = 40
+
+
+def _show_progress(step: str, done: int, total: int) -> None:
+    """Draw a bar on a terminal; elsewhere nothing."""
+    if sys.stderr.isatty():
+        filled = "#" * (_BAR * done // max(total, 1))
+        end = "\n" if done >= total else ""
+        print(f"\r{step:24} [{filled:{_BAR}}] {done}/{total}", end=end, file=sys.stderr, flush=True)
+
+
 def _add_commands(subparsers: Any) -> None:
     upgrade = subparsers.add_parser("upgrade", help="Upgrade the schema to the newest revision.")
     upgrade.add_argument("--revision", default="head", help="Stop at this revision.")
@@ -53,6 +108,21 @@ def _add_commands(subparsers: Any) -> None:
     )
     online.add_argument("--max-count", "--max_count", type=int, help="Has no effect.")
     online.set_defaults(run=_online_data_migrations)
+    imported = subparsers.add_parser(
+        "import", help="Take over the database of the released upstream, releases 15 to 17."
+    )
+    imported.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        metavar="URL",
+        help="URL of the old database, or a cyborg.conf whose [database] connection it is. It is "
+        "only read.",
+    )
+    imported.add_argument(
+        "--dry-run", action="store_true", help="Check and report only; write nothing."
+    )
+    imported.set_defaults(run=_import)
     stamp = subparsers.add_parser("stamp", help="Record a revision without running it.")
     stamp.add_argument("--revision", default="head", help="The revision to record.")
     stamp.set_defaults(run=_stamp)
@@ -63,7 +133,8 @@ def _add_commands(subparsers: Any) -> None:
 
 
 _HELP = (
-    "Create and upgrade the schema of Cyborg's database, before the services start. "
+    "Create and upgrade the schema of Cyborg's database, before the services start, or import the "
+    "database of the released upstream. "
     "It reads [database] of cyborg.conf."
 )
 

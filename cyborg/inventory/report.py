@@ -200,6 +200,8 @@ def _held(
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:
     """The locked row of the report's host, made if there is none, and the database's clock."""
+    if report.host != report.node:
+        _name_imported(session, report)
     row = {
         "uuid": models.new_uuid(),
         "name": report.host,
@@ -213,6 +215,16 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
     query = sa.select(models.Host, db.now_ms()).where(models.Host.name == report.host)
     found = session.execute(query.with_for_update()).one()
     return found[0], found[1]
+
+
+def _name_imported(session: orm.Session, report: rpc.HostReport) -> None:
+    """Give a host that was imported the name that its agent has: it had that of its node."""
+    host = models.Host
+    known = session.scalar(sa.select(host.id).where(host.name == report.host))
+    if known is None:
+        never = (host.last_seen_ms == 0, host.report_started == 0)
+        of_node = (host.name == report.node, host.node == report.node)
+        db.update(session, host, *of_node, *never, name=report.host)
 
 
 def _has_programmable(report: rpc.HostReport) -> bool:

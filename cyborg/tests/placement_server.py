@@ -179,7 +179,11 @@ class PlacementServer:
 
     def sync_once(self) -> None:
         """The same, but do not say that it is done."""
-        sync.sync_host(self._conf, "host-1", lambda: None)
+        self.sync_host("host-1")
+
+    def sync_host(self, name: str) -> None:
+        """The same for any host."""
+        sync.sync_host(self._conf, name, lambda: None)
 
     def stop(self) -> None:
         """Serve no more."""

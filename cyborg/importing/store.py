@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write converted rows: each batch in one transaction, and only what is not there yet.
+
+Rows are the same by their uuid. So an import that was killed goes on where it was, and one that is
+repeated changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, history, work
+from cyborg.db import models
+from cyborg.importing.convert import Part, Request, Values, Whole
+
+
+def conflicts_of_profiles(session: orm.Session, found: Sequence[Values]) -> list[str]:
+    """A sentence for each profile whose name another one has here already."""
+    there = _uuids_by(session, models.DeviceProfile.name, [values["name"] for values in found])
+    return [
+        f"Device profile {values['name']} exists here with the uuid {there[values['name']]}, and "
+        f"has {values['uuid']} in the old database. Delete the one here."
+        for values in found
+        if there.get(values["name"], values["uuid"]) != values["uuid"]
+    ]
+
+
+def conflicts_of_devices(session: orm.Session, found: Sequence[Whole]) -> list[str]:
+    """A sentence for each deployable whose name another one has here already."""
+    names = [part.values["name"] for whole in found for part in whole.parts]
+    there = _uuids_by(session, models.Deployable.name, names)
+    return [
+        f"Deployable {part.values['name']} exists here with the uuid "
+        f"{there[part.values['name']]}, and has {part.values['uuid']} in the old database: an "
+        "agent has reported it here. Import into a new, empty database."
+        for whole in found
+        for part in whole.parts
+        if there.get(part.values["name"], part.values["uuid"]) != part.values["uuid"]
+    ]
+
+
+def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[str]:
+    """A sentence for each ARQ that is here already and not as the old database has it."""
+    arq, handle = models.Arq, models.AttachHandle
+    uuids = [request.values["uuid"] for request in found]
+    query = (
+        sa.select(arq.uuid, arq.state, arq.instance_uuid, handle.uuid)
+        .outerjoin(handle, handle.id == arq.attach_handle_id)
+        .where(arq.uuid.in_(uuids))
+    )
+    there = {uuid: rest for uuid, *rest in session.execute(query)}
+    return [
+        f"ARQ {request.values['uuid']} has changed since it was imported: it is {there[uuid][0]} "
+        f"here and would be {request.values['state']}. Import into a new, empty database."
+        for request in found
+        if (uuid := request.values["uuid"]) in there
+        and there[uuid]
+        != [request.values["state"], request.values["instance_uuid"], request.handle]
+    ]
+
+
+def _uuids_by(
+    session: orm.Session, column: orm.InstrumentedAttribute[str], keys: Sequence[str]
+) -> dict[str, str]:
+    """The uuids of the rows that have these names."""
+    query = sa.select(column, column.class_.uuid).where(column.in_(keys))
+    return dict(list(session.execute(query)))
+
+
+def count_new(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> int:
+    """How many of these are not there yet."""
+    return len(uuids) - len(_there(session, model, uuids))
+
+
+def _there(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> set[str]:
+    return set(session.scalars(sa.select(model.uuid).where(model.uuid.in_(uuids))))
+
+
+def _missing(session: orm.Session, model: type[Any], rows: Sequence[Values]) -> list[Values]:
+    there = _there(session, model, [row["uuid"] for row in rows])
+    return [row for row in rows if row["uuid"] not in there]
+
+
+def _insert(session: orm.Session, model: type[Any], rows: Sequence[Values]) -> None:
+    if rows:
+        session.execute(sa.insert(model), list(rows))
+
+
+@db.retry
+def store_profiles(found: Sequence[Values]) -> None:
+    """Insert device profiles."""
+    with db.writer() as session:
+        _insert(session, models.DeviceProfile, _missing(session, models.DeviceProfile, found))
+
+
+@db.retry
+def store_devices(found: Sequence[Whole]) -> None:
+    """Insert devices with all that belongs to them, and their hosts.
+
+    A host is down until its agent reports; until then it has the name of its node.
+    """
+    with db.writer() as session:
+        hosts = _hosts(session, {whole.hostname for whole in found})
+        there = _there(session, models.Device, [whole.values["uuid"] for whole in found])
+        new = [whole for whole in found if whole.values["uuid"] not in there]
+        device_rows = [whole.values | {"host_id": hosts[whole.hostname]} for whole in new]
+        _insert(session, models.Device, device_rows)
+        devices = _ids(session, models.Device, [row["uuid"] for row in device_rows])
+        paths, parts = list[Values](), list[tuple[Part, int]]()
+        for whole in new:
+            own = {"device_id": devices[whole.values["uuid"]], "host_id": hosts[whole.hostname]}
+            paths.append(whole.path | own)
+            parts += [(part, own["device_id"]) for part in whole.parts]
+        _insert(session, models.ControlPath, paths)
+        _store_parts(session, parts)
+
+
+def _store_parts(session: orm.Session, parts: Sequence[tuple[Part, int]]) -> None:
+    rows = [part.values | {"device_id": device_id} for part, device_id in parts]
+    _insert(session, models.Deployable, rows)
+    ids = _ids(session, models.Deployable, [row["uuid"] for row in rows])
+    attributes, handles = list[Values](), list[Values]()
+    for part, _ in parts:
+        own = {"deployable_id": ids[part.values["uuid"]]}
+        attributes += [values | own for values in part.attributes]
+        handles += [values | own for values in part.handles]
+    _insert(session, models.Attribute, attributes)
+    _insert(session, models.AttachHandle, handles)
+    parents = {part.values["uuid"]: part.parent for part, _ in parts if part.parent is not None}
+    below = [
+        {"id": ids[uuid], "parent_id": ids[parent], "root_id": ids[_top(uuid, parents)]}
+        for uuid, parent in parents.items()
+    ]
+    if below:
+        session.execute(sa.update(models.Deployable), below)
+
+
+def _top(uuid: str, parents: Mapping[str, str | None]) -> str:
+    seen = {uuid}
+    while (above := parents.get(uuid)) is not None and above not in seen:
+        uuid = above
+        seen.add(above)
+    return uuid
+
+
+def _hosts(session: orm.Session, nodes: set[str]) -> dict[str, int]:
+    """The ids of the hosts of these nodes; those that are not there are made."""
+    there = _host_ids(session, nodes)
+    rows = [
+        {
+            "uuid": models.new_uuid(),
+            "name": node,
+            "node": node,
+            "driver_errors": {},
+            "down": True,
+            "audited_ms": db.now_ms(),
+            "created_at": models.utcnow(),
+        }
+        for node in sorted(nodes - there.keys())
+    ]
+    if rows:
+        session.execute(sa.insert(models.Host).values(rows))
+    return there if not rows else _host_ids(session, nodes)
+
+
+def _host_ids(session: orm.Session, nodes: set[str]) -> dict[str, int]:
+    query = sa.select(models.Host.node, models.Host.id).where(models.Host.node.in_(nodes))
+    return dict(list(session.execute(query)))
+
+
+def _ids(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> dict[str, int]:
+    return dict(
+        list(session.execute(sa.select(model.uuid, model.id).where(model.uuid.in_(uuids))))
+    )
+
+
+@db.retry
+def store_arqs(found: Sequence[Request]) -> None:
+    """Insert ARQs, the beginning of their history, and the work that ends what is unfinished."""
+    with db.writer() as session:
+        there = _there(session, models.Arq, [request.values["uuid"] for request in found])
+        new = [request for request in found if request.values["uuid"] not in there]
+        given = [request.handle for request in new if request.handle is not None]
+        handles = _ids(session, models.AttachHandle, given)
+        rows = [
+            {
+                **request.values,
+                "attach_handle_id": handles[request.handle] if request.handle else None,
+            }
+            for request in new
+        ]
+        if rows:
+            asked = {"instance_asked_ms": db.now_ms()}
+            session.execute(sa.insert(models.Arq).values([row | asked for row in rows]))
+        history.write(session, [request.used for request in new if request.used])
+        steps = [request.handle for request in new if request.needs_step and request.handle]
+        work.want(session, work.HOST_STEP, steps)
+
+
+@db.retry
+def store_providers(found: Sequence[Whole]) -> None:
+    """Record the resource providers as ours, as upstream has made them.
+
+    This comes last: a provider without a record that has allocations is not offered.
+    """
+    parts = {part.values["rp_uuid"]: (whole, part) for whole in found for part in whole.parts}
+    with db.writer() as session:
+        hosts = _host_ids(session, {whole.hostname for whole in found})
+        there = _there(session, models.ResourceProvider, list(parts))
+        _insert(
+            session,
+            models.ResourceProvider,
+            [
+                {
+                    "uuid": uuid,
+                    "name": part.values["name"],
+                    "host_id": hosts[whole.hostname],
+                    "generation": None,
+                    "created_at": models.utcnow(),
+                    "written": {
+                        "inventories": {part.resource_class: None} if part.resource_class else {},
+                        "traits": part.traits,
+                        "others": {"inventories": {}, "traits": []},
+                    },
+                }
+                for uuid, (whole, part) in parts.items()
+                if uuid not in there
+            ],
+        )

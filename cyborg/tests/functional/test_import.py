@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database of the released upstream, imported.
+
+The rows are those of one that upstream's release 17 made with two agents, a conductor and its API:
+three device profiles, a fake card and two GPUs on two hosts, of which one is disabled, servers that
+have some of them, and ARQs that were never bound, unbound, and left in the middle of their bind.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import json
+import pathlib
+import random
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+
+from cyborg import db, errors, rpc, work
+from cyborg.arqs import release
+from cyborg.cmd import dbsync
+from cyborg.db import models
+from cyborg.drivers import base, fake
+from cyborg.importing import run, source
+from cyborg.inventory import report as inventory_report
+from cyborg.tests import servers
+from cyborg.tests.contract import driver as driver_contract
+from cyborg.tests.contract import passes
+from cyborg.tests.placement_server import PlacementServer
+
+DATA = pathlib.Path(__file__).parents[1] / "data" / "upstream"
+ROWS: dict[str, list[dict[str, Any]]] = json.loads((DATA / "rows-17.json").read_text())
+HEADS = {"17": "b47c8f2d1e3a", "15": "6c77bd6afea5"}
+ARQS = "extended_accelerator_requests"
+T4 = "compute-2_0000:3b:00.0"
+
+
+def fill(engine: sa.Engine, release_: str) -> None:
+    """Put upstream's rows into its tables, as that release has these."""
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    with engine.begin() as connection:
+        revision = tables.tables["alembic_version"].insert()
+        connection.execute(revision, [{"version_num": HEADS[release_]}])
+        for name, rows in ROWS.items():
+            columns = tables.tables[name].columns.keys()
+            values = [{key: _typed(key, row[key]) for key in columns} for row in rows]
+            connection.execute(tables.tables[name].insert(), values)
+
+
+def _typed(key: str, value: Any) -> Any:
+    is_time = key.endswith("_at") and value is not None
+    return datetime.datetime.fromisoformat(value) if is_time else value
+
+
+@pytest.fixture(params=["17"])
+def old(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path: pathlib.Path
+) -> Iterator[sa.Engine]:
+    """A database as upstream leaves it; upstream has none but on MariaDB."""
+    with contextlib.ExitStack() as stack:
+        if database_kind == "mysql":
+            name = f"upstream_{uuid.uuid4().hex[:12]}"
+            engine = sa.create_engine(stack.enter_context(servers.new_database("mysql", name)))
+            text = (DATA / f"schema-{request.param}.sql").read_text()
+            with engine.begin() as connection:
+                for statement in filter(str.strip, text.split(";\n")):
+                    connection.execute(sa.text(statement))
+        else:
+            engine = sa.create_engine(f"sqlite:///{tmp_path / 'upstream.sqlite'}")
+            source._METADATA.create_all(engine)
+        fill(engine, request.param)
+        yield engine
+        engine.dispose()
+
+
+def url_of(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+def import_all(engine: sa.Engine) -> run.Report:
+    with source.connect(url_of(engine)) as reading:
+        report = run.check(reading, lambda *_: None)
+        assert report.findings.refusals == []
+        run.carry_out(reading, lambda *_: None)
+    return report
+
+
+def dump() -> dict[str, list[dict[str, Any]]]:
+    """All rows but for numbers and times that are given by chance; see :func:`identities` too."""
+    by_chance = {"id", "wanted_ms", "due_ms", "instance_asked_ms", "audited_ms"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    with db.reader() as session:
+        for table in models.Base.metadata.sorted_tables:
+            rows = session.execute(sa.select(table)).mappings().all()
+            numbers = {column.name for column in table.columns if column.foreign_keys}
+            own = {"uuid"} if table.name in {"history", "hosts"} else set[str]()
+            left_out = by_chance | numbers | own
+            if table.name in {"history", "hosts", "work", "resource_providers"}:
+                left_out |= {"created_at"}
+            shown = [{key: row[key] for key in row if key not in left_out} for row in rows]
+            found[table.name] = sorted(shown, key=str)
+    return found
+
+
+def read(query: Any) -> list[Any]:
+    with db.reader() as session:
+        return [tuple(row) for row in session.execute(query)]
+
+
+def identities() -> list[Any]:
+    """What belongs to what, by uuids."""
+    deployable, handle, arq = models.Deployable, models.AttachHandle, models.Arq
+    return [
+        sorted(read(sa.select(models.Device.uuid, models.Device.status))),
+        sorted(read(sa.select(deployable.uuid, deployable.name, deployable.rp_uuid))),
+        sorted(read(sa.select(handle.uuid, handle.missing))),
+        sorted(
+            read(
+                sa.select(arq.uuid, arq.state, handle.uuid).outerjoin(
+                    handle, handle.id == arq.attach_handle_id
+                )
+            )
+        ),
+        sorted(read(sa.select(models.ControlPath.uuid))),
+    ]
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("old", ["17", "15"], indirect=True)
+def test_everything_arrives(old: sa.Engine) -> None:
+    report = import_all(old)
+    assert report.kinds == {"device profiles": (3, 3), "devices": (4, 4), "ARQs": (12, 12)}
+
+    for name, model in (
+        ("device_profiles", models.DeviceProfile),
+        ("devices", models.Device),
+        ("deployables", models.Deployable),
+        ("attributes", models.Attribute),
+        ("controlpath_ids", models.ControlPath),
+        ("attach_handles", models.AttachHandle),
+        (ARQS, models.Arq),
+    ):
+        there = {row["uuid"] for row in ROWS[name]}
+        assert {found for (found,) in read(sa.select(model.uuid))} == there
+
+    deployable, device = models.Deployable, models.Device
+    placed = read(sa.select(deployable.name, deployable.rp_uuid, device.status).join(device))
+    of_device = {row["id"]: row["status"] for row in ROWS["devices"]}
+    assert sorted(placed) == sorted(
+        (row["name"], row["rp_uuid"], of_device[row["device_id"]]) for row in ROWS["deployables"]
+    )
+    assert "maintaining" in {status for *_, status in placed}
+
+    arq, handle = models.Arq, models.AttachHandle
+    given = {row["id"]: row["uuid"] for row in ROWS["attach_handles"]}
+    profiles = {row["id"]: row["name"] for row in ROWS["device_profiles"]}
+    bound = read(
+        sa.select(
+            arq.uuid, arq.project_id, arq.device_profile_name, arq.instance_uuid, handle.uuid
+        )
+        .join(handle, handle.id == arq.attach_handle_id)
+        .where(arq.state == models.BOUND)
+    )
+    assert sorted(bound) == sorted(
+        (
+            row["uuid"],
+            row["project_id"],
+            profiles[row["device_profile_id"]],
+            row["instance_uuid"],
+            given[row["attach_handle_id"]],
+        )
+        for row in ROWS[ARQS]
+        if row["state"] == "Bound"
+    )
+    states = collections.Counter(state for (state,) in read(sa.select(arq.state)))
+    assert states == {"Bound": 8, "Initial": 2, "BindFailed": 1, "Unbound": 1}
+    assert ["BindStarted" in note for note in report.findings.notes] == [True]
+
+    attribute = models.Attribute
+    own = read(sa.select(attribute.key, attribute.value).where(attribute.origin == "admin"))
+    assert own == [("rack", "B7")]
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("database")
+def test_a_second_import_changes_nothing(old: sa.Engine) -> None:
+    import_all(old)
+    first = dump()
+    report = import_all(old)
+    assert dump() == first
+    assert {new for _, new in report.kinds.values()} == {0}
+
+
+class Killed(Exception):
+    """The transaction in which it is raised is rolled back, as where a process is killed."""
+
+
+#: oslo.db takes it for an error of the database.
+KILLED = (Killed, db_exc.DBError)
+
+
+@contextlib.contextmanager
+def killed_at(engine: sa.Engine, statement: int) -> Iterator[None]:
+    """Let the process die as it sends its next but so many statements."""
+    left = [statement]
+
+    def count(*_given: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed("now")
+
+    sa.event.listen(engine, "before_cursor_execute", count)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", count)
+
+
+@pytest.mark.every_database
+def test_an_import_that_is_killed_goes_on(old: sa.Engine, database: sa.Engine) -> None:
+    import_all(old)
+    whole = dump(), identities()
+    chance = random.Random(7)
+    for _ in range(4):
+        with database.begin() as connection:
+            for table in reversed(models.Base.metadata.sorted_tables):
+                connection.execute(table.delete())
+        # It dies again and again on its way.
+        for _ in range(3):
+            with contextlib.suppress(*KILLED), killed_at(database, chance.randrange(8, 60)):
+                import_all(old)
+        import_all(old)
+        assert (dump(), identities()) == whole
+
+
+@pytest.mark.usefixtures("database")
+def test_what_is_half_done_has_no_provider_of_ours(old: sa.Engine, database: sa.Engine) -> None:
+    # Nothing is offered then, since the allocations are those of others.
+    for statement in range(8, 60, 6):
+        with contextlib.suppress(*KILLED), killed_at(database, statement):
+            import_all(old)
+        arqs, providers = (
+            len(read(sa.select(model.id))) for model in (models.Arq, models.ResourceProvider)
+        )
+        assert providers == 0 or arqs == len(ROWS[ARQS])
+
+
+def command(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> int:
+    """Run ``cyborg-dbsync import`` on the database of ``conf``."""
+    file = tmp_path / "cyborg.conf"
+    file.write_text(f"[database]\nconnection = {conf.database.connection}\n")
+    monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
+    return dbsync.main(["--config-file", str(file), "import", *arguments])
+
+
+@pytest.mark.usefixtures("database")
+def test_a_dry_run_reports_and_writes_nothing(
+    old: sa.Engine,
+    conf: cfg.ConfigOpts,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = dump()
+    assert command(conf, tmp_path, monkeypatch, "--from", url_of(old), "--dry-run") == 0
+    assert dump() == before
+    said = capsys.readouterr().out
+    assert "upstream's release 17" in said
+    assert "|            ARQs |    12 |           12 |" in said
+    assert said.endswith("Nothing was written.\n")
+
+
+@pytest.mark.usefixtures("database")
+def test_the_url_may_be_that_of_an_old_file(
+    old: sa.Engine, conf: cfg.ConfigOpts, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "old.conf"
+    file.write_text(f"[database]\nconnection = {url_of(old)}\n")
+    assert command(conf, tmp_path, monkeypatch, "--from", str(file)) == 0
+    assert len(read(sa.select(models.Arq.id))) == len(ROWS[ARQS])
+
+
+BOUND = next(row for row in ROWS[ARQS] if row["state"] == "Bound")
+OTHER = [row for row in ROWS[ARQS] if row["state"] == "Bound"][1]
+NEW = "0a0b0c0d-0000-4000-8000-000000000000"
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            f"UPDATE {ARQS} SET attach_handle_id = 1 WHERE id = {OTHER['id']}",
+            f"is held by several ARQs: {BOUND['uuid']}, {OTHER['uuid']}. Delete the servers",
+        ),
+        (
+            f"UPDATE {ARQS} SET attach_handle_id = NULL WHERE id = {BOUND['id']}",
+            f"ARQ {BOUND['uuid']} is Bound and has no attach handle. Delete it",
+        ),
+        (
+            f"UPDATE {ARQS} SET device_rp_uuid = '{NEW}' WHERE id = {BOUND['id']}",
+            f"ARQ {BOUND['uuid']} is Bound to provider {NEW} and has a handle of another",
+        ),
+        (
+            f"UPDATE {ARQS} SET instance_uuid = 'x' WHERE id = {BOUND['id']}",
+            f"ARQ {BOUND['uuid']} has the instance_uuid 'x'",
+        ),
+        (
+            f"UPDATE {ARQS} SET device_profile_group_id = 7 WHERE id = {BOUND['id']}",
+            f"ARQ {BOUND['uuid']} is of group 7 of device profile fpga, which has 1",
+        ),
+        (
+            "UPDATE device_profiles SET profile_json = '{' WHERE name = 'fpga'",
+            "Device profile fpga has groups that cannot be read. Correct its profile_json",
+        ),
+        (
+            """UPDATE device_profiles SET profile_json = '{"groups":[{"resources:FPGA":"-1"}]}'""",
+            "Device profile fpga asks for less than nothing of FPGA",
+        ),
+        (
+            f"UPDATE deployables SET name = '{T4}' WHERE id = 4",
+            f"has the name of {ROWS['deployables'][2]['uuid']}. Delete one",
+        ),
+        (
+            "DELETE FROM controlpath_ids WHERE device_id = 1",
+            "has no control paths, and ARQs have its handles",
+        ),
+        ("UPDATE alembic_version SET version_num = 'x'", "The database to import is at revision x"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    old: sa.Engine,
+    conf: cfg.ConfigOpts,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: str,
+    sentence: str,
+) -> None:
+    with old.begin() as connection:
+        connection.exec_driver_sql(change)
+    before = dump()
+    with pytest.raises(SystemExit) as ended:
+        command(conf, tmp_path, monkeypatch, "--from", url_of(old))
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert sentence in said.out + said.err
+    assert dump() == before
+
+
+@pytest.mark.usefixtures("database")
+def test_what_is_left_out_is_said(old: sa.Engine) -> None:
+    handle = ROWS["attach_handles"][5]
+    with old.begin() as connection:
+        for change in (
+            f"UPDATE attach_handles SET in_use = 1 WHERE id = {handle['id']}",
+            "DELETE FROM controlpath_ids WHERE device_id = 4",
+            f"UPDATE {ARQS} SET state = 'Deleting' WHERE state = 'Unbound'",
+        ):
+            connection.exec_driver_sql(change)
+    notes = import_all(old).findings.notes
+    assert [
+        any(part in note for note in notes)
+        for part in ("counted as in use", "has no control paths: it is left out", "is Deleting")
+    ] == [True, True, True]
+    assert len(read(sa.select(models.Device.id))) == 3
+
+
+@pytest.mark.usefixtures("database")
+def test_an_import_after_a_change_here_is_refused(old: sa.Engine) -> None:
+    import_all(old)
+    with db.writer() as session:
+        query = sa.select(models.Arq).where(models.Arq.uuid == BOUND["uuid"])
+        release.unbind(session, list(session.scalars(query)))
+    with source.connect(url_of(old)) as reading:
+        (sentence,) = run.check(reading, lambda *_: None).findings.refusals
+    assert sentence.startswith(f"ARQ {BOUND['uuid']} has changed since it was imported")
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.makes_up_rows
+def test_what_runs_or_is_not_upgraded_is_not_imported_into(old: sa.Engine) -> None:
+    with db.writer() as session:
+        session.add(models.Conductor(name="c", host="control-1", last_seen_ms=db.now_ms()))
+    with (
+        source.connect(url_of(old)) as reading,
+        pytest.raises(errors.Misconfigured, match="A conductor runs on host control-1"),
+    ):
+        run.check(reading, lambda *_: None)
+
+
+def devices_of_fake(host: str) -> tuple[base.Device, ...]:
+    conf = passes.configured("", ["fake_driver"], host)
+    return tuple(fake.FakeDriver(conf).discover(driver_contract.Host(host)))
+
+
+def test_the_first_reports_meet_what_was_imported(
+    old: sa.Engine, database: sa.Engine, conf: cfg.ConfigOpts, placement: PlacementServer, simulate
+) -> None:
+    roots = {name: placement.make_provider(name) for name in ("compute-1.example", "compute-2")}
+    for row in ROWS["deployables"]:
+        root = roots["compute-2" if row["name"].startswith("compute-2") else "compute-1.example"]
+        body = {"name": row["name"], "uuid": row["rp_uuid"], "parent_provider_uuid": root}
+        placement.call("POST", "/resource_providers", body)
+        attributes = [each for each in ROWS["attributes"] if each["deployable_id"] == row["id"]]
+        traits = [each["value"] for each in attributes if each["key"].startswith("trait")]
+        (rc,) = (each["value"] for each in attributes if each["key"] == "rc")
+        total = row["num_accelerators"]
+        placement.set_inventories(row["rp_uuid"], **{rc: {"total": total, "max_unit": total}})
+        placement.set_traits(row["rp_uuid"], *(t for t in traits if t.startswith("CUSTOM_")))
+    instances = collections.Counter(
+        (row["instance_uuid"], row["device_rp_uuid"])
+        for row in ROWS[ARQS]
+        if row["state"] == "Bound"
+    )
+    for (instance, provider), amount in instances.items():
+        placement.allocate(instance, provider, **{next(iter(placement.offered(provider))): amount})
+    import_all(old)
+    before = identities()
+    providers = [row["rp_uuid"] for row in ROWS["deployables"]]
+    claimed = {provider: _allocations(placement, provider) for provider in providers}
+
+    places = ("0000:3b:00.0", "0000:af:00.0")
+    host = simulate({"cards": [{"card": "t4", "address": place} for place in places]})
+    (gpus,) = host.call(passes.run, ["nvidia_gpu_driver"], "", "compute-2")
+    assert gpus.errors == {}
+    for name, node, found in (
+        ("compute-1", "compute-1.example", {"fake_driver": devices_of_fake("compute-1")}),
+        (
+            "compute-2",
+            "compute-2",
+            {"fake_driver": devices_of_fake("compute-2"), **gpus.devices},
+        ),
+    ):
+        inventory_report.apply_report(
+            rpc.HostReport(
+                host=name, node=node, started=1, counter=1, errors={}, devices=found, unread=()
+            )
+        )
+        placement.sync_host(name)
+
+    assert identities() == before
+    assert sorted(read(sa.select(models.Host.name, models.Host.node, models.Host.down))) == [
+        ("compute-1", "compute-1.example", False),
+        ("compute-2", "compute-2", False),
+    ]
+    for provider, allocations in claimed.items():
+        assert _allocations(placement, provider) == allocations
+    offered = {row["name"]: placement.offered(row["rp_uuid"]) for row in ROWS["deployables"]}
+    assert offered == {
+        "compute-1_FakeDevice": {"FPGA": (16, 0)},
+        "compute-2_FakeDevice": {"FPGA": (16, 0)},
+        T4: {"PGPU": (1, 0)},
+        "compute-2_0000:af:00.0": {"PGPU": (1, 1)},
+    }
+    with db.writer() as session:
+        db.delete(session, models.Work, models.Work.kind == work.PLACEMENT)
+
+
+def _allocations(placement: PlacementServer, provider: str) -> Any:
+    return placement.call("GET", f"/resource_providers/{provider}/allocations")["allocations"]
