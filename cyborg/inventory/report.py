@@ -209,6 +209,8 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
         "report_started": 0,
         "report_counter": 0,
         "driver_errors": {},
+        # What Placement has of a new host is read in full anyway.
+        "audited_ms": db.now_ms(),
         "created_at": models.utcnow(),
     }
     db.upsert(session, models.Host, [row], key=["name"], update={"name": report.host})

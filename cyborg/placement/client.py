@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,6 +25,8 @@ _MICROVERSION = "1.37"
 
 _CUSTOM = "CUSTOM_"
 
+LOG = logging.getLogger(__name__)
+
 
 class PlacementError(errors.ServiceUnavailable):
     """Placement does not serve us at present, whatever the request is."""
@@ -31,6 +34,10 @@ class PlacementError(errors.ServiceUnavailable):
 
 class Refused(PlacementError):
     """Placement understood this request and refuses it."""
+
+
+class NotPermitted(PlacementError):
+    """Our user may not do this in Placement."""
 
 
 class NotFound(Refused):
@@ -60,7 +67,6 @@ _BY_CODE: dict[str, type[Refused]] = {
 _NOT_ABOUT_US = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.FORBIDDEN,
         HTTPStatus.NOT_ACCEPTABLE,
         HTTPStatus.REQUEST_TIMEOUT,
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -83,7 +89,10 @@ class _Known:
     """What this process knows of one Placement and need not ask again."""
 
     names: set[str] = field(default_factory=set)
+    #: Held by the thread that makes a name, so that others do not make it too.
+    naming: threading.Lock = field(default_factory=threading.Lock)
     roots: dict[str, str] = field(default_factory=dict)
+    may_reshape: bool = True
 
 
 _lock = threading.Lock()
@@ -217,12 +226,30 @@ class Client:
     def set_inventories(self, uuid: str, inventories: tree.Inventories, generation: int) -> int:
         """Replace all inventories of a provider, and return its new generation."""
         self._ensure("/resource_classes", inventories)
-        body = {
-            "resource_provider_generation": generation,
-            "inventories": {name: dataclasses.asdict(inv) for name, inv in inventories.items()},
-        }
         path = f"/resource_providers/{uuid}/inventories"
-        return self._replace(path, body)
+        return self._replace(path, _inventories_body(inventories, generation))
+
+    def reshape(self, providers: Iterable[tree.Provider]) -> bool:
+        """Replace all inventories of several providers at once: of all of them, or of none.
+
+        It needs the role ``service`` in Placement. False, and nothing is changed, without it.
+        """
+        if not self._known.may_reshape:
+            return False
+        wanted = {
+            provider.uuid: _inventories_body(provider.inventories, provider.generation)
+            for provider in providers
+        }
+        self._ensure(
+            "/resource_classes", {name for each in wanted.values() for name in each["inventories"]}
+        )
+        try:
+            self._call("POST", "/reshaper", {"inventories": wanted, "allocations": {}})
+        except NotPermitted as exc:
+            self._known.may_reshape = False
+            LOG.info("Inventories are sent to Placement one by one: %s", exc)
+            return False
+        return True
 
     def set_traits(self, uuid: str, traits: Iterable[str], generation: int) -> int:
         """Replace all traits of a provider, and return its new generation."""
@@ -244,9 +271,12 @@ class Client:
         """Make custom resource classes or traits, before a provider can have them."""
         for name in sorted(names):
             path = f"{collection}/{name}"
-            if name.startswith(_CUSTOM) and path not in self._known.names:
-                self._call("PUT", path)
-                self._known.names.add(path)
+            if not name.startswith(_CUSTOM) or path in self._known.names:
+                continue
+            with self._known.naming:
+                if path not in self._known.names:
+                    self._call("PUT", path)
+                    self._known.names.add(path)
 
     def _list(self, **query: str) -> list[Listed]:
         listed = self._call("GET", "/resource_providers", query=query)["resource_providers"]
@@ -277,6 +307,13 @@ def _root_first(found: list[Listed], root_name: str) -> bool:
     return bool(found) and found[0].name == root_name
 
 
+def _inventories_body(inventories: tree.Inventories, generation: int) -> dict[str, Any]:
+    return {
+        "resource_provider_generation": generation,
+        "inventories": {name: dataclasses.asdict(inv) for name, inv in inventories.items()},
+    }
+
+
 def _inventories(body: dict[str, Any]) -> tree.Inventories:
     known = [item.name for item in dataclasses.fields(tree.Inventory)]
     return {
@@ -293,7 +330,9 @@ def _error(call: str, response: requests.Response) -> PlacementError:
         code, detail = "", response.reason
     status = response.status_code
     kind: Callable[[str], PlacementError]
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _NOT_ABOUT_US:
+    if status == HTTPStatus.FORBIDDEN:
+        kind = NotPermitted
+    elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _NOT_ABOUT_US:
         kind = PlacementError
     elif status == HTTPStatus.NOT_FOUND:
         kind = NotFound

@@ -8,11 +8,14 @@ because this process was killed, the provider is read in full next time.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass, field, replace
 
 from oslo_config import cfg
+from oslo_context import context as oslo_context
 
 from cyborg import work
 from cyborg.placement import adoption, client, desired, tree
@@ -21,6 +24,13 @@ LOG = logging.getLogger(__name__)
 
 #: How often a host is read again if others change its providers meanwhile.
 MAX_ROUNDS = 5
+
+#: Providers from which on they are written several at a time, and how many then.
+_MANY = 8
+_AT_ONCE = 4
+
+#: By how much Placement raises the generation of a provider whose inventories it reshapes.
+_RESHAPED = 2
 
 Checkpoint = Callable[[], None]
 
@@ -141,26 +151,102 @@ class _Run:
         self._checkpoint = checkpoint
         self._seen = actual
         self._outcome = _Outcome(seen=actual)
+        #: What new providers are still to offer; None if each does at once.
+        self._offers: list[tree.SetInventories] | None = None
 
     def apply(self, steps: Iterable[tree.Step]) -> _Outcome:
-        failed: set[str] = set()
-        checked: set[str] = set()
-        for step in steps:
-            if step.uuid in failed:
-                continue
-            self._checkpoint()
-            if step.uuid not in checked and not isinstance(step, tree.Place):
-                checked.add(step.uuid)
-                self._warn_of_drift(step.uuid)
-            try:
-                self._take(step)
-            except (client.GenerationConflict, client.NotFound):
-                self._outcome.conflicts = True
-                failed.add(step.uuid)
-            except client.Refused as exc:
-                self._fail(step.uuid, str(exc))
-                failed.add(step.uuid)
+        """Take the steps: those of one provider in order, and after those of its parent."""
+        groups = [list(group) for _, group in itertools.groupby(steps, key=lambda s: s.uuid)]
+        deleting = [group for group in groups if isinstance(group[0], tree.Delete)]
+        changing = {group[0].uuid: group for group in groups if group not in deleting}
+        made = sum(isinstance(group[0], tree.Create) for group in changing.values())
+        self._offers = [] if made >= _MANY else None
+        for wave in self._waves(changing):
+            self._take_groups(wave)
+        self._offer()
+        for group in deleting:
+            self._take_group(group)
         return self._outcome
+
+    def _waves(self, groups: Mapping[str, list[tree.Step]]) -> list[list[list[tree.Step]]]:
+        """The groups of steps, those of children behind those of their parents."""
+        depths: dict[str, int] = {}
+        waves: list[list[list[tree.Step]]] = []
+        # A plan names parents first.
+        for uuid, group in groups.items():
+            depths[uuid] = depths.get(self._state.providers[uuid].parent_uuid or "", -1) + 1
+            waves += [[]] * (depths[uuid] + 1 - len(waves))
+            waves[depths[uuid]] = [*waves[depths[uuid]], group]
+        return waves
+
+    def _take_groups(self, groups: Sequence[list[tree.Step]]) -> None:
+        if len(groups) < _MANY:
+            for group in groups:
+                self._take_group(group)
+            return
+        current = oslo_context.get_current()
+        pool = futures.ThreadPoolExecutor(
+            _AT_ONCE, "placement", current.update_store if current else None
+        )
+        try:
+            for done in [pool.submit(self._take_group, group) for group in groups]:
+                done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _take_group(self, steps: Sequence[tree.Step]) -> None:
+        """Take the steps of one provider, up to one that fails.
+
+        What a new provider offers is left for :meth:`_offer`, if they are many.
+        """
+        if not all(isinstance(step, tree.Place) for step in steps):
+            self._warn_of_drift(steps[0].uuid)
+        waiting = self._offers if isinstance(steps[0], tree.Create) else None
+        for step in steps:
+            is_last = step is steps[-1]
+            if waiting is not None and is_last and isinstance(step, tree.SetInventories):
+                waiting.append(step)
+            elif not self._try(step):
+                return
+
+    def _try(self, step: tree.Step) -> bool:
+        """Take a step; whether the next one of the provider may follow."""
+        self._checkpoint()
+        try:
+            self._take(step)
+        except (client.GenerationConflict, client.NotFound):
+            self._outcome.conflicts = True
+            return False
+        except client.Refused as exc:
+            self._fail(step.uuid, str(exc))
+            return False
+        return True
+
+    def _offer(self) -> None:
+        """Let the new providers offer what they have, all at once if Placement does that."""
+        if not (self._offers and self._reshape(self._offers)):
+            for step in self._offers or ():
+                self._try(step)
+
+    def _reshape(self, steps: Sequence[tree.SetInventories]) -> bool:
+        wanted = [replace(self._seen[s.uuid], inventories=s.inventories) for s in steps]
+        self._checkpoint()
+        try:
+            if not self._api.reshape(wanted):
+                return False
+        except client.Refused as exc:
+            LOG.info("Placement refused the inventories of %d providers: %s", len(steps), exc)
+            return False
+        # It says nothing of generations. One that others have raised too is not that of what we
+        # have written; the one before makes the provider be read again.
+        listed = {found.uuid: found for found in self._api.find_tree(self._state.root_name)}
+        for provider in wanted:
+            found = listed.get(provider.uuid)
+            ours = provider.generation + _RESHAPED
+            known = ours if found is not None and found.generation == ours else provider.generation
+            self._seen[provider.uuid] = replace(provider, generation=known)
+        LOG.info("%d new providers of host %s offer what they have", len(steps), self._state.name)
+        return True
 
     def _warn_of_drift(self, uuid: str) -> None:
         """Log it if somebody else has changed a provider that should be as we left it."""
