@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -40,6 +40,8 @@ KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED)
 _BATCH = 500
 
 _ENTRY = models.HistoryEntry
+_TABLE = cast(sa.Table, _ENTRY.__table__)
+_BLANK = {column.name: None for column in _TABLE.columns if column.nullable}
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -57,10 +59,9 @@ COLUMNS: dict[str, Any] = {
 
 def write(session: orm.Session, entries: Sequence[Mapping[str, Any]]) -> None:
     """Add entries, each with ``kind`` and other columns by name; those not given are null."""
-    blank = {column.name: None for column in _ENTRY.__table__.columns if column.nullable}
     rows = [
         {
-            **blank,
+            **_BLANK,
             "uuid": models.new_uuid(),
             "started_ms": db.now_ms(),
             "created_at": models.utcnow(),
@@ -69,7 +70,8 @@ def write(session: orm.Session, entries: Sequence[Mapping[str, Any]]) -> None:
         for entry in entries
     ]
     if rows:
-        session.execute(sa.insert(_ENTRY).values(rows))
+        # SQLAlchemy compiles an INSERT of several rows each time.
+        session.execute(sa.insert(_TABLE).values(rows[0] if len(rows) == 1 else rows))
 
 
 def end_uses(session: orm.Session, arq_uuids: Collection[str]) -> None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import logging
 import pathlib
 from typing import cast
 from wsgiref.types import WSGIApplication
 
 import pecan
+import pecan.core
+import pecan.routing
 from oslo_config import cfg
 from paste import deploy
 
@@ -71,8 +74,16 @@ def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication
     return make_app(middleware.lent_conf())
 
 
+def _inspect_once() -> None:
+    """Let pecan inspect the arguments of each handler once, not at each request."""
+    for module in (pecan.core, pecan.routing):
+        if not hasattr(module.getargspec, "cache_clear"):
+            module.getargspec = functools.cache(module.getargspec)
+
+
 def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     """The application without middleware."""
+    _inspect_once()
     enforcer = policy.Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
     if not conf.oslo_policy.enforce_new_defaults:
         LOG.warning(

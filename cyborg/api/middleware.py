@@ -78,12 +78,36 @@ def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
         expose_headers=["X-OpenStack-Request-ID", *versions.headers(versions.MAX)],
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
     )
-    return functools.partial(oslo_cors.CORS, conf=lent_conf())
+    conf = lent_conf()
+
+    def wrap(app: WSGIApplication) -> WSGIApplication:
+        decorated = oslo_cors.CORS(app, conf)
+        return lambda environ, start: (decorated if _is_cross_origin(environ) else app)(
+            environ, start
+        )
+
+    return wrap
+
+
+def _is_cross_origin(environ: WSGIEnvironment) -> bool:
+    """Whether the request is one to which CORS may add something."""
+    return "HTTP_ORIGIN" in environ or environ["REQUEST_METHOD"] == "OPTIONS"
 
 
 def http_proxy_to_wsgi(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """The headers of a proxy in front of us, if ``[oslo_middleware]`` permits them."""
-    return functools.partial(oslo_proxy.HTTPProxyToWSGI, conf=lent_conf())
+    conf = lent_conf()
+
+    def wrap(app: WSGIApplication) -> WSGIApplication:
+        behind_proxy = oslo_proxy.HTTPProxyToWSGI(app, conf)
+
+        def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+            parses = conf.oslo_middleware.enable_proxy_headers_parsing
+            return (behind_proxy if parses else app)(environ, start)
+
+        return serve
+
+    return wrap
 
 
 def healthcheck(_defaults: dict[str, str], **local_conf: str) -> Filter:

@@ -143,13 +143,18 @@ def _record(
         arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
+        started: _Undecided = []
         if fresh:
             checked = {uuid: arqs[uuid] for uuid in fresh}
-            _check(session, checked, fresh, images)
-            _refuse_second_request(session, fresh, binds.keys())
+            providers = _check(session, checked, fresh, images)
+            now_ms = _refuse_second_request(session, fresh, binds.keys())
             _start(session, fresh)
+            started = _started(checked, fresh, providers, now_ms)
         if instances:
-            work.want(session, work.BIND, _bind_at_once(session, instances))
+            # Its instances have no other ARQs than those of the request.
+            is_new = len(fresh) == len(binds)
+            undecided = started if is_new else _undecided(session, instances)
+            work.want(session, work.BIND, _bind_at_once(session, undecided))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
 
 
@@ -158,8 +163,8 @@ def _check(
     arqs: Mapping[str, models.Arq],
     targets: Mapping[str, BindTarget],
     images: Mapping[str, glance.Image],
-) -> None:
-    """Refuse what cannot be done."""
+) -> dict[str, models.Deployable]:
+    """Refuse what cannot be done; return the deployables by the uuids of their providers."""
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
     providers = matching.read_providers(session, {t.device_rp_uuid for t in targets.values()})
@@ -177,14 +182,18 @@ def _check(
             if target.device_rp_uuid == provider
         ]
         _refuse_two_programs(groups, deployable)
+    return providers
 
 
 def _refuse_second_request(
     session: orm.Session, targets: Mapping[str, BindTarget], asked: Collection[str]
-) -> None:
-    """Return if no instance has other ARQs than those ``asked``, repeated ones included."""
+) -> int:
+    """Return if no instance has other ARQs than those ``asked``, repeated ones included.
+
+    Returns the database's clock, in milliseconds.
+    """
     instances = {target.instance_uuid for target in targets.values()}
-    other = session.execute(
+    others = (
         sa.select(models.Arq.instance_uuid)
         .where(
             models.Arq.instance_uuid.in_(instances),
@@ -192,12 +201,14 @@ def _refuse_second_request(
             models.Arq.state != models.DELETING,
         )
         .limit(1)
-    ).scalar()
+    )
+    now_ms, other = session.execute(sa.select(db.now_ms(), others.scalar_subquery())).one()
     if other is not None:
         raise errors.Invalid(
             f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
             "bind all ARQs of an instance in one request, or delete the others first."
         )
+    return int(now_ms)
 
 
 def _check_state(uuid: str, arq: models.Arq) -> None:
@@ -320,13 +331,36 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
         )
 
 
-def _bind_at_once(session: orm.Session, instances: Collection[str]) -> set[str]:
-    """Decide the binds of the instances that take nothing but the database.
+def _started(
+    arqs: Mapping[str, models.Arq],
+    targets: Mapping[str, BindTarget],
+    providers: Mapping[str, models.Deployable],
+    now_ms: int,
+) -> _Undecided:
+    """What :func:`_undecided` would read after :func:`_start`; the ARQs were loaded before that."""
+    for uuid, target in targets.items():
+        changed = {
+            "state": models.BIND_STARTED,
+            "state_reason": None,
+            "hostname": target.hostname,
+            "device_rp_uuid": target.device_rp_uuid,
+            "instance_uuid": target.instance_uuid,
+            "project_id": target.project_id or arqs[uuid].project_id,
+            "bind_started_ms": now_ms,
+        }
+        for name, value in changed.items():
+            orm.attributes.set_committed_value(arqs[uuid], name, value)
+    started = [(arqs[uuid], providers[target.device_rp_uuid]) for uuid, target in targets.items()]
+    started.sort(key=lambda pair: pair[0].id)
+    return [(arq, deployable, now_ms) for arq, deployable in started]
+
+
+def _bind_at_once(session: orm.Session, undecided: _Undecided) -> set[str]:
+    """Decide the binds that take nothing but the database.
 
     Returns the instances of the others: a conductor decides where a host prepares the handle, and
     where a program may have to be written, or is being written.
     """
-    undecided = _undecided(session, instances)
     later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and _takes_more(dep)]
     ids = {arq.id for arq, _ in later}
     _bind(session, [each for each in undecided if each[0].id not in ids], {}, tell_nova=False)
@@ -394,7 +428,8 @@ def _undecided(session: orm.Session, instances: Collection[str]) -> _Undecided:
             arq.attach_handle_id.is_(None),
         )
         .options(
-            orm.joinedload(models.Deployable.attributes), orm.joinedload(models.Deployable.device)
+            *matching.JUDGED,
+            orm.joinedload(models.Deployable.device).options(matching.JUDGED_OF_DEVICES),
         )
         .order_by(arq.id)
         .execution_options(populate_existing=True)
@@ -417,7 +452,7 @@ def _take_handles(
     session: orm.Session,
     undecided: _Undecided,
     refused: Mapping[int, str | None],
-) -> dict[int, list[models.AttachHandle]]:
+) -> dict[int, list[sa.Row[int, str, str]]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
     for arq, deployable, _ in undecided:
@@ -431,18 +466,18 @@ def _take_handles(
 
 def _free_handles(
     session: orm.Session, deployable_id: int, count: int
-) -> list[models.AttachHandle]:
+) -> list[sa.Row[int, str, str]]:
     handle = models.AttachHandle
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     free = (handle.deployable_id == deployable_id, handle.missing.is_(False), ~held)
     query = (
-        sa.select(handle)
+        sa.select(handle.id, handle.uuid, handle.attach_type)
         .where(*free)
         .order_by(handle.id)
         .limit(count)
         .with_for_update(of=handle, skip_locked=True)
     )
-    found = list(session.scalars(query))
+    found = list(session.execute(query))
     if len(found) < count:
         # What others have locked is not taken yet: they may still roll back.
         committed = session.scalar(sa.select(sa.func.count()).select_from(handle).where(*free))
@@ -455,7 +490,7 @@ def _decide(
     session: orm.Session,
     arq: models.Arq,
     deployable: models.Deployable | None,
-    handles: Mapping[int, list[models.AttachHandle]],
+    handles: Mapping[int, list[sa.Row[int, str, str]]],
     to_prepare: list[str],
     refused: str | None,
 ) -> arq_states.BindEnd | None:
@@ -481,9 +516,7 @@ def _decide(
     return arq_states.BindEnd(arq, handle=held)
 
 
-def _take(
-    session: orm.Session, arq: models.Arq, handle: models.AttachHandle, state: str
-) -> None:
+def _take(session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], state: str) -> None:
     """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
 
     :raises RestartTransaction: the ARQ or the handle has changed since it was read

@@ -18,21 +18,51 @@ from cyborg.drivers import base
 from cyborg.programming import program, trait_match
 from cyborg.request_groups import RequestGroup
 
+_NOT_JUDGED = (
+    models.Deployable.created_at,
+    models.Deployable.updated_at,
+    models.Deployable.parent_id,
+    models.Deployable.root_id,
+    models.Deployable.driver_name,
+    models.Deployable.programmed_ms,
+    models.Deployable.programmed_by,
+    models.Deployable.verified_by,
+    models.Deployable.contradicted,
+    models.Deployable.cleans,
+    models.Deployable.clean_erases,
+)
+#: What is judged of deployables and their devices, as options of a query for the former. Other
+#: columns are read when they are asked for.
+JUDGED = (
+    *(orm.defer(column) for column in _NOT_JUDGED),
+    orm.joinedload(models.Deployable.attributes).load_only(
+        models.Attribute.deployable_id, models.Attribute.key, models.Attribute.value
+    ),
+)
+JUDGED_OF_DEVICES = orm.load_only(
+    models.Device.uuid, models.Device.host_id, models.Device.status, models.Device.unhealthy
+)
+_OF_HOSTS = orm.load_only(models.Host.name, models.Host.node, models.Host.drained)
+
+#: Made once, since making it takes as long as running it.
+_PROVIDERS = (
+    sa.select(models.Deployable)
+    .join(models.Deployable.device)
+    .join(models.Device.host)
+    .options(
+        orm.contains_eager(models.Deployable.device).options(
+            JUDGED_OF_DEVICES, orm.contains_eager(models.Device.host).options(_OF_HOSTS)
+        ),
+        *JUDGED,
+    )
+    .where(models.Deployable.rp_uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
 
 def read_providers(session: orm.Session, uuids: Collection[str]) -> dict[str, models.Deployable]:
     """Deployables by the uuids of their providers, with all that is judged here. One SELECT."""
-    device = models.Deployable.device
-    query = (
-        sa.select(models.Deployable)
-        .join(device)
-        .join(models.Device.host)
-        .options(
-            orm.contains_eager(device).contains_eager(models.Device.host),
-            orm.joinedload(models.Deployable.attributes),
-        )
-        .where(models.Deployable.rp_uuid.in_(uuids))
-    )
-    return {found.rp_uuid: found for found in session.scalars(query).unique()}
+    found = session.scalars(_PROVIDERS, {"uuids": list(uuids)}).unique()
+    return {each.rp_uuid: each for each in found}
 
 
 def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | None:

@@ -182,31 +182,43 @@ def _announce(
     )
 
 
+_THESE = models.AttachHandle.id.in_(sa.bindparam("ids", expanding=True))
+#: Made once, since making them takes as long as running them.
+_LOCK_HANDLES = (
+    sa.select(
+        models.AttachHandle.id,
+        models.AttachHandle.uuid,
+        models.AttachHandle.attach_type,
+        models.AttachHandle.missing,
+    )
+    .where(_THESE)
+    .order_by(models.AttachHandle.id)
+    .with_for_update()
+)
+_FACTS_OF_HANDLES = (
+    sa.select(
+        models.AttachHandle.id,
+        models.Device.uuid,
+        models.Deployable.prepares,
+        models.Deployable.cleans,
+        models.Host.id,
+        models.Host.name,
+    )
+    .join(models.AttachHandle.deployable)
+    .join(models.Deployable.device)
+    .join(models.Device.host)
+    .where(_THESE)
+)
+
+
 def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
     """The handles of ``arqs`` by ARQ id, locked: a report that misses one waits for the caller."""
     handle_ids = {arq.attach_handle_id: arq.id for arq in arqs if arq.attach_handle_id}
     if not handle_ids:
         return {}
-    handle, deployable = models.AttachHandle, models.Deployable
-    device, host = models.Device, models.Host
-    locked: dict[int, Any] = {
-        row.id: row
-        for row in session.execute(
-            sa.select(handle.id, handle.uuid, handle.attach_type, handle.missing)
-            .where(handle.id.in_(handle_ids))
-            .order_by(handle.id)
-            .with_for_update()
-        )
-    }
-    facts: Any = session.execute(
-        sa.select(
-            handle.id, device.uuid, deployable.prepares, deployable.cleans, host.id, host.name
-        )
-        .join(handle.deployable)
-        .join(deployable.device)
-        .join(device.host)
-        .where(handle.id.in_(handle_ids))
-    )
+    which = {"ids": list(handle_ids)}
+    locked: dict[int, Any] = {row.id: row for row in session.execute(_LOCK_HANDLES, which)}
+    facts: Any = session.execute(_FACTS_OF_HANDLES, which)
     return {handle_ids[fact[0]]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts}
 
 

@@ -53,7 +53,8 @@ class _Facade:
 
     def replace(self, **options: Any) -> None:
         self.manager = enginefacade.transaction_context()
-        self.manager.configure(**options)
+        # It would let other green threads run; we have none.
+        self.manager.configure(thread_checkin=False, **options)
 
     @property
     def engine(self) -> sa.Engine:
@@ -323,7 +324,8 @@ def upsert(
     dialect = session.get_bind().dialect.name.replace("mariadb", "mysql")
     # Already loaded for the database in use; those of the others would take 4 MiB.
     insert: Any = importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert
-    statement = insert(table).values(list(rows))
+    # SQLAlchemy compiles an INSERT of several rows each time.
+    statement = insert(table).values(rows[0] if len(rows) == 1 else list(rows))
     if dialect == "mysql":
         statement = statement.on_duplicate_key_update(**update)
     else:

@@ -159,4 +159,4 @@ def test_the_budget_of_a_boot_in_round_trips(
 
     assert bound.state == models.BOUND
     assert sink.events == {arq.uuid: "completed"}
-    assert len(commands) <= 27, commands
+    assert len(commands) <= 26, commands
