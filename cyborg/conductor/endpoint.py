@@ -10,6 +10,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, rpc
+from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits
 
@@ -26,9 +27,15 @@ class ConductorEndpoint:
     def report(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Apply the report of one host."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
-            labels["outcome"] = inventory_report.apply_report(
-                rpc.HostReport.from_wire(report), self._conf.conductor.max_gone_share
-            )
+            try:
+                labels["outcome"] = inventory_report.apply_report(
+                    rpc.HostReport.from_wire(report),
+                    self._conf.conductor.max_gone_share,
+                    self._conf.conductor.max_report_devices,
+                )
+            except acceptance.Refused:
+                labels["outcome"] = inventory_report.REFUSED
+                raise
         if labels["outcome"] == inventory_report.APPLIED:
             self._kick()
 

@@ -43,6 +43,14 @@ OPTS: list[cfg.Opt] = [
         "next report. Until then Placement offers nothing of it; the records of its devices are "
         "kept. Set it to several times the largest [agent] report_interval.",
     ),
+    cfg.IntOpt(
+        "max_report_devices",
+        default=4096,
+        min=1,
+        mutable=True,
+        help="Most devices that a host may report. A report of more is refused as a whole, and "
+        "GET /v2/services shows that as an error of cyborg-conductor.",
+    ),
     cfg.FloatOpt(
         "max_gone_share",
         default=0.5,

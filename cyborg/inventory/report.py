@@ -18,7 +18,7 @@ from sqlalchemy import orm
 
 from cyborg import db, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import apply, diff, missing
+from cyborg.inventory import acceptance, apply, diff, missing
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -33,24 +33,47 @@ _HOLDER = "cyborg-conductor"
 
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
+REFUSED = "refused"
 
 
-def apply_report(report: rpc.HostReport, max_gone_share: float = 1.0) -> str:
+def apply_report(
+    report: rpc.HostReport, max_gone_share: float = 1.0, max_devices: int = 4096
+) -> str:
     """Bring the rows of the report's host in line with the report; an old report is dropped.
 
     If a larger share of the host's devices than ``max_gone_share`` is missing from it, and was not
     from the one before, those devices stay.
+
+    :raises Refused: the host may not say this of itself; that is logged and shown with the host
     """
     if note_unchanged(report.unchanged()):
         return UNCHANGED
-    return APPLIED if _apply(report, max_gone_share) else OLD
+    try:
+        accepted = acceptance.check_report(report, max_devices)
+        applied = _apply(accepted, report.digest(), max_gone_share)
+    except acceptance.Refused as exc:
+        LOG.warning("Refused a report of host %r: %s", report.host, exc)
+        acceptance.record(report.host, _HOLDER, f"a report was refused: {exc}")
+        raise
+    if not applied:
+        LOG.warning(
+            "Dropped report %d of host %s, whose agent started at %d: a newer one is known",
+            report.counter,
+            report.host,
+            report.started,
+        )
+    return APPLIED if applied else OLD
 
 
 @db.retry
 def note_unchanged(report: rpc.UnchangedReport) -> bool:
     """Take it as a sign of life if the stored report has the same content; whether it has."""
     host = models.Host
-    same = (host.name == report.host, host.report_digest == report.digest)
+    same = (
+        host.name == report.host,
+        host.report_digest == report.digest,
+        acceptance.is_timely(report.started),
+    )
     with db.writer() as session:
         newer = (*same, _newer_than_stored(report))
         if db.update(session, host, *newer, host.down.is_(False), **_report_columns(report)):
@@ -107,11 +130,11 @@ def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, o
 
 
 @db.retry
-def _apply(report: rpc.HostReport, max_gone_share: float) -> bool:
+def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
+        acceptance.check_host(session, host, report, now_ms)
         if _is_old(host, now_ms, report):
-            LOG.info("Dropped an old report of host %s", report.host)
             return False
         if _has_programmable(report) or _had_programmable(session, host.id):
             _lock_programmable(session, host.id)
@@ -155,7 +178,7 @@ def _apply(report: rpc.HostReport, max_gone_share: float) -> bool:
         host.driver_errors = errors
         # Without a digest the next report is applied in full, even if it says the same.
         incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
-        host.report_digest = None if incomplete else report.digest()
+        host.report_digest = None if incomplete else digest
         came_up, host.removed = host.down, False
         for name, value in _report_columns(report).items():
             setattr(host, name, value)
@@ -296,6 +319,11 @@ def _taken_names(
     new = plan.new_names()
     if not new:
         return set()
+    nodes = acceptance.names_of_nodes(session, set(new))
+    for name in nodes:
+        sentence = f"deployable {name} is left out: a compute node has that name"
+        LOG.error("Host %s: %s", host.name, sentence)
+        errors[new[name]] = sentence
     query = (
         sa.select(models.Deployable.name, models.Host.name)
         .join(models.Device, models.Device.id == models.Deployable.device_id)
@@ -307,7 +335,7 @@ def _taken_names(
         sentence = f"deployable {name} is left out: host {other} has one of that name"
         LOG.error("Host %s: %s", host.name, sentence)
         errors[new[name]] = sentence
-    return set(taken)
+    return nodes.union(taken)
 
 
 def _handle_ids(known: list[models.Device]) -> frozenset[int]:

@@ -359,7 +359,7 @@ def test_at_rest_what_is_derived_is_true(cloud: Cloud) -> None:
     stateful.run_state_machine_as_test(
         History,
         settings=hypothesis.settings(
-            max_examples=int(examples or 15),
+            max_examples=int(examples or 10),
             stateful_step_count=30,
             derandomize=examples is None,
             deadline=None,

@@ -60,7 +60,7 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
     conf.set_override("host", "api.example")
     hosts.apply(
         hosts.card("a", program_mode="dynamic" if story.stem in WAITING else None),
-        hosts.card("b", resource_class="GPU", traits=()),
+        hosts.card("b", resource_class="PGPU", traits=()),
         *CARDS.get(story.stem, ()),
     )
     liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")

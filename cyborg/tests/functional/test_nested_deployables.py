@@ -218,7 +218,9 @@ def test_a_device_is_removed_with_all_its_levels(placement: PlacementServer, roo
 def test_a_card_whose_name_another_host_has_is_left_out(
     placement: PlacementServer, root: str
 ) -> None:
-    hosts.apply(hosts.device("x", hosts.deployable(CARD, [50])), host="host-2")
+    hosts.apply(hosts.device("x", hosts.deployable("host-2_x", [50])), host="host-2")
+    with db.writer() as session:
+        db.update(session, models.Deployable, name=CARD)
     hosts.apply(card(FLAT))
     hosts.apply(card(NESTED))
 

@@ -81,7 +81,7 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) 
     conf.set_override("bind_wait", 0, group="api")
     hosts.apply(
         hosts.card("a"),
-        hosts.card("b", resource_class="GPU", traits=()),
+        hosts.card("b", resource_class="PGPU", traits=()),
         hosts.card("c", program_mode="single-program"),
     )
     operations.ask(_programmable(), program.Program(function_name="aes"), "user somebody")
@@ -160,7 +160,7 @@ def test_the_api_keeps_to_it(url: str, version: versions.Version, tmp_path: path
         CONFIG.format(
             header=versions.HEADER,
             version=f"{versions.SERVICE_TYPE} {version}",
-            examples=25,
+            examples=12,
             uuids=known_uuids(url),
             strict="true" if version >= versions.REGULAR else "false",
         )

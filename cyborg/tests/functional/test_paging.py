@@ -32,7 +32,7 @@ _MOMENT = datetime.datetime(2030, 1, 1, 12, 0, 0, 123456)  # noqa: DTZ001 - as i
 @pytest.fixture(autouse=True)
 def rows(database: sa.Engine) -> None:
     """ARQs with many equal values and nulls, two hosts' hardware, and profiles."""
-    hosts.apply(hosts.card("a"), hosts.card("b", resource_class="GPU"))
+    hosts.apply(hosts.card("a"), hosts.card("b", resource_class="PGPU"))
     for name in "cab":
         profiles.create_profile(name=name, groups=[{}], description=None, uuid=None)
     arqs = [

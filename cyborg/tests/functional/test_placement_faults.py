@@ -109,12 +109,14 @@ def _sync_until(conf: cfg.ConfigOpts, moment: int, host: str = "host-1") -> bool
 def test_a_provider_has_a_new_host_before_it_is_touched(
     placement: PlacementServer, conf: cfg.ConfigOpts, card: str
 ) -> None:
-    placement.make_provider("host-2.example")
-    hosts.apply(host="host-1")
-    hosts.apply(hosts.card(), host="host-2")
-    assert not _sync_until(conf, 1, "host-2")
+    placement.make_provider("host-1_2.example")
+    hosts.apply(hosts.card("2_a"))
     placement.sync()
-    assert placement.offered(A) == {"FPGA": (4, 0)}
+    hosts.apply(host="host-1")
+    hosts.apply(hosts.card("2_a"), host="host-1_2")
+    assert not _sync_until(conf, 1, "host-1_2")
+    placement.sync()
+    assert placement.offered(provider_uuid("host-1_2_a")) == {"FPGA": (4, 0)}
 
 
 @pytest.mark.parametrize("vanishes", [False, True])

@@ -173,14 +173,16 @@ def test_the_providers_follow_when_the_host_gets_another_root(
 def test_the_provider_follows_when_another_host_has_the_deployable(
     placement: PlacementServer, conf: cfg.ConfigOpts, card: str
 ) -> None:
-    placement.make_provider("host-2.example")
-    placement.allocate(CONSUMER, A, FPGA=1)
+    placement.make_provider("host-1_2.example")
+    hosts.apply(hosts.card("2_a"))
+    placement.sync()
+    placement.allocate(CONSUMER, provider_uuid("host-1_2_a"), FPGA=1)
     hosts.apply(host="host-1")
-    hosts.apply(hosts.card(), host="host-2")
-    sync.sync_host(conf, "host-2", lambda: None)
+    hosts.apply(hosts.card("2_a"), host="host-1_2")
+    sync.sync_host(conf, "host-1_2", lambda: None)
     placement.sync()
     assert placement.below(hosts.ROOT) == {}
-    placement.assert_right("host-2")
+    placement.assert_right("host-1_2")
 
 
 def test_a_gone_device_is_withdrawn_below_a_former_root_too(

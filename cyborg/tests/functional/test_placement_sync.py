@@ -276,8 +276,8 @@ def test_less_than_is_allocated_can_be_said(placement: PlacementServer, card: st
 
 
 def test_a_refused_provider_does_not_stop_the_others(placement: PlacementServer, root: str) -> None:
-    hosts.apply(hosts.card("a", traits=("NO_SUCH_TRAIT",)), hosts.card("b"), hosts.card("c"))
-    with pytest.raises(work.TryLater, match=f"Provider {NAME}: .* No such trait NO_SUCH_TRAIT"):
+    hosts.apply(hosts.card("a", traits=("HW_NO_SUCH_TRAIT",)), hosts.card("b"), hosts.card("c"))
+    with pytest.raises(work.TryLater, match=f"Provider {NAME}: .* No such trait HW_NO_SUCH_TRAIT"):
         placement.sync()
     below = placement.below(hosts.ROOT)
     assert below.pop(A).inventories == {}
@@ -287,9 +287,9 @@ def test_a_refused_provider_does_not_stop_the_others(placement: PlacementServer,
 def test_traits_that_are_refused_do_not_keep_a_device_on_offer(
     placement: PlacementServer, card: str
 ) -> None:
-    hosts.apply(hosts.card("a", traits=("NO_SUCH_TRAIT",)))
+    hosts.apply(hosts.card("a", traits=("HW_NO_SUCH_TRAIT",)))
     _disable()
-    with pytest.raises(work.TryLater, match="NO_SUCH_TRAIT"):
+    with pytest.raises(work.TryLater, match="HW_NO_SUCH_TRAIT"):
         placement.sync()
     assert placement.offered(A) == {"FPGA": (4, 4)}
 

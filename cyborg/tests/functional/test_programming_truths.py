@@ -29,7 +29,7 @@ def test_in_any_order(fpgas: Fpgas) -> None:
     stateful.run_state_machine_as_test(
         History,
         settings=hypothesis.settings(
-            max_examples=int(examples or 15),
+            max_examples=int(examples or 8),
             stateful_step_count=30,
             derandomize=examples is None,
             deadline=None,

@@ -16,10 +16,9 @@ from cyborg import consistency, db, errors, liveness, work
 from cyborg.arqs import binding, release, removal
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import query
+from cyborg.inventory import acceptance, query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
-from cyborg.placement import sync
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.cloud import Card, Cloud, Killed
 
@@ -180,46 +179,18 @@ def rename(*devices: base.Device) -> None:
 def test_a_host_that_was_renamed_is_offered_once(cloud: Cloud) -> None:
     # Its drivers name what they find after the host.
     renamed = hosts.device("a", hosts.deployable("host-2_a"))
-    rename(renamed)
-    cloud.work_off()
-    old, new = cloud.cards["a"].provider, provider_uuid("host-2_a")
-    assert cloud.placement.candidates("FPGA") >= {old, new}
+    new = provider_uuid("host-2_a")
+    with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
+        rename(renamed)
     cloud.go_down()
-
     removal.remove_host(host_uuid("host-1"), force=False)
+
+    rename(renamed)
 
     cloud.work_off()
     assert cloud.placement.below(hosts.ROOT).keys() == {new}
     assert [found.host for found in liveness.list_services()] == ["host-2"]
     cloud.placement.assert_right("host-2")
-
-
-@pytest.mark.parametrize("new_first", [True, False])
-def test_a_renamed_host_takes_over_what_bears_the_same_name(
-    cloud: Cloud, *, new_first: bool
-) -> None:
-    guest = models.new_uuid()
-    card = cloud.cards["a"]
-    cloud.placement.allocate(guest, card.provider, FPGA=1)
-    # While the old name has it, the new one cannot.
-    rename(card.device())
-    (agent,) = liveness.list_services(host="host-2")
-    assert "host host-1 has one of that name" in agent.driver_errors[hosts.DRIVER]
-    cloud.go_down()
-    removal.remove_host(host_uuid("host-1"), force=True)
-    rename(card.device())
-    names = ["host-2", "host-1"] if new_first else ["host-1", "host-2"]
-    for name in names:
-        with contextlib.suppress(work.TryLater):
-            sync.sync_host(cloud.conf, name, lambda: None)
-    cloud.work_off()
-
-    # The guest's allocation has come through it, and it never was withdrawn.
-    assert cloud.placement.below(hosts.ROOT).keys() == {card.provider}
-    assert cloud.offered("a") == 3
-    cloud.placement.assert_right("host-2")
-    assert cloud.rows(models.Host, models.Work) == {"hosts": 1}
-    cloud.placement.release(guest)
 
 
 @pytest.mark.every_database

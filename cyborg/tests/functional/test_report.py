@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_an_old_report_is_dropped() -> None:
 
 
 def test_a_host_whose_clock_was_ahead_is_heard_again() -> None:
-    hosts.apply(order=(10**15, 1))
+    hosts.apply(order=(round(time.time() * 1000) + 30_000, 1))
     with db.writer() as session:
         db.update(session, models.Host, last_seen_ms=db.now_ms() - 360_000)
     hosts.apply(hosts.device("a", hosts.deployable("host-1_a")), order=(5, 1))
@@ -395,18 +396,18 @@ def test_attributes_of_an_administrator_survive_and_traits_keep_their_keys() -> 
 
 
 def test_a_deployable_name_of_another_host_is_left_out_and_reported() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("same")), host="host-1")
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_2_a")), host="host-1")
     hosts.apply(
-        hosts.device("a", hosts.deployable("same")),
-        hosts.device("b", hosts.deployable("host-2_b")),
-        host="host-2",
+        hosts.device("a", hosts.deployable("host-1_2_a")),
+        hosts.device("b", hosts.deployable("host-1_2_b")),
+        host="host-1_2",
     )
     assert [d.control_path.cpid_info for d in _devices()] == [
         '{"address": "a"}',
         '{"address": "b"}',
     ]
     with db.reader() as session:
-        query = sa.select(models.Host).where(models.Host.name == "host-2")
+        query = sa.select(models.Host).where(models.Host.name == "host-1_2")
         host = session.scalars(query).one()
     assert "host host-1 has one of that name" in host.driver_errors[hosts.DRIVER]
     assert host.report_digest is None

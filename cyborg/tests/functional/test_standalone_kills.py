@@ -8,6 +8,7 @@ point.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from cyborg.tests.standalone_site import HOST, RP, Instance, Site, wait_for
 
 #: Chains that share the points of one way among them.
 SHARDS = 2
+#: With 1 a process is killed at every point, with 2 at every second one: each costs its start.
+STRIDE = int(os.environ.get("CYBORG_TEST_KILL_STRIDE", "2"))
 HANDLES = 200
 
 CONFIG = """
@@ -86,7 +89,7 @@ def test_every_request_is_decided(
     site: Site, sink: NovaSink, conf: cfg.ConfigOpts, shard: int
 ) -> None:
     instances: list[Instance] = []
-    kill_at, status = 1 + shard, None
+    kill_at, status = 1 + shard * STRIDE, None
     while status != 0:
         with site.serve(kill_at):
             if instances:
@@ -100,7 +103,7 @@ def test_every_request_is_decided(
             # The last points of the way may come after the last of the work.
             status = site.stop()
         assert status in {0, -signal.SIGKILL}
-        kill_at += SHARDS
+        kill_at += SHARDS * STRIDE
     with site.serve():
         for instance in instances:
             _assert_recovers(site, instance, sink)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that is broken into sends reports that reach beyond its own devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, rpc
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import acceptance, query
+from cyborg.inventory import report as inventory_report
+from cyborg.tests import hosts
+
+pytestmark = pytest.mark.usefixtures("database")
+
+HOUR = 3_600_000
+
+
+def evil(*devices: base.Device, **changes: object) -> rpc.HostReport:
+    report = hosts.report(*devices, host="evil")
+    return replace(report, **({"node": "evil.example"} | changes))  # type: ignore[arg-type]
+
+
+def send(report: rpc.HostReport) -> str:
+    return inventory_report.apply_report(report)
+
+
+def errors_of(host: str) -> Mapping[str, str]:
+    with db.reader() as session:
+        found = session.scalar(sa.select(models.Host).where(models.Host.name == host))
+        assert found is not None
+        return found.driver_errors
+
+
+def names() -> list[str]:
+    return sorted(row.name for row in query.list_deployables())
+
+
+def device(name: str = "evil_x", **changes: object) -> base.Device:
+    return hosts.device("x", replace(hosts.deployable(name), **changes))  # type: ignore[arg-type]
+
+
+def test_a_node_belongs_to_its_first_host() -> None:
+    hosts.apply(hosts.card("a"))
+    for _ in range(2):
+        with pytest.raises(acceptance.Refused, match=r"^node: .* belongs to host host-1"):
+            send(evil(device(), node=hosts.ROOT))
+    assert send(evil(device())) == inventory_report.APPLIED
+    with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
+        send(evil(device(), node=hosts.ROOT))
+    assert "belongs to host host-1" in errors_of("evil")["cyborg-conductor"]
+    assert names() == ["evil_x", "host-1_a"]
+    # A whole report that is accepted ends that.
+    assert send(evil(device())) == inventory_report.APPLIED
+    assert errors_of("evil") == {}
+
+
+@pytest.mark.parametrize("name", ["evil\nhost", "", "a b", "-a", "a" * 256, "ä", None, 7])
+@pytest.mark.parametrize("field", ["host", "node"])
+def test_a_name_that_is_none(field: str, name: object) -> None:
+    with pytest.raises(acceptance.Refused, match=f"^{field}: "):
+        send(evil(device(), **{field: name}))
+    assert names() == []
+
+
+def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:
+    now = round(time.time() * 1000)
+    mine = replace(evil(device()), started=now, counter=1)
+    assert send(mine) == inventory_report.APPLIED
+    for false in (
+        replace(mine, started=now + HOUR, devices={}),
+        replace(mine, started=now + HOUR),
+    ):
+        with pytest.raises(acceptance.Refused, match=r"^started: "):
+            send(false)
+    assert not inventory_report.note_unchanged(replace(mine, started=now + HOUR).unchanged())
+    assert names() == ["evil_x"]
+    assert send(replace(mine, counter=2)) == inventory_report.APPLIED
+
+
+def test_too_many_devices_are_refused() -> None:
+    devices = [hosts.device(str(n), hosts.deployable(f"evil_{n}")) for n in range(3)]
+    with pytest.raises(acceptance.Refused, match="max_report_devices, which is 2"):
+        inventory_report.apply_report(evil(*devices), max_devices=2)
+    assert names() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"resource_class": "VCPU"}, "resource class 'VCPU' is not"),
+        ({"traits": ("COMPUTE_STATUS_DISABLED",)}, "trait 'COMPUTE_STATUS_DISABLED' is not"),
+        ({"name": "host-1_a"}, "does not begin with evil_"),
+        ({"name": "evilx"}, "does not begin with evil_"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_device_that_no_host_may_report_is_left_out_alone(
+    wrong: dict[str, Any], said: str
+) -> None:
+    good = hosts.device("y", hosts.deployable("evil_y"))
+    send(evil(device(**wrong), good))
+    assert names() == ["evil_y"]
+    assert said in errors_of("evil")[hosts.DRIVER]
+
+
+def test_what_is_known_of_such_a_device_stays() -> None:
+    send(evil(device()))
+    send(evil(device(resource_class="MEMORY_MB")))
+    (kept,) = query.list_deployables()
+    assert {each.key: each.value for each in kept.attributes}["rc"] == "FPGA"
+    assert not kept.missing
+
+
+def test_no_device_takes_the_name_of_a_compute_node() -> None:
+    other = replace(hosts.report(host="other"), node="evil_node")
+    send(other)
+    send(evil(hosts.device("x", hosts.deployable("evil_node"))))
+    assert names() == []
+    assert "a compute node has that name" in errors_of("evil")[hosts.DRIVER]
+
+
+def test_an_administrator_moves_a_node() -> None:
+    hosts.apply()
+    with db.writer() as session:
+        db.update(session, models.Host, removed=True, down=True)
+    assert send(evil(device(), node=hosts.ROOT)) == inventory_report.APPLIED
