@@ -213,31 +213,41 @@ def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
         return list(session.execute(query))
 
 
-@db.retry
 def _take(
     candidates: Collection[sa.Row[Any]], owners: Mapping[int, str], lease_seconds: float
 ) -> set[int]:
     """Give the rows these owners; the ids of those that no other conductor has taken before."""
-    if not owners:
-        return set()
-    row = models.Work
     # SQLite gives the id of a deleted row to the next one, which is other work.
+    row = models.Work
     same = [
         sa.and_(row.id == each.id, row.kind == each.kind, row.key == each.key)
         for each in candidates
         if each.id in owners
     ]
-    guard = (sa.or_(*same), row.due_ms <= db.now_ms(), _free())
+    if same and _own(sa.or_(*same), owners, lease_seconds) == len(owners):
+        return set(owners)
+    return _owned(owners.values()) if same else set()
+
+
+@db.retry
+def _own(
+    which: sa.ColumnElement[bool], owners: Mapping[int, str], lease_seconds: float
+) -> int:
+    row = models.Work
     values = {
         "owner": sa.case(owners, value=row.id),
         "lease_ms": db.now_ms() + round(lease_seconds * 1000),
         "attempts": row.attempts + 1,
     }
     with db.statement() as session:
-        if db.update(session, row, *guard, **values) == len(owners):
-            return set(owners)
+        return db.update(session, row, which, row.due_ms <= db.now_ms(), _free(), **values)
+
+
+@db.retry
+def _owned(owners: Collection[str]) -> set[int]:
+    row = models.Work
     with db.reader() as session:
-        return set(session.scalars(sa.select(row.id).where(row.owner.in_(owners.values()))))
+        return set(session.scalars(sa.select(row.id).where(row.owner.in_(owners))))
 
 
 def hold(session: orm.Session, claimed: Claim) -> None:
