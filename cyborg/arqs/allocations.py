@@ -4,10 +4,14 @@
 Nova deletes a server that is still being built without a request to Cyborg: only the allocation is
 gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
 releases it if Nova does not have the instance either.
+
+Placement is asked once for each provider, so what was bound a while ago, and whose server is built
+by now, is looked at less often: a part of it each time.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,6 +30,12 @@ LOG = logging.getLogger(__name__)
 #: Hosts whose turn it is in one transaction.
 _BATCH = 500
 
+#: Milliseconds after the bind in which an ARQ is looked at each time.
+_RECENT_MS = 900_000
+
+#: Of those bound before, a part is looked at each time, so that each has its turn.
+_PARTS = 20
+
 #: Milliseconds for which each look at an ARQ without allocation has Nova asked. After that Nova is
 #: asked in its turn: it has the instance, and whoever bound the ARQ may claim nothing.
 _URGENT_MS = 600_000
@@ -37,15 +47,34 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
     asked = options.allocation_audit_interval and options.instance_audit_interval
     if asked and all(clients.configured(conf, name) for name in ("placement", "nova")):
         due = models.Host.allocations_ms < db.now_ms() - options.allocation_audit_interval * 1000
-        db.change_due(models.Host, due, limit=_BATCH, change=_want)
+        interval_ms = options.allocation_audit_interval * 1000
+        change = functools.partial(_want, interval_ms)
+        db.change_due(models.Host, due, limit=_BATCH, change=change)
 
 
-def _want(session: orm.Session, hosts: list[models.Host]) -> None:
+def _want(interval_ms: int, session: orm.Session, hosts: list[models.Host]) -> None:
     host = models.Host
+    now_ms = session.scalar(sa.select(db.now_ms())) or 0
     turn = host.id.in_([each.id for each in hosts])
     db.update(session, host, turn, allocations_ms=db.now_ms())
-    query = _on_hosts(sa.select(host.name)).where(turn, models.Arq.state == models.BOUND)
+    query = _on_hosts(sa.select(host.name)).where(
+        turn, models.Arq.state == models.BOUND, _has_turn(now_ms, interval_ms)
+    )
     work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
+
+
+def _has_turn(now_ms: int, interval_ms: int) -> sa.ColumnElement[bool]:
+    """Whether an ARQ is looked at now: it is new, it was noted, or its part has its turn.
+
+    A part has its turn for two intervals, since a look may be late.
+    """
+    arq, number = models.Arq, now_ms // interval_ms
+    turns = {number % _PARTS, (number - 1) % _PARTS}
+    return sa.or_(
+        arq.bind_started_ms > now_ms - _RECENT_MS,
+        arq.allocation_missed_ms.is_not(None),
+        (arq.id % _PARTS).in_(turns),
+    )
 
 
 def _on_hosts(query: sa.Select[str]) -> sa.Select[str]:
@@ -75,7 +104,7 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
-    found = _read(claim)
+    found = _read(claim, conf.conductor.allocation_audit_interval * 1000)
     api = client.Client(conf)
     consumers: dict[str, set[str]] = {}
     for provider in sorted({arq.provider for arq in found}):
@@ -111,7 +140,9 @@ def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 @db.retry
-def _read(claim: work.Claim) -> Sequence[_Bound]:
+def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
+    if not interval_ms:
+        return []
     arq = models.Arq
     query = (
         sa.select(
@@ -125,7 +156,11 @@ def _read(claim: work.Claim) -> Sequence[_Bound]:
         .join(models.AttachHandle.deployable)
         .join(models.Deployable.device)
         .join(models.Device.host)
-        .where(models.Host.name == claim.key, *_same(claim))
+        .where(
+            models.Host.name == claim.key,
+            *_same(claim),
+            _has_turn(claim.claimed_ms, interval_ms),
+        )
     )
     with db.reader() as session:
         return [

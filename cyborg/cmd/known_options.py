@@ -28,11 +28,11 @@ _Listed = Iterable[tuple[object, Iterable[cfg.Opt]]]
 
 def unread(conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each option in the files of ``conf`` that nothing reads."""
-    known = set(_known(conf))
+    known = names(conf)
     return [
         f"Option [{group}] {name} is not read by this release."
         for group, name in _written(conf.config_file or ())
-        if (group, name) not in known and not _is_of_a_device(conf, group, name)
+        if (group, name) not in known and not is_of_a_device(conf, group, name)
     ]
 
 
@@ -50,17 +50,21 @@ def _written(files: Iterable[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def _known(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str]]:
+def names(conf: cfg.ConfigOpts) -> dict[tuple[str, str], tuple[str, str]]:
+    """Group and name of each option under every name that is read, by that name."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for source in _sources(conf):
         for group, options in source:
             for option in options:
-                yield str(group or "DEFAULT"), str(option.dest)
+                now = str(group or "DEFAULT"), str(option.dest)
+                found[now] = now
                 for earlier in option.deprecated_opts:
                     name = str(earlier.name or option.dest).replace("-", "_")
-                    yield earlier.group or str(group or "DEFAULT"), name
-    for group, names in obsolete.OBSOLETE.items():
-        for name in names:
-            yield group or "DEFAULT", name
+                    found.setdefault((earlier.group or now[0], name), now)
+    for other, obsolete_names in obsolete.OBSOLETE.items():
+        for name in obsolete_names:
+            found[other or "DEFAULT", name] = other or "DEFAULT", name
+    return found
 
 
 def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
@@ -74,7 +78,7 @@ def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
     yield [("cyborg_sys_admin", priv_context.OPTS)]
 
 
-def _is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+def is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
     """Whether it is in a group that the operator names after a type of a GPU or a network card."""
     options: list[cfg.Opt] = []
     if group.removeprefix("vgpu_") in (conf.gpu_devices.enabled_vgpu_types or ()):

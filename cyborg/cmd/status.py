@@ -21,12 +21,13 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 from oslo_log import log
+from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
 from cyborg import clients, consistency, db, errors, notifications, process, version, work
 from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
-from cyborg.cmd import upgrade_checks
+from cyborg.cmd import old_files, upgrade_checks
 from cyborg.db import schema
 from cyborg.placement import adoption, compare
 
@@ -115,6 +116,12 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    upgrade.add_argument(
+        "--lines",
+        action="store_true",
+        help="Say instead of each line of the configuration, paste and policy files what becomes "
+        "of it.",
+    )
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
 
 
@@ -131,6 +138,11 @@ def _accept(conf: cfg.ConfigOpts) -> int:
 
 
 def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
+    if conf.command.lines:
+        policy_opts.set_defaults(conf)
+        for sentence in old_files.lines(conf):
+            print(sentence)
+        return WELL
     # The framework reads --json from there.
     upgradecheck.CONF = conf
     return int(checks.check())

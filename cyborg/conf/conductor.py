@@ -112,7 +112,8 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Seconds between two looks at the allocations in Placement of each instance that has "
-        "accelerators. One that has none there is asked of Nova at once, and loses its "
+        "accelerators since the last quarter of an hour; others are looked at once in twenty such "
+        "intervals. One that has none there is asked of Nova at once, and loses its "
         "accelerators if Nova does not have it either. With 0, or if Nova is not asked for "
         "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
         "accelerators are bound for anything that claims nothing in Placement.",

@@ -16,6 +16,7 @@ from sqlalchemy import orm
 from cyborg import db, history, work
 from cyborg.db import models
 from cyborg.importing.convert import Part, Request, Values, Whole
+from cyborg.placement import adoption
 
 
 def conflicts_of_profiles(session: orm.Session, found: Sequence[Values]) -> list[str]:
@@ -205,7 +206,7 @@ def store_arqs(found: Sequence[Request]) -> None:
 def store_providers(found: Sequence[Whole]) -> None:
     """Record the resource providers as ours, as upstream has made them.
 
-    This comes last: a provider without a record that has allocations is not offered.
+    Nothing of them is given out before their allocations were compared with the ARQs.
     """
     parts = {part.values["rp_uuid"]: (whole, part) for whole in found for part in whole.parts}
     with db.writer() as session:
@@ -220,6 +221,7 @@ def store_providers(found: Sequence[Whole]) -> None:
                     "name": part.values["name"],
                     "host_id": hosts[whole.hostname],
                     "generation": None,
+                    "withheld": adoption.NOT_COMPARED,
                     "created_at": models.utcnow(),
                     "written": {
                         "inventories": {part.resource_class: None} if part.resource_class else {},

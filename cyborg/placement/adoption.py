@@ -23,21 +23,39 @@ LOG = logging.getLogger(__name__)
 #: The most consumers that a reason names.
 _MOST_NAMED = 5
 
+#: The reason of a provider that was imported, until its host is synced for the first time.
+NOT_COMPARED = (
+    "It was imported, and its allocations in Placement are still to be compared with its "
+    "accelerator requests."
+)
 
-def take_stock(api: client.Client, state: desired.HostState, uuids: Iterable[str]) -> bool:
+
+def take_stock(
+    api: client.Client,
+    state: desired.HostState,
+    uuids: Iterable[str],
+    *,
+    unwritten: bool = False,
+) -> bool:
     """Withhold those of the providers with allocations that no ARQ explains, and give back others.
 
-    Only what was found in Placement and is not known yet, or is withheld already, is looked at.
-    Returns whether the database has changed, so that ``state`` is old.
+    Only what was found in Placement and is not known yet, or is withheld already, is looked at;
+    and with ``unwritten`` also what is ours and was not seen as we have left it. Returns whether
+    the database has changed, so that ``state`` is old.
     """
-    looked_at = [uuid for uuid in uuids if _is_open(state, uuid)]
-    explained = _explained(looked_at) if looked_at else set()
+    looked_at = [uuid for uuid in uuids if _is_open(state, uuid, unwritten=unwritten)]
+    arqs = _arqs(looked_at) if looked_at else {}
     changed = False
     for uuid in looked_at:
         try:
-            foreign = {each for each in api.consumers(uuid) if (uuid, each) not in explained}
+            held = api.allocations(uuid)
         except client.NotFound:
             continue
+        foreign = {
+            consumer
+            for consumer, amounts in held.items()
+            if sum(amounts.values()) > arqs.get((uuid, consumer), 0)
+        }
         known = state.records.get(uuid)
         reason = _reason(foreign) if foreign else None
         if reason != (known.withheld if known else None):
@@ -46,10 +64,12 @@ def take_stock(api: client.Client, state: desired.HostState, uuids: Iterable[str
     return changed
 
 
-def _is_open(state: desired.HostState, uuid: str) -> bool:
+def _is_open(state: desired.HostState, uuid: str, *, unwritten: bool) -> bool:
     """Whether its allocations are still to be explained."""
     known = state.records.get(uuid)
-    return uuid in state.providers and (known is None or known.withheld is not None)
+    if known is None or known.withheld is not None:
+        return uuid in state.providers
+    return unwritten and known.generation is None
 
 
 def _reason(foreign: Collection[str]) -> str:
@@ -63,14 +83,17 @@ def _reason(foreign: Collection[str]) -> str:
 
 
 @db.retry
-def _explained(providers: Collection[str]) -> set[tuple[str, str]]:
-    """The pairs of a provider and an instance that has an ARQ there."""
+def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
+    """How many ARQs each instance has of each provider."""
     arq = models.Arq
-    query = sa.select(arq.device_rp_uuid, arq.instance_uuid).where(
-        arq.device_rp_uuid.in_(providers), arq.instance_uuid.is_not(None)
+    pair = (arq.device_rp_uuid, arq.instance_uuid)
+    query = (
+        sa.select(*pair, sa.func.count())
+        .where(arq.device_rp_uuid.in_(providers), arq.instance_uuid.is_not(None))
+        .group_by(*pair)
     )
     with db.reader() as session:
-        return {(str(provider), str(instance)) for provider, instance in session.execute(query)}
+        return {(str(rp), str(instance)): number for rp, instance, number in session.execute(query)}
 
 
 @db.retry

@@ -2,7 +2,8 @@
 """The slow audit: from time to time all providers of a host are read in full.
 
 Nobody reports it to us when others change our providers, so the audit looks for such changes. The
-hosts take turns, so that the load on Placement is small.
+hosts take turns, so that the load on Placement is small. A host that has a withheld provider has
+its turn more often: its allocations may be explained or gone by then.
 """
 
 from __future__ import annotations
@@ -13,15 +14,28 @@ from oslo_config import cfg
 from cyborg import db, work
 from cyborg.db import models
 
+#: Seconds between two looks at a host that has a withheld provider.
+_WITHHELD_INTERVAL = 60
+
 
 def take_turns(conf: cfg.ConfigOpts) -> None:
     """Have the next hosts audited, each once in ``[conductor] placement_audit_interval``."""
-    interval = conf.conductor.placement_audit_interval
-    if interval:
-        due = models.Host.audited_ms < db.now_ms() - interval * 1000
-        ids = _next(due, conf.conductor.poll_interval / interval)
-        if ids:
-            _want(ids, due)
+    _turn(conf, _WITHHELD_INTERVAL, _withholds())
+    if interval := conf.conductor.placement_audit_interval:
+        _turn(conf, interval)
+
+
+def _turn(conf: cfg.ConfigOpts, interval: int, *which: sa.ColumnElement[bool]) -> None:
+    """Have those of the hosts audited whose turn it is, so that each has one in the interval."""
+    due = sa.and_(models.Host.audited_ms < db.now_ms() - interval * 1000, *which)
+    ids = _next(due, conf.conductor.poll_interval / interval)
+    if ids:
+        _want(ids, due)
+
+
+def _withholds() -> sa.ColumnElement[bool]:
+    row = models.ResourceProvider
+    return models.Host.id.in_(sa.select(row.host_id).where(row.withheld.is_not(None)))
 
 
 @db.retry

@@ -294,7 +294,8 @@ class _Run:
         found = self._api.find_provider(step.uuid)
         if found is None:
             raise client.AlreadyExists("another provider, which Cyborg did not make, has its name")
-        adoption.take_stock(self._api, self._state, [step.uuid])
+        # Its row may be of an attempt that ended before anybody looked.
+        adoption.take_stock(self._api, self._state, [step.uuid], unwritten=True)
         self._api.place_provider(step.uuid, step.name, step.parent_uuid)
         LOG.info("Provider %s existed already; moved it below its root", step.name)
         raise client.GenerationConflict("the provider must be read first")

@@ -6,13 +6,14 @@ from __future__ import annotations
 import uuid
 
 import pytest
+import webob
 from oslo_config import cfg
 
 from cyborg import context, db, errors, work
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.placement import adoption
+from cyborg.placement import adoption, audit, client
 from cyborg.placement.tree import Inventory
 from cyborg.tests import boots, hosts
 from cyborg.tests.placement_server import PlacementServer
@@ -146,5 +147,53 @@ def test_it_stays_withheld_while_the_device_is_gone(left: PlacementServer) -> No
 def test_a_provider_below_another_root_is_withheld(placement: PlacementServer) -> None:
     make(placement, placement.make_provider("old-root"))
     hosts.apply(hosts.card("a"))
+    placement.sync()
+    assert inventory(placement).reserved == 4
+
+
+@pytest.mark.makes_up_rows
+def test_an_arq_explains_no_more_than_one(
+    placement: PlacementServer, root: str, ctx: context.RequestContext
+) -> None:
+    make(placement, root)
+    placement.release(GUEST)
+    placement.allocate(GUEST, A, FPGA=2)
+    arq_of(ctx, GUEST)
+    hosts.apply(hosts.card("a"))
+    placement.sync()
+    assert inventory(placement).reserved == 4
+    arq_of(ctx, GUEST)
+    placement.sync()
+    assert inventory(placement) == ALL
+
+
+def test_it_is_looked_at_again_soon(left: PlacementServer, conf: cfg.ConfigOpts) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    audit.take_turns(conf)
+    left.sync()
+    for seconds, is_due in ((50, False), (11, True)):
+        with db.writer() as session:
+            earlier = models.Host.audited_ms - seconds * 1000
+            db.update(session, models.Host, audited_ms=earlier)
+        audit.take_turns(conf)
+        assert work.is_wanted(work.PLACEMENT, "host-1") is is_due
+    left.release(GUEST)
+    left.sync()
+    assert inventory(left) == ALL
+
+
+@pytest.mark.usefixtures("root")
+def test_it_is_withheld_though_the_first_attempt_broke_off(placement: PlacementServer) -> None:
+    make(placement, placement.make_provider("old-root"))
+    hosts.apply(hosts.card("a"))
+
+    def is_away(method: str, _path: str) -> webob.Response | None:
+        return webob.Response(status=503) if method != "GET" else None
+
+    placement.before = is_away
+    with pytest.raises(client.PlacementError):
+        placement.sync()
+    placement.obey()
     placement.sync()
     assert inventory(placement).reserved == 4

@@ -209,3 +209,36 @@ def test_a_conductor_looks_by_itself(
     site.placement.release(instance)
     until(lambda: holders() == [])
     site.conf.set_override("allocation_audit_interval", 0, group="conductor")
+
+
+def test_what_was_bound_long_ago_is_looked_at_in_turns(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer, cards: None
+) -> None:
+    conf.set_override("allocation_audit_interval", 30, group="conductor")
+    for _ in range(3):
+        for provider in (A, B):
+            uuid = models.new_uuid()
+            placement.allocate(uuid, provider, FPGA=1)
+            boots.bind(ctx, boots.arqs(ctx), uuid, device_rp_uuid=provider)
+    engine.drain(conf)
+    placement.calls.clear()
+    assert look(conf) == ["allocations/host-1"]
+    path = "GET /resource_providers/{}/allocations"
+    assert sorted(placement.calls) == sorted([path.format(A), path.format(B)])
+
+    # With six ARQs at most six of the twenty parts, each for two intervals.
+    let_pass(1000)
+    with db.reader() as session:
+        now_ms = session.scalar(sa.select(db.now_ms())) or 0
+        ids = set(session.scalars(sa.select(models.Arq.id)))
+        seen = [
+            set(session.scalars(sa.select(models.Arq.id).where(_at(now_ms + 30_000 * turn))))
+            for turn in range(20)
+        ]
+    assert set().union(*seen) == ids
+    assert max(map(len, seen)) <= 2
+    assert sum(map(len, seen)) == 2 * len(ids)
+
+
+def _at(now_ms: int) -> sa.ColumnElement[bool]:
+    return allocations._has_turn(now_ms, 30_000)

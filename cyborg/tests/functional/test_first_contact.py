@@ -162,7 +162,7 @@ def test_the_checks_of_the_schema_of_another_program(foreign: str, write: Write)
     check = run("cyborg-status check", file)
     assert check.returncode == 2
     assert FOREIGN in check.stderr
-    assert "dbsync" not in check.stderr
+    assert "dbsync upgrade" not in check.stderr
     upgrade = run("cyborg-status upgrade check", file)
     assert upgrade.returncode == 2
     assert "schema of another program" in " ".join(upgrade.stdout.replace("|", " ").split())

@@ -30,6 +30,7 @@ from cyborg.db import models
 from cyborg.drivers import base, fake
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
+from cyborg.placement import adoption
 from cyborg.tests import servers
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
@@ -405,9 +406,18 @@ def devices_of_fake(host: str) -> tuple[base.Device, ...]:
     return tuple(fake.FakeDriver(conf).discover(driver_contract.Host(host)))
 
 
-def test_the_first_reports_meet_what_was_imported(
-    old: sa.Engine, database: sa.Engine, conf: cfg.ConfigOpts, placement: PlacementServer, simulate
-) -> None:
+@pytest.fixture
+def gpus(simulate) -> passes.Pass:
+    """What the GPU driver finds on compute-2."""
+    places = ("0000:3b:00.0", "0000:af:00.0")
+    host = simulate({"cards": [{"card": "t4", "address": place} for place in places]})
+    (found,) = host.call(passes.run, ["nvidia_gpu_driver"], "", "compute-2")
+    assert found.errors == {}
+    return found
+
+
+def make_placement(placement: PlacementServer) -> None:
+    """What upstream has in Placement, and what the servers have of it."""
     roots = {name: placement.make_provider(name) for name in ("compute-1.example", "compute-2")}
     for row in ROWS["deployables"]:
         root = roots["compute-2" if row["name"].startswith("compute-2") else "compute-1.example"]
@@ -426,15 +436,10 @@ def test_the_first_reports_meet_what_was_imported(
     )
     for (instance, provider), amount in instances.items():
         placement.allocate(instance, provider, **{next(iter(placement.offered(provider))): amount})
-    import_all(old)
-    before = identities()
-    providers = [row["rp_uuid"] for row in ROWS["deployables"]]
-    claimed = {provider: _allocations(placement, provider) for provider in providers}
 
-    places = ("0000:3b:00.0", "0000:af:00.0")
-    host = simulate({"cards": [{"card": "t4", "address": place} for place in places]})
-    (gpus,) = host.call(passes.run, ["nvidia_gpu_driver"], "", "compute-2")
-    assert gpus.errors == {}
+
+def report_all(placement: PlacementServer, gpus: passes.Pass) -> None:
+    """The first reports of the two agents, and what follows from them."""
     for name, node, found in (
         ("compute-1", "compute-1.example", {"fake_driver": devices_of_fake("compute-1")}),
         (
@@ -449,6 +454,20 @@ def test_the_first_reports_meet_what_was_imported(
             )
         )
         placement.sync_host(name)
+    with db.writer() as session:
+        db.delete(session, models.Work, models.Work.kind == work.PLACEMENT)
+
+
+def test_the_first_reports_meet_what_was_imported(
+    old: sa.Engine, database: sa.Engine, placement: PlacementServer, gpus: passes.Pass
+) -> None:
+    make_placement(placement)
+    import_all(old)
+    before = identities()
+    providers = [row["rp_uuid"] for row in ROWS["deployables"]]
+    claimed = {provider: _allocations(placement, provider) for provider in providers}
+
+    report_all(placement, gpus)
 
     assert identities() == before
     assert sorted(read(sa.select(models.Host.name, models.Host.node, models.Host.down))) == [
@@ -464,8 +483,22 @@ def test_the_first_reports_meet_what_was_imported(
         T4: {"PGPU": (1, 0)},
         "compute-2_0000:af:00.0": {"PGPU": (1, 1)},
     }
-    with db.writer() as session:
-        db.delete(session, models.Work, models.Work.kind == work.PLACEMENT)
+    assert adoption.sentences() == []
+
+
+def test_what_no_imported_arq_explains_is_withheld(
+    old: sa.Engine, database: sa.Engine, placement: PlacementServer, gpus: passes.Pass
+) -> None:
+    make_placement(placement)
+    fakes = ROWS["deployables"][:2]
+    guest = models.new_uuid()
+    placement.allocate(guest, fakes[0]["rp_uuid"], FPGA=1)
+    import_all(old)
+    report_all(placement, gpus)
+    (sentence,) = adoption.sentences()
+    assert guest in sentence
+    offered = [placement.offered(row["rp_uuid"])["FPGA"] for row in fakes]
+    assert offered == [(16, 16), (16, 0)]
 
 
 def _allocations(placement: PlacementServer, provider: str) -> Any:

@@ -16,9 +16,9 @@ from oslo_policy import opts as policy_opts
 from oslo_privsep import priv_context
 
 from cyborg import conf as cyborg_conf
-from cyborg import connection
+from cyborg import connection, policies
 from cyborg.api import app
-from cyborg.cmd import known_options
+from cyborg.cmd import known_options, status
 from cyborg.conf import drivers, obsolete
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
@@ -214,3 +214,41 @@ def test_each_service_starts_with_it_and_says_what_means_nothing(
         assert all("WARNING cyborg.process" in line for line in lines)
     finally:
         service.kill()
+
+
+def test_of_each_line_it_is_said_what_becomes_of_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paste, policy = tmp_path / "api-paste.ini", tmp_path / "policy.yaml"
+    paste.write_text(PASTE_FILE)
+    rules = {rule.name: rule.check_str for rule in policies.list_rules()}
+    name = "cyborg:device_profile:create"
+    policy.write_text(
+        f"# comment\n{name}: role:boss\ncyborg:device:disable: {rules['cyborg:device:disable']}\n"
+        "of_another: is_admin:True\n"
+    )
+    more = tmp_path / "more.conf"
+    more.write_text(
+        f"[api]\napi_paste_config = {paste}\napi_wrokers = 2\n"
+        f"[oslo_policy]\npolicy_file = {policy}\nenforce_new_defaults = false\n"
+    )
+    monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
+    files = ["--config-file", str(FILE), "--config-file", str(more)]
+    assert status.main([*files, "upgrade", "check", "--lines"]) == 0
+    said = capsys.readouterr().out.splitlines()
+
+    options = {line.split("] ")[1].split(" ")[0] for line in said if line.startswith(str(FILE))}
+    assert options == {option for _, option in options_of_the_file()}
+    means_nothing = [line for line in said if "means nothing and can be removed" in line]
+    assert len(means_nothing) >= len(obsolete_of_the_file())
+    for sentence in (
+        "[DEFAULT] periodic_interval is read as [agent] report_interval.",
+        "[api] api_workers means nothing and can be removed: the built-in server has one process",
+        f"{more}:3: [api] api_wrokers is not read by this release.",
+        f"{more}:6: [oslo_policy] enforce_new_defaults has no effect",
+        f"{paste}:2: [pipeline:main] is passed over",
+        f"{policy}:2: {name} replaces the default, which is {rules[name]!r}.",
+        f"{policy}:3: cyborg:device:disable is the default, and can be removed.",
+        f"{policy}:4: of_another is no rule of this release",
+    ):
+        assert any(sentence in line for line in said), sentence
