@@ -30,11 +30,13 @@ PROGRAMMED = "programmed"
 UNHEALTHY = "unhealthy"
 DISABLED = "disabled"
 MISSING = "missing"
+#: An attach handle could not be cleaned after use, and is kept from others meanwhile:
+CLEAN_FAILED = "clean_failed"
 #: A host was drained.
 DRAINED = "drained"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING})
-KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED)
+KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED, CLEAN_FAILED)
 
 #: Entries that are deleted in one transaction.
 _BATCH = 500
@@ -86,6 +88,57 @@ def end_of_devices(
     """What is written of the devices in these kinds is over."""
     if device_uuids:
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
+
+
+def note_unclean(
+    session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str, reason: str
+) -> None:
+    """The handle that an ARQ had is not clean, for this reason; there is one such entry at most."""
+    open_entry = is_unclean(arq.uuid)
+    if db.update(session, _ENTRY, open_entry, reason=reason):
+        return
+    entry = {
+        "kind": CLEAN_FAILED,
+        "device_uuid": device_uuid,
+        "handle_uuid": handle_uuid,
+        "resource_class": class_of_handle(handle_uuid),
+        "instance_uuid": arq.instance_uuid,
+        "arq_uuid": arq.uuid,
+        "reason": reason,
+    }
+    write(session, [entry])
+
+
+def is_unclean(arq_uuid: str | orm.InstrumentedAttribute[str]) -> sa.ColumnElement[bool]:
+    """Whether an entry says that the handle of the ARQ is not clean."""
+    return sa.and_(
+        _ENTRY.arq_uuid == arq_uuid, _ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None)
+    )
+
+
+def end_unclean(session: orm.Session, arq_uuids: Collection[str]) -> None:
+    """The handles that the ARQs had are clean, or an administrator has given them up."""
+    if arq_uuids:
+        own = (_ENTRY.arq_uuid.in_(arq_uuids), _ENTRY.kind == CLEAN_FAILED)
+        db.update(
+            session, _ENTRY, *own, _ENTRY.ended_ms.is_(None), ended_ms=db.now_ms(), actor=user()
+        )
+
+
+@db.retry
+def unclean() -> list[str]:
+    """A sentence for each attach handle that could not be cleaned."""
+    query = (
+        sa.select(_ENTRY.handle_uuid, _ENTRY.device_uuid, _ENTRY.arq_uuid, _ENTRY.reason)
+        .where(_ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None))
+        .order_by(_ENTRY.id)
+    )
+    with db.reader() as session:
+        return [
+            f"Attach handle {handle} of device {device} is given to nobody, as it is not clean "
+            f"after accelerator request {arq}: {reason}"
+            for handle, device, arq, reason in session.execute(query)
+        ]
 
 
 def end_drain(session: orm.Session, hostname: str) -> None:

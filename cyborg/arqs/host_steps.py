@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, rpc, work
+from cyborg import arq_states, db, errors, history, rpc, work
 from cyborg.arqs import matching, release
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -328,9 +328,21 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             rpc.run_host_step(
                 conf, situation.host, situation.step, conf.conductor.host_step_timeout
             )
-        except (rpc.HostStepFailed, rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
+        except rpc.HostStepFailed as exc:
+            _note_unclean(claim, situation, str(exc))
+            raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
+        except (rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation.arq.uuid)
+
+
+@db.retry
+def _note_unclean(claim: work.Claim, situation: _Situation, reason: str) -> None:
+    arq, handle = situation.arq, situation.handle
+    LOG.warning("Attach handle %s is not clean, and given to nobody: %s", handle.uuid, reason)
+    with db.writer() as session:
+        work.hold(session, claim)
+        history.note_unclean(session, arq, handle.uuid, situation.device_uuid, reason)
 
 
 def _defer_if_down(situation: _Situation) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, notifications, work
+from cyborg import arq_states, db, errors, history, notifications, work
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -260,6 +260,7 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
     if kept:
         db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
+    history.end_unclean(session, [arq.uuid for arq in arqs])
     visible = [arq for arq in deleted if arq.state != models.DELETING]
     _announce(session, notices.ARQ_DELETED, visible, models.DELETING, held)
     _want_events_of_others(session, visible)
@@ -274,6 +275,7 @@ def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
         db.delete(session, models.Arq, models.Arq.id == arq.id)
     else:
         db.update(session, models.Arq, models.Arq.id == arq.id, attach_handle_id=None)
+    history.end_unclean(session, [arq.uuid])
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
     LOG.info("ARQ %s has released its attach handle (%s)", arq.uuid, arq.state)

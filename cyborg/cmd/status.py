@@ -24,7 +24,17 @@ from oslo_log import log
 from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import clients, consistency, db, errors, notifications, process, version, work
+from cyborg import (
+    clients,
+    consistency,
+    db,
+    errors,
+    history,
+    notifications,
+    process,
+    version,
+    work,
+)
 from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
 from cyborg.cmd import old_files, upgrade_checks
@@ -188,6 +198,8 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             f"{row.kind}/{row.key} was tried {row.attempts} times in {row.age:.0f} seconds: "
             f"{row.last_error}",
         )
+    for sentence in history.unclean():
+        yield Finding("cleaning", sentence)
     for sentence in adoption.sentences():
         yield Finding("placement", sentence)
     if clients.configured(conf, "placement"):

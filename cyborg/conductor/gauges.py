@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, notifications
+from cyborg import arq_states, availability, db, history, notifications
 from cyborg.conductor import service
 from cyborg.db import models
 from cyborg.drivers import base
@@ -166,6 +166,9 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
     )
     conditions = {
         "in_use": arq.state.in_(models.SERVING),
+        "clean_failed": sa.and_(
+            arq.id.is_not(None), sa.exists().where(history.is_unclean(arq.uuid))
+        ),
         "cleaning": arq.id.is_not(None),
         "unavailable": sa.or_(
             ~availability.enabled(),

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from cyborg.conf import (
     agent,
     api,
+    cleaning,
     conductor,
     default,
     drivers,
@@ -33,6 +34,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     None: default.OPTS,
     "api": api.OPTS,
     "agent": agent.OPTS,
+    "cleaning": cleaning.OPTS,
     "conductor": conductor.OPTS,
     "glance": glance.OPTS,
     "metrics": metrics.OPTS,

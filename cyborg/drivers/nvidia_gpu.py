@@ -96,6 +96,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         if handle.attach_type == "MDEV":
             self._mediated.clean(handle)
             return
+        if "asked_type" not in handle.attach_info:
+            super().clean(handle)
+            return
         privileged.set_vgpu_type(pci.join(handle.attach_info), "0")
         self._typed.pop(handle.uuid, None)
 

@@ -143,11 +143,12 @@ class NvmeDriver(NvmeController):
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
     ) -> base.Device:
         """The device, which is erased after use unless the operator says otherwise."""
-        cleans = self.own(function, functions).get("clear_action") != "none"
+        erases = self.own(function, functions).get("clear_action") != "none"
         return replace(
             device,
             deployables=tuple(
-                replace(each, cleans=cleans, clean_erases=cleans) for each in device.deployables
+                replace(each, cleans=each.cleans or erases, clean_erases=erases)
+                for each in device.deployables
             ),
         )
 
@@ -161,6 +162,9 @@ class NvmeDriver(NvmeController):
         function = functions.get(address)
         if function is None:
             raise RuntimeError(f"NVMe controller {address} is not on the bus")
+        if self.own(function, functions).get("clear_action") == "none":
+            super().clean(handle)
+            return
         use = functions.use(function)
         if use is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {use}")

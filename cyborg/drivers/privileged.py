@@ -118,6 +118,15 @@ def set_vgpu_type(address: str, number: str) -> None:
 
 
 @_privileged
+def reset_function(address: str) -> None:
+    """Let the kernel reset a PCI function.
+
+    :raises OSError: the kernel's error
+    """
+    _write(_PCI / "devices" / _checked(_ADDRESS, address) / "reset", "1")
+
+
+@_privileged
 def set_numvfs(address: str, count: int) -> None:
     """Give a physical function ``count`` virtual functions, after removing those it has.
 

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 from oslo_config import cfg
 
 from cyborg.drivers import base, kept_facts, trait_names
-from cyborg.drivers.pci import device_spec, devices, facts, health
+from cyborg.drivers.pci import cleaning, device_spec, devices, facts, health
 from cyborg.drivers.pci.snapshot import (
     Function,
     Snapshot,
@@ -229,7 +229,15 @@ class PciDriver:
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""
-        return self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
+        unhealthy = self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
+        return unhealthy or cleaning.why_unclean(self.conf, device, host.pci)
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Reset the handle's function.
+
+        :raises RuntimeError: it is not on the bus, in use, or cannot be reset alone
+        """
+        cleaning.reset(handle)
 
     def remember(self) -> None:
         """Write what must outlive the agent."""
@@ -418,7 +426,7 @@ class PciDriver:
         attributes = self._attributes(function, functions)
         spec = device_spec.first_match(self._specs, function, functions)
         traits = (*self.traits(function, functions), *(spec.traits if spec else ()))
-        return base.Deployable(
+        deployable = base.Deployable(
             name=name,
             resource_class=(spec.resource_class if spec else None) or self.resource(function),
             num_accelerators=1 if self.expose == "slot" else len(members),
@@ -426,6 +434,7 @@ class PciDriver:
             traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
         )
+        return cleaning.arranged(self.conf, deployable, members, functions)
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
         """The facts. What cannot be read, as while a guest has the card, is kept."""

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reset a PCI function after use, so that its next guest finds nothing of the last one.
+
+``[cleaning]`` says for which resource classes. The kernel resets a single function by what
+``reset_method`` names (Documentation/ABI/testing/sysfs-bus-pci). A reset of the whole bus is only
+used for a function that is alone on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oslo_config import cfg
+
+from cyborg.conf import cleaning
+from cyborg.drivers import base, privileged
+from cyborg.drivers.pci import facts
+from cyborg.drivers.pci.snapshot import Function, Snapshot, join, scan
+
+LOG = logging.getLogger(__name__)
+
+#: Methods that reset one function and leave its neighbours alone.
+_OF_ONE_FUNCTION = frozenset({"device_specific", "acpi", "flr", "af_flr", "pm"})
+
+#: One reset at a time for each card.
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def why_not_resettable(function: Function, functions: Snapshot) -> str | None:
+    """Why the kernel cannot reset this function alone, or None if it can."""
+    methods = facts.reset_methods(function, functions)
+    if _OF_ONE_FUNCTION.intersection(methods):
+        return None
+    if not methods:
+        return f"the kernel has no way to reset PCI function {function.address}"
+    bus = function.address.rpartition(":")[0]
+    others = [each for each in functions if each.rpartition(":")[0] == bus]
+    if len(others) > 1:
+        return f"a reset of PCI function {function.address} would reset its neighbours too"
+    return None
+
+
+def arranged(
+    conf: cfg.ConfigOpts,
+    deployable: base.Deployable,
+    members: Sequence[Function],
+    functions: Snapshot,
+) -> base.Deployable:
+    """The deployable, which is cleaned by a reset if that is wanted and possible."""
+    if deployable.cleans or cleaning.policy(conf, deployable.resource_class) == cleaning.OFF:
+        return deployable
+    if any(why_not_resettable(each, functions) for each in members):
+        return deployable
+    return replace(deployable, cleans=True)
+
+
+def why_unclean(conf: cfg.ConfigOpts, device: base.Device, functions: Snapshot) -> str | None:
+    """Why a device must not be given out since it could not be cleaned, or None."""
+    for deployable in device.deployables:
+        policy = cleaning.policy(conf, deployable.resource_class)
+        if policy != cleaning.REQUIRED or deployable.cleans:
+            continue
+        for handle in deployable.attach_handles:
+            function = functions.get(join(handle.attach_info))
+            reason = None if function is None else why_not_resettable(function, functions)
+            if reason is not None:
+                return f"[cleaning] requires that it is reset after use, and {reason}"
+    return None
+
+
+def reset(handle: base.HeldHandle) -> None:
+    """Reset the function of a handle.
+
+    :raises RuntimeError: it is not on the bus, in use, or cannot be reset alone
+    :raises OSError: the kernel's error
+    """
+    address = join(handle.attach_info)
+    with _locks[address.rpartition(".")[0]]:
+        functions = scan()
+        function = functions.get(address)
+        if function is None:
+            raise RuntimeError(f"PCI function {address} is not on the bus")
+        reason = functions.use(function) or _used_part(function, functions)
+        reason = reason or why_not_resettable(function, functions)
+        if reason is not None:
+            raise RuntimeError(f"PCI function {address} is not reset: {reason}")
+        LOG.info("Resetting PCI function %s", address)
+        privileged.reset_function(address)
+
+
+def _used_part(function: Function, functions: Snapshot) -> str | None:
+    """Who would lose a virtual function by the reset of its card, or None."""
+    for vf in function.vfs:
+        if vf in functions and functions[vf].has_guest_driver:
+            return f"its virtual function {vf} is kept for a guest"
+    return None

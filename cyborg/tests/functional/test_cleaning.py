@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI functions are reset between two guests, and what cannot be cleaned is kept from others."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from cyborg import context, history
+from cyborg.arqs import release
+from cyborg.conductor import gauges
+from cyborg.drivers import base, pci, privileged, registry
+from cyborg.tests import boots
+from cyborg.tests.contract import passes
+from cyborg.tests.service import RP, SERVER, Site, until
+
+SPEC = '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "37c8"}\n'
+CARD = "qat-c62x"
+
+
+def wanted(policy: str) -> str:
+    return f"{SPEC}[cleaning]\n{policy}\n"
+
+
+def found(host: Any, policy: str) -> base.Device:
+    (only,) = host.call(passes.run, ["pci_driver"], wanted(policy))
+    assert only.errors == {}
+    (device,) = [
+        each
+        for each in only.devices["pci_driver"]
+        if pci.join(each.control_path.cpid_info) == host.card(CARD)
+    ]
+    return device
+
+
+def clean(address: str) -> str:
+    """Let the driver clean a handle; what went wrong, or an empty text."""
+    privileged.context.set_client_mode(False)
+    conf = passes.configured(wanted("default = on"), ["pci_driver"], "host-1")
+    driver = registry.load(conf).drivers["pci_driver"]
+    assert isinstance(driver, base.Cleanable)
+    place = pci.split(address)
+    handle = base.HeldHandle(
+        attach_type="PCI",
+        attach_info=place,
+        uuid=str(uuid.UUID(int=1)),
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
+    )
+    try:
+        driver.clean(handle)
+    except (OSError, RuntimeError) as exc:
+        return str(exc)
+    return ""
+
+
+def card(reset_method: str, **more: object) -> dict[str, Any]:
+    bare = {"driver": "vfio-pci", "sriov": None, "module": None}
+    return {"cards": [{"card": CARD, "reset_method": reset_method, **bare, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("methods", "policy", "cleans", "withheld"),
+    [
+        ("flr bus", "default = off", False, False),
+        ("flr bus", "default = on", True, False),
+        ("pm", "default = required", True, False),
+        ("bus", "default = required", True, False),
+        ("", "default = on", False, False),
+        ("", "default = required", False, True),
+        ("", "classes = CUSTOM_PCI:required", False, True),
+        ("flr", "default = on\nclasses = CUSTOM_PCI:off", False, False),
+        ("flr", "classes = CUSTOM_NIC:required", False, False),
+    ],
+)
+def test_what_the_policy_and_the_kernel_permit(simulate, methods, policy, cleans, withheld):
+    device = found(simulate(card(methods)), policy)
+    assert [each.cleans for each in device.deployables] == [cleans]
+    assert ("[cleaning] requires that it is reset" in (device.unhealthy or "")) is withheld
+
+
+def test_a_reset_of_the_bus_must_not_reset_a_neighbour(simulate):
+    neighbour = {
+        "id": "8086:37c9",
+        "subsystem": "8086:0002",
+        "class": "0b4000",
+        "driver": "vfio-pci",
+        "link": {"speed": "8.0 GT/s PCIe", "width": 16},
+    }
+    device = found(simulate(card("bus", functions=[neighbour])), "default = required")
+    assert "would reset its neighbours too" in (device.unhealthy or "")
+
+
+def test_a_function_is_reset(simulate_live):
+    host = simulate_live(card("flr bus"))
+    address = host.card(CARD)
+    assert host.call(clean, address) == ""
+    ((path, text),) = host.writes()
+    assert path.endswith(f"/{address}/reset")
+    assert text == "1"
+
+
+def test_what_cannot_be_reset_is_not(simulate_live):
+    host = simulate_live(card(""))
+    assert "the kernel has no way" in host.call(clean, host.card(CARD))
+    assert host.writes() == []
+
+
+def kept(site: Site) -> list[dict[str, Any]]:
+    found = site.call("GET", "/history?kind=clean_failed", version="2.11")["history"]
+    return [{key: each[key] for key in ("reason", "ended_at", "actor")} for each in found]
+
+
+def free(site: Site) -> dict[str, float]:
+    return {
+        sample.labels["state"]: sample.value
+        for family in gauges.Gauges(site.conf).collect()
+        for sample in family.samples
+        if sample.name == "cyborg_attach_handles"
+    }
+
+
+@pytest.fixture
+def unclean(site: Site, ctx: context.RequestContext) -> str:
+    """The ARQ of a server that is gone, whose handle the host cannot clean."""
+    site.conf.set_override("database_interval", 0, group="metrics")
+    site.start(host_step=True)
+    (arq,) = boots.arqs(ctx)
+    boots.bind(ctx, [arq], SERVER, hostname="host-1", device_rp_uuid=RP)
+    until(lambda: boots.states(ctx) == {arq: "Bound"})
+    site.fail("clean")
+    release.delete_arqs(ctx, [arq])
+    until(lambda: kept(site))
+    return arq
+
+
+def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unclean: str) -> None:
+    (entry,) = kept(site)
+    assert "out of order" in entry["reason"]
+    assert entry["ended_at"] is None
+    assert free(site)["clean_failed"] == 1
+    (sentence,) = history.unclean()
+    assert unclean in sentence
+    site.obey()
+    until(lambda: kept(site)[0]["ended_at"])
+    assert free(site)["clean_failed"] == 0
+    assert history.unclean() == []
+    assert len(kept(site)) == 1
+
+
+def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
+    site.ask("POST", f"/accelerator_requests/{unclean}/release?force=true", version="2.6")
+    (entry,) = kept(site)
+    assert entry["ended_at"] is not None
+    assert entry["actor"].startswith("user ")
