@@ -134,7 +134,7 @@ def test_a_bind_is_told_of_from_the_request_to_the_handle(tmp_path: pathlib.Path
     assert seen.get("cyborg_api_requests_total", route="other", status="404") == 1
     assert seen.get("cyborg_api_request_duration_seconds_count", method="PATCH") == 1
     assert seen.get("cyborg_bind_duration_seconds_count", outcome="bound") == 2
-    assert 0 < seen.get("cyborg_bind_duration_seconds_sum", outcome="bound") < 2 * TIMEOUT
+    assert 0 <= seen.get("cyborg_bind_duration_seconds_sum", outcome="bound") < 2 * TIMEOUT
     assert seen.get("cyborg_report_duration_seconds_count", outcome="applied") >= 1
     placement = {"service": "placement", "status": "2xx"}
     assert seen.get("cyborg_client_request_duration_seconds_count", **placement) > 0
