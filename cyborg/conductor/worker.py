@@ -10,8 +10,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent import futures
 
-import futurist
 from keystoneauth1 import exceptions as ka_exc
 from oslo_context import context as oslo_context
 
@@ -56,7 +56,8 @@ class Worker:
         self.poll_interval = poll_interval
         self._numbers = itertools.count(1)
         self._limit = threads
-        self._pool = futurist.ThreadPoolExecutor(max_workers=threads * len(handlers))
+        # It starts a thread where none is idle; futurist's would start one for each claim.
+        self._pool = futures.ThreadPoolExecutor(threads * len(handlers), "work")
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._idle = threading.Condition()

@@ -268,3 +268,20 @@ def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None
     _wait_until_empty()
     runner.stop(1)
     assert tries == [1, 2, 3]
+
+
+def test_a_thread_is_started_where_none_is_idle(database: sa.Engine) -> None:
+    before = set(threading.enumerate())
+    runner = worker.Worker(
+        {"test": lambda claim: None}, name="me", threads=16, lease_seconds=30, poll_interval=3600
+    )
+    runner.start()
+    for number in range(12):
+        with db.writer() as session:
+            work.want(session, "test", [str(number)])
+        runner.kick()
+        _wait_until_empty()
+    started = set(threading.enumerate()) - before
+    runner.stop(10)
+    # Those that claim and renew among them.
+    assert len(started) < 8
