@@ -87,7 +87,7 @@ class BindEnd(NamedTuple):
 def end_binds(
     session: orm.Session,
     ends: Sequence[BindEnd],
-    now_ms: int | None = None,
+    now_ms: float | None = None,
     *,
     tell_nova: bool = True,
     **values: Any,
@@ -134,7 +134,7 @@ def end_binds(
     return True
 
 
-def _measure(ends: Sequence[BindEnd], now_ms: int) -> None:
+def _measure(ends: Sequence[BindEnd], now_ms: float) -> None:
     for end in ends:
         metrics.bind_ended(
             bound=end.reason is None, started_ms=end.arq.bind_started_ms, now_ms=now_ms

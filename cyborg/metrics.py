@@ -145,7 +145,7 @@ def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[st
     AGENT_LAST.labels("pass").set_to_current_time()
 
 
-def bind_ended(*, bound: bool, started_ms: int | None, now_ms: int) -> None:
+def bind_ended(*, bound: bool, started_ms: int | None, now_ms: float) -> None:
     """Observe a bind that was requested at ``started_ms`` and ended at ``now_ms``."""
     outcome = "bound" if bound else "failed"
     BIND_SECONDS.labels(outcome).observe((now_ms - (started_ms or now_ms)) / 1000)

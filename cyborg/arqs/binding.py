@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -144,6 +145,7 @@ def _record(
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
         started: _Undecided = []
+        read_at = time.monotonic()
         if fresh:
             checked = {uuid: arqs[uuid] for uuid in fresh}
             providers = _check(session, checked, fresh, images)
@@ -154,7 +156,7 @@ def _record(
             # Its instances have no other ARQs than those of the request.
             is_new = len(fresh) == len(binds)
             undecided = started if is_new else _undecided(session, instances)
-            work.want(session, work.BIND, _bind_at_once(session, undecided))
+            work.want(session, work.BIND, _bind_at_once(session, undecided, read_at))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
 
 
@@ -355,15 +357,16 @@ def _started(
     return [(arq, deployable, now_ms) for arq, deployable in started]
 
 
-def _bind_at_once(session: orm.Session, undecided: _Undecided) -> set[str]:
-    """Decide the binds that take nothing but the database.
+def _bind_at_once(session: orm.Session, undecided: _Undecided, read_at: float) -> set[str]:
+    """Decide the binds that take nothing but the database, whose clock was read at ``read_at``.
 
     Returns the instances of the others: a conductor decides where a host prepares the handle, and
     where a program may have to be written, or is being written.
     """
     later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and _takes_more(dep)]
     ids = {arq.id for arq, _ in later}
-    _bind(session, [each for each in undecided if each[0].id not in ids], {}, tell_nova=False)
+    at_once = [each for each in undecided if each[0].id not in ids]
+    _bind(session, at_once, {}, read_at=read_at, tell_nova=False)
     return {arq.instance_uuid for arq, _ in later if arq.instance_uuid}
 
 
@@ -393,11 +396,13 @@ def _bind(
     undecided: _Undecided,
     coming: Mapping[str, program.Program],
     *,
+    read_at: float | None = None,
     tell_nova: bool = True,
 ) -> None:
     """Give the ARQs their handles, or say why they get none.
 
     :param coming: what deployables in doubt will run, by their uuids
+    :param read_at: when the database's clock was read, if not just now, by the monotonic one
     :param tell_nova: whether the event of the binds that end here is still to be wanted
     """
     refused = {
@@ -410,7 +415,10 @@ def _bind(
         for arq, dep, _ in undecided
     ]
     ends = [end for end in decided if end is not None]
-    if ends and not arq_states.end_binds(session, ends, undecided[0][2], tell_nova=tell_nova):
+    passed = 0.0 if read_at is None else time.monotonic() - read_at
+    if ends and not arq_states.end_binds(
+        session, ends, undecided[0][2] + passed * 1000, tell_nova=tell_nova
+    ):
         raise db.RestartTransaction
     work.want(session, work.HOST_STEP, to_prepare)
 
