@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import discovery, not_offered, sriov
+from cyborg.agent import discovery, node_name, not_offered, sriov
 from cyborg.drivers import base, pci, registry
 
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
@@ -53,7 +53,7 @@ def make(conf: cfg.ConfigOpts) -> Preview:
         left_out = not_offered.find(pci.scan(), findings, loaded.drivers, others)
     return Preview(
         host=conf.host,
-        node=conf.agent.resource_provider_name or conf.host,
+        node=node_name.of(conf),
         findings=findings,
         changes=sriov.preview(conf),
         not_offered=left_out,

@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.agent import discovery, host_steps, hotplug, pass_counter, sriov
+from cyborg.agent import discovery, host_steps, hotplug, node_name, pass_counter, sriov
 from cyborg.drivers import privileged, registry
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Agent:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._node = conf.agent.resource_provider_name or conf.host
+        self._node = node_name.of(conf)
         self._started = time.time_ns() // 1_000_000
         self._passes = pass_counter.PassCounter(self._look_now)
         self._last_summary: str | None = None

@@ -243,13 +243,25 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
 
 
 def _name_imported(session: orm.Session, report: rpc.HostReport) -> None:
-    """Give a host that was imported the name that its agent has: it had that of its node."""
-    host = models.Host
+    """Give a host that was imported the name that its agent has: it had that of its node.
+
+    The names of its deployables begin with the right one.
+    """
+    host, deployable, device = models.Host, models.Deployable, models.Device
+    own = deployable.name.startswith(f"{report.host}_", autoescape=True)
     known = session.scalar(sa.select(host.id).where(host.name == report.host))
-    if known is None:
+    on_node = (
+        sa.select(host.id)
+        .join(device, device.host_id == host.id)
+        .join(deployable, deployable.device_id == device.id)
+        .where(host.name == report.node, own)
+        .limit(1)
+    )
+    id_ = session.scalar(on_node) if known is None else None
+    if id_ is not None:
         never = (host.last_seen_ms == 0, host.report_started == 0)
         of_node = (host.name == report.node, host.node == report.node)
-        db.update(session, host, *of_node, *never, name=report.host)
+        db.update(session, host, host.id == id_, *of_node, *never, name=report.host)
 
 
 def _has_programmable(report: rpc.HostReport) -> bool:

@@ -324,6 +324,14 @@ def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]
 
 
 @db.retry
+def set_node(state: HostState, node: str) -> None:
+    """Record that the host's root provider has another name than its agent has reported."""
+    host = models.Host
+    with db.writer() as session:
+        db.update(session, host, host.id == state.host_id, host.node == state.root_name, node=node)
+
+
+@db.retry
 def forget(state: HostState) -> bool:
     """Delete the row of a removed host; False if another host has yet to take over a provider.
 

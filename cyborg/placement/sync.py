@@ -80,6 +80,9 @@ def _reconcile(
     conf: cfg.ConfigOpts, api: client.Client, state: desired.HostState, checkpoint: Checkpoint
 ) -> _Outcome:
     listed = api.find_tree(state.root_name)
+    if not listed and _is_named_like_host(api, state):
+        desired.set_node(state, state.name)
+        return _Outcome(seen={}, conflicts=True)
     if not listed and state.providers:
         return _make_root(conf, api, state, checkpoint)
     try:
@@ -97,6 +100,11 @@ def _reconcile(
     checkpoint()
     desired.record(state, outcome.seen, outcome.deleted)
     return outcome
+
+
+def _is_named_like_host(api: client.Client, state: desired.HostState) -> bool:
+    """Whether the root has the host's name, though its agent says that with a domain."""
+    return state.root_name.startswith(f"{state.name}.") and bool(api.find_tree(state.name))
 
 
 def _make_root(

@@ -501,5 +501,22 @@ def test_what_no_imported_arq_explains_is_withheld(
     assert offered == [(16, 16), (16, 0)]
 
 
+@pytest.mark.usefixtures("database")
+def test_another_host_does_not_get_what_was_imported(old: sa.Engine) -> None:
+    import_all(old)
+    report = rpc.HostReport(
+        host="evil", node="compute-1.example", started=1, counter=1, errors={}, devices={}
+    )
+    with contextlib.suppress(errors.CyborgError):
+        inventory_report.apply_report(report)
+    device = models.Device
+    assert read(
+        sa.select(models.Host.name, sa.func.count())
+        .join(device, device.host_id == models.Host.id)
+        .group_by(models.Host.name)
+        .order_by(models.Host.name)
+    ) == [("compute-1.example", 1), ("compute-2", 3)]
+
+
 def _allocations(placement: PlacementServer, provider: str) -> Any:
     return placement.call("GET", f"/resource_providers/{provider}/allocations")["allocations"]
