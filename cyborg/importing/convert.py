@@ -339,7 +339,9 @@ def _groups(text: str) -> list[dict[str, str]] | str:
     """The groups of a profile, or why they cannot be read."""
     try:
         given = json.loads(text)["groups"]
-        read = profiles.read_groups([dict(group) for group in given])
+        # Upstream takes a null as the value of a key, which means as much as no key.
+        stated = [{key: each for key, each in group.items() if each is not None} for group in given]
+        read = profiles.read_groups(stated)
         amounts = [RequestGroup.parse(group).resources for group in read]
     except errors.Invalid as exc:
         return f"has groups that cannot be used: {exc}"

@@ -379,6 +379,18 @@ def test_what_is_left_out_is_said(old: sa.Engine) -> None:
 
 
 @pytest.mark.usefixtures("database")
+def test_a_key_with_a_null_is_no_key(old: sa.Engine) -> None:
+    text = json.dumps({"groups": [{"resources:FPGA": "1", "accel:function_id": None}]})
+    with old.begin() as connection:
+        statement = sa.text("UPDATE device_profiles SET profile_json = :text WHERE name = 'fpga'")
+        connection.execute(statement, {"text": text})
+    import_all(old)
+    profile = models.DeviceProfile
+    groups = read(sa.select(profile.groups).where(profile.name == "fpga"))
+    assert groups == [([{"resources:FPGA": "1"}],)]
+
+
+@pytest.mark.usefixtures("database")
 def test_an_import_after_a_change_here_is_refused(old: sa.Engine) -> None:
     import_all(old)
     with db.writer() as session:
