@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What work costs this Cyborg, beside the released upstream.
+
+    python -m venv /tmp/upstream
+    /tmp/upstream/bin/pip install openstack-cyborg==17.0.0 PyMySQL uwsgi 'setuptools<81'
+    pip install pyuwsgi openstack-placement
+    tools/services.sh start rabbitmq mariadb; eval "$(tools/services.sh env)"
+    tools/benchmarks/compare.py --upstream-python /tmp/upstream/bin/python
+
+Both run at the same time, with a database, a vhost and a Placement each, and do the same in turns.
+Nobody else may use the machine. Of the rounds the medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+
+import readings
+from readings import Measure
+from sides import Failed, Kind, ours, running, upstream
+from work import Bench
+
+#: The table that the contributors' page shows.
+DOCS = pathlib.Path(__file__).parents[2] / "doc/source/contributor/speed.inc"
+#: Boots: accelerators each, how many at once, how many in all.
+BOOTS = ((1, 1, 20), (1, 8, 40), (1, 32, 64), (4, 1, 8), (4, 32, 32))
+MEASURES = {
+    "boots 1x1": Measure("boots of 1 accelerator, 1 at once", "a second", True, 4),
+    "boots 1x8": Measure("boots of 1 accelerator, 8 at once", "a second", True, 6),
+    "boots 1x32": Measure("boots of 1 accelerator, 32 at once", "a second", True, 12),
+    "boots 4x1": Measure("boots of 4 accelerators, 1 at once", "a second", True, 10),
+    "boots 4x32": Measure("boots of 4 accelerators, 32 at once", "a second", True, 35),
+    "boots 1x1 cpu": Measure("CPU of a boot, 1 at once", "ms", figure=40),
+    "boots 1x32 cpu": Measure("CPU of a boot, 32 at once", "ms", figure=35),
+    "first report 256": Measure("first report of 256 devices", "s", ratio=6),
+    "first report 256 calls": Measure("its calls of Placement", "", figure=538),
+    "hosts first": Measure("hosts of 8 devices, first report", "a minute", True, 6),
+    "hosts unchanged": Measure("hosts of 8 devices, unchanged", "a minute", True, 100),
+    "unchanged report 8": Measure("unchanged report of 8 devices", "ms", figure=10),
+    "unchanged report 64": Measure("unchanged report of 64 devices", "ms", figure=10),
+    "unchanged report 256": Measure("unchanged report of 256 devices", "ms", figure=10),
+    "memory api": Measure("memory of the API, 2 processes", "MiB", ratio=2),
+    "memory conductor": Measure("memory of the conductor", "MiB", ratio=2),
+    "memory agent": Measure("memory of the agent", "MiB", ratio=2),
+    "list deployables": Measure("list of 1,000 deployables", "ms", figure=40),
+    "list arqs": Measure("list of 1,000 ARQs", "ms", figure=25),
+    "grown boots 1x1": Measure("boots, 1 at once, among many ARQs", "a second", True),
+    "growth": Measure("a boot's time among many ARQs, by that among none", "times", figure=1.3),
+    "a boot: SQL round trips": Measure("SQL round trips of a boot", "", figure=30),
+    "a boot: SELECTs": Measure("SELECTs of a boot", ""),
+    "a boot: COMMITs": Measure("COMMITs of a boot", ""),
+    "a boot: ROLLBACKs": Measure("ROLLBACKs of a boot", ""),
+    "a boot: pings": Measure("pings of a boot", ""),
+    "a boot: Placement calls": Measure("Placement calls of a boot", ""),
+}
+
+
+def one_round(bench: Bench, options: argparse.Namespace, number: int) -> dict[str, float]:
+    """Everything that is measured in each round."""
+    found: dict[str, float] = {}
+    for count, at_once, total in BOOTS:
+        found |= bench.boots(count, at_once, max(at_once, round(total * options.size)))
+    found |= bench.counts(5)
+    if options.size >= 1:
+        found |= bench.first_report(256)
+        found |= bench.many_hosts(16)
+    # Upstream needs a minute and more for the largest.
+    sizes = (8, 64, 256) if number == 0 and options.size >= 1 else (8,)
+    for devices in sizes:
+        found |= bench.unchanged_report(devices)
+    return found
+
+
+def afterwards(bench: Bench, grown: int) -> dict[str, float]:
+    """Everything that is measured once, for it leaves something behind."""
+    found = bench.memory()
+    before = bench.boots(1, 1, 10)["boots 1x1"]
+    found["list deployables"] = bench.listed("/deployables", "deployables")
+    bench.grow(1000)
+    found["list arqs"] = bench.listed("/accelerator_requests", "arqs")
+    bench.grow(grown)
+    found["grown boots 1x1"] = bench.boots(1, 1, 3)["boots 1x1"]
+    found["growth"] = before / found["grown boots 1x1"]
+    return found
+
+
+@contextlib.contextmanager
+def benches(kinds: list[Kind], folder: pathlib.Path) -> Iterator[dict[str, Bench]]:
+    """Every side, running and prepared."""
+    with contextlib.ExitStack() as stack:
+        made = {}
+        for kind in kinds:
+            bench = Bench(stack.enter_context(running(kind, folder / kind.name)))
+            stack.callback(bench.close)
+            bench.prepare()
+            made[kind.name] = bench
+        yield made
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The medians of each side."""
+    kinds = [ours()]
+    if options.upstream_python is not None:
+        kinds.append(upstream(options.upstream_python))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-benchmark-"))
+    print(f"logs: {folder}", flush=True)
+    rounds: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in kinds}
+    with benches(kinds, folder) as made:
+        for number in range(options.rounds):
+            for name, bench in made.items():
+                rounds[name].append(one_round(bench, options, number))
+                print(f"round {number + 1}, {name}: {rounds[name][-1]}", flush=True)
+        for name, bench in made.items():
+            grown = options.grown if name == "ours" else options.upstream_grown
+            rounds[name].append(afterwards(bench, grown))
+    return {name: readings.medians(found) for name, found in rounds.items()}
+
+
+def write(folder: pathlib.Path, found: Mapping[str, Mapping[str, float]]) -> str:
+    """Write the results as JSON and as Markdown; return the latter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "speed.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    theirs = found.get("upstream", {})
+    text = readings.table(MEASURES, found["ours"], theirs)
+    (folder / "speed.md").write_text(text)
+    print(text)
+    return text
+
+
+def main() -> int:
+    """Measure, print and write; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--upstream-python", type=pathlib.Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", type=float, default=1.0, help="below 1: fewer boots, no reports")
+    parser.add_argument("--grown", type=int, default=50_000, help="ARQs present in the end")
+    parser.add_argument("--upstream-grown", type=int, default=1, help="the same of upstream")
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("benchmark-results"))
+    parser.add_argument("--docs", action="store_true", help="renew the table of the docs page too")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_given: sys.exit(1))
+    try:
+        text = write(options.results, measure(options))
+        if options.docs:
+            what = f"{options.rounds} rounds of size {options.size:g}"
+            head = f".. Written by tools/benchmarks/compare.py.\n\nMedians of {what}:\n\n"
+            DOCS.write_text(head + readings.rst(text))
+    except Failed as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work that compare.py lets both sides do, and what each unit of it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import queue
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import readings
+import requests
+import sqlalchemy as sa
+from sides import Failed, Side, until
+
+from cyborg.inventory.apply import provider_uuid
+
+#: The host that accelerators are taken from: enough handles for 32 boots of 4 at once.
+HOST, DEVICES, HANDLES = "benchmark-0", 32, 16
+GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+#: Nova's identity, for upstream's API without Keystone.
+IDENTITY = {
+    "Content-Type": "application/json",
+    "X-User-Id": "nova",
+    "X-Project-Id": "1" * 32,
+    "X-Roles": "admin,member,reader,service",
+    "X-Service-Roles": "service",
+    "X-Service-Identity-Status": "Confirmed",
+}
+_PLACEMENT = {
+    "X-Auth-Token": "admin",
+    "OpenStack-API-Version": "placement 1.37",
+    "X-Benchmark": "1",
+}
+_READY = """
+    SELECT COUNT(*) FROM resource_providers rp WHERE rp.name GLOB ?
+    AND EXISTS (SELECT 1 FROM inventories i WHERE i.resource_provider_id = rp.id)
+    AND EXISTS (SELECT 1 FROM resource_provider_traits t WHERE t.resource_provider_id = rp.id)
+"""
+#: A statement that clones a row many times; MariaDB makes the numbers.
+_CLONE = "INSERT INTO {table} ({names}) SELECT {values} FROM (SELECT * FROM {table} ORDER BY id"
+_CLONE += " LIMIT 1) one, seq_1_to_{count} seq"
+#: What the server counts: everything asked of it, and kinds of it.
+_COUNTERS = {
+    "Questions": "SQL round trips",
+    "Com_select": "SELECTs",
+    "Com_commit": "COMMITs",
+    "Com_rollback": "ROLLBACKs",
+    "Com_admin_commands": "pings",
+}
+
+
+class Bench:
+    """Does units of work on a side, and measures them."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self._engine = sa.create_engine(side.database, isolation_level="AUTOCOMMIT")
+        self._placement = sqlite3.connect(
+            f"file:{side.neighbours.state}/placement.sqlite?mode=ro", uri=True
+        )
+        self._hosts = itertools.count(1)
+
+    def prepare(self) -> None:
+        """Report the host of the boots; make the profiles."""
+        self._roots([HOST])
+        self.side.report([HOST], DEVICES, HANDLES)
+        self._await_providers(HOST, DEVICES)
+        for count in (1, 4):
+            body = [{"name": f"take-{count}", "groups": [GROUP] * count}]
+            self.ask("POST", "/device_profiles", body)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the API; its answer, or None while it says 423."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.side.port, timeout=600)
+        with contextlib.closing(connection):
+            data = json.dumps(body) if body is not None else None
+            connection.request(method, f"/v2{path}", data, IDENTITY)
+            response = connection.getresponse()
+            said = response.read()
+        if response.status == 423:
+            return None
+        if response.status >= 300:
+            raise Failed(f"{self.side.kind.name}: {method} {path}: {response.status} {said!r}")
+        return json.loads(said) if said else {}
+
+    def boot(self, count: int, slot: int) -> None:
+        """What Nova asks for a server with ``count`` accelerators, from its making to its end."""
+        instance = str(uuid.uuid4())
+        made = self.ask("POST", "/accelerator_requests", {"device_profile_name": f"take-{count}"})
+        arqs = [arq["uuid"] for arq in made["arqs"]]
+        arrived = [self.side.neighbours.expect(arq) for arq in arqs]
+        self.ask(
+            "PATCH",
+            "/accelerator_requests",
+            {arq: self._target(instance, 4 * slot + k) for k, arq in enumerate(arqs)},
+        )
+        for event in arrived:
+            if not event.wait(120):
+                raise Failed(f"{self.side.kind.name}: no event within 120 seconds")
+        path = f"/accelerator_requests?instance={instance}"
+        resolved = f"{path}&bind_state=resolved"
+        found = until("resolved", lambda: self.ask("GET", resolved), pause=0.01)
+        if [arq["state"] for arq in found["arqs"]] != ["Bound"] * count:
+            raise Failed(f"{self.side.kind.name}: not all are bound: {found}")
+        self.ask("DELETE", path)
+
+    def _target(self, instance: str, number: int) -> list[dict[str, str]]:
+        node = f"{HOST}.example" if self.side.kind.name == "ours" else HOST
+        provider = provider_uuid(f"{HOST}_{number % DEVICES:04d}")
+        values = {"hostname": node, "device_rp_uuid": provider, "instance_uuid": instance}
+        return [{"path": f"/{key}", "op": "add", "value": text} for key, text in values.items()]
+
+    def boots(self, count: int, at_once: int, total: int) -> dict[str, float]:
+        """``total`` boots, ``at_once`` at a time: boots a second, and the CPU of each in ms."""
+        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(at_once):
+            slots.put(slot)
+
+        def one(_number: int) -> None:
+            slot = slots.get()
+            try:
+                self.boot(count, slot)
+            finally:
+                slots.put(slot)
+
+        with self._cpu() as used:
+            begin = time.perf_counter()
+            with futures.ThreadPoolExecutor(at_once) as pool:
+                list(pool.map(one, range(total)))
+            took = time.perf_counter() - begin
+            # What is done after the last answer is part of it.
+            time.sleep(0.5)
+        name = f"boots {count}x{at_once}"
+        costs = {f"{name} cpu {part}": 1000 * used[part] / total for part in used}
+        return {name: total / took, f"{name} cpu": sum(costs.values()), **costs}
+
+    @contextlib.contextmanager
+    def _cpu(self) -> Iterator[dict[str, float]]:
+        """Seconds of CPU of API and conductor while the block runs."""
+        parts = {name: self.side.pids(name) for name in ("api", "conductor")}
+        before = {name: readings.cpu(pids) for name, pids in parts.items()}
+        used: dict[str, float] = {}
+        yield used
+        used |= {name: readings.cpu(pids) - before[name] for name, pids in parts.items()}
+
+    def counts(self, total: int) -> dict[str, float]:
+        """What a boot asks of the database and of Placement; nobody else may use the server."""
+        before, calls = self._counters(), self.side.neighbours.calls
+        for _ in range(total):
+            self.boot(1, 0)
+        time.sleep(1)
+        after = self._counters()
+        counted = {
+            f"a boot: {title}": (after[name] - before[name]) / total
+            for name, title in _COUNTERS.items()
+        }
+        placement = (self.side.neighbours.calls - calls) / total
+        return counted | {"a boot: Placement calls": placement}
+
+    def _counters(self) -> dict[str, int]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.text("SHOW GLOBAL STATUS")).all()
+        return {name: int(value) for name, value in rows if name in _COUNTERS}
+
+    def first_report(self, devices: int) -> dict[str, float]:
+        """A new host with many devices, until Placement holds them all."""
+        host = self._new_hosts(1)
+        calls = self.side.neighbours.calls
+        took = self._timed(lambda: self._report(host, devices))
+        name = f"first report {devices}"
+        return {name: took, f"{name} calls": self.side.neighbours.calls - calls}
+
+    def unchanged_report(self, devices: int) -> dict[str, float]:
+        """Seconds that the same report takes once more."""
+        host = self._new_hosts(1)
+        self._report(host, devices)
+        time.sleep(1)
+        took = self._timed(lambda: self.side.report(host, devices, HANDLES))
+        return {f"unchanged report {devices}": 1000 * took}
+
+    def many_hosts(self, count: int) -> dict[str, float]:
+        """Hosts a minute, each with 8 devices: new ones, and the same once more."""
+        hosts = self._new_hosts(count)
+        first = self._timed(lambda: self._report(hosts, 8))
+        time.sleep(1)
+        again = self._timed(lambda: self.side.report(hosts, 8, HANDLES))
+        return {"hosts first": 60 * count / first, "hosts unchanged": 60 * count / again}
+
+    def _report(self, hosts: list[str], devices: int) -> None:
+        self.side.report(hosts, devices, HANDLES)
+        for host in hosts:
+            self._await_providers(host, devices)
+
+    def _new_hosts(self, count: int) -> list[str]:
+        hosts = [f"benchmark-{next(self._hosts)}" for _ in range(count)]
+        self._roots(hosts)
+        return hosts
+
+    def _roots(self, hosts: list[str]) -> None:
+        """The root providers, as nova-compute makes them; ours has another name than upstream's."""
+        for name in hosts:
+            node = f"{name}.example" if self.side.kind.name == "ours" else name
+            url = f"{self.side.neighbours.placement}/resource_providers"
+            requests.post(url, json={"name": node}, headers=_PLACEMENT, timeout=60)
+
+    def _await_providers(self, host: str, count: int) -> None:
+        def held() -> bool:
+            found = self._placement.execute(_READY, (f"{host}_*",)).fetchone()
+            return bool(found[0] >= count)
+
+        until(f"{count} providers of {host}", held, 600, pause=0.02)
+
+    @staticmethod
+    def _timed(work: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    def grow(self, count: int) -> None:
+        """Let there be ``count`` ARQs more, of nobody."""
+        body = {"device_profile_name": "take-1"}
+        self.ask("POST", "/accelerator_requests", body)
+        table = self.side.kind.arqs
+        with self._engine.connect() as connection:
+            columns = [one["name"] for one in sa.inspect(connection).get_columns(table)]
+            names = [name for name in columns if name != "id"]
+            # Of another project: one may only have so many.
+            changed = {"uuid": "UUID()", "project_id": "REPEAT('2', 32)"}
+            values = [changed.get(name, f"one.`{name}`") for name in names]
+            listed = ", ".join(f"`{name}`" for name in names)
+            statement = _CLONE.format(
+                table=table, names=listed, values=", ".join(values), count=count
+            )
+            connection.execute(sa.text(statement))
+
+    def listed(self, path: str, key: str) -> float:
+        """Milliseconds that a list of 1,000 takes: for each thousand, if there are others."""
+        begin = time.perf_counter()
+        found = len(self.ask("GET", path)[key])
+        return 1000 * (time.perf_counter() - begin) * 1000 / found
+
+    def memory(self) -> dict[str, float]:
+        """MiB of each service."""
+        self.side.start_agent()
+        time.sleep(10)
+        names = ("api", "conductor", "agent")
+        return {f"memory {name}": readings.pss(self.side.pids(name)) for name in names}
+
+    def close(self) -> None:
+        """Let go of the databases."""
+        self._engine.dispose()
+        self._placement.close()
