@@ -17,6 +17,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+REPOSITORY = pathlib.Path(__file__).parents[2]
+
 DATABASES = ("mysql", "postgresql")
 
 VARIABLES = {
@@ -75,8 +77,26 @@ def new_vhost() -> Iterator[str]:
         rabbitmqctl("delete_vhost", name)
 
 
+@contextlib.contextmanager
+def user_of_agent(url: str, host: str) -> Iterator[str]:
+    """The URL of a vhost as the shipped script permits it to the agent of a host."""
+    vhost = sa.make_url(url)
+    name, password = f"cyborg-agent-{host}", uuid.uuid4().hex
+    subprocess.run(
+        [str(REPOSITORY / "etc/rabbitmq/permit-agent.sh"), host, str(vhost.database)],
+        env=os.environ | {"RABBITMQCTL": f"{REPOSITORY}/tools/services.sh rabbitmqctl"},
+        input=f"{password}\n",
+        text=True,
+        check=True,
+    )
+    try:
+        yield vhost.set(username=name, password=password).render_as_string(hide_password=False)
+    finally:
+        rabbitmqctl("delete_user", name)
+
+
 def rabbitmqctl(*arguments: str) -> str:
     """What the command prints."""
-    script = pathlib.Path(__file__).parents[2] / "tools/services.sh"
+    script = REPOSITORY / "tools/services.sh"
     command = [str(script), "rabbitmqctl", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -76,7 +76,8 @@ def cyborg(
         stack.callback(one.kill)
         for name in CONDUCTORS:
             one.start(name, "cyborg-conductor")
-        one.start(HOST, "cyborg-agent")
+        own = stack.enter_context(servers.user_of_agent(broker, HOST))
+        one.start(HOST, "cyborg-agent", DEFAULT__transport_url=own)
         one.start_api(free_port())
         wait_for("the device", lambda: one.get("/devices")["devices"] and not _left())
         yield one
