@@ -39,6 +39,7 @@ from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
 from cyborg.cmd import old_files, upgrade_checks
 from cyborg.db import schema
+from cyborg.inventory import admin
 from cyborg.placement import adoption, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
@@ -123,6 +124,12 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     )
     accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
     accept.set_defaults(run=_accept)
+    rename = parsers.add_parser(
+        "rename-host", help="Keep the record of a host whose machine has another name now."
+    )
+    rename.add_argument("old", help="[DEFAULT] host of its agent before.")
+    rename.add_argument("new", help="[DEFAULT] host of its agent now.")
+    rename.set_defaults(run=_rename_host)
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
@@ -133,6 +140,18 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         "of it.",
     )
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
+
+
+def _rename_host(conf: cfg.ConfigOpts) -> int:
+    try:
+        db.configure(conf)
+        schema.check()
+        admin.rename_host(conf.command.old, conf.command.new)
+    except errors.CyborgError as exc:
+        print(f"cyborg-status: {exc}", file=sys.stderr)
+        return WRONG
+    print(f"The record of host {conf.command.old} is that of {conf.command.new} now.")
+    return WELL
 
 
 def _accept(conf: cfg.ConfigOpts) -> int:

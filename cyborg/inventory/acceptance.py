@@ -24,11 +24,15 @@ _MAX_AHEAD = 60_000
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
-_TRAIT = re.compile(r"(CUSTOM|HW)_[A-Z0-9_]+|OWNER_CYBORG")
+_TRAIT = re.compile(r"(CUSTOM|HW|MISC|STORAGE)_[A-Z0-9_]+|OWNER_CYBORG")
 
 
 class Refused(errors.Invalid):
-    """A report is refused as a whole."""
+    """A report is refused as a whole. ``owner`` is the host whose node it claims."""
+
+    def __init__(self, text: str, owner: str | None = None) -> None:
+        super().__init__(text)
+        self.owner = owner
 
 
 def is_timely(started: int) -> sa.ColumnElement[bool]:
@@ -44,7 +48,7 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
     :raises Refused: a name is none, or there are too many devices
     """
     for field, name in (("host", report.host), ("node", report.node)):
-        if not _is_name(name):
+        if not is_host_name(name):
             raise Refused(f"{field}: {name!r} is no name of a host.")
     count = sum(len(found) for found in report.devices.values())
     if count > max_devices:
@@ -68,7 +72,7 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
     return replace(report, devices=devices, errors=said, unknown=frozenset(unknown))
 
 
-def _is_name(value: object) -> bool:
+def is_host_name(value: object) -> bool:
     """Whether what a message has in the place of a host's name is one."""
     return isinstance(value, str) and _HOST_NAME.fullmatch(value) is not None
 
@@ -86,7 +90,10 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
             )
         for trait in deployable.traits:
             if not _TRAIT.fullmatch(trait):
-                yield f"{whose}: trait {trait!r} is not HW_…, CUSTOM_… or OWNER_CYBORG"
+                yield (
+                    f"{whose}: trait {trait!r} is not CUSTOM_…, HW_…, MISC_…, STORAGE_… or "
+                    "OWNER_CYBORG"
+                )
 
 
 def check_host(
@@ -109,8 +116,11 @@ def check_host(
         )
     if owner is not None:
         raise Refused(
-            f"node: {report.node} belongs to host {owner}, which was first to report it; remove "
-            f"the record of {owner} if {report.host} has taken its place."
+            f"node: {report.node} belongs to host {owner}, which was first to report it. If "
+            f"{report.host} is the same machine under another name, run `cyborg-status "
+            f"rename-host {owner} {report.host}`; if it has taken its place, remove the record of "
+            f"{owner}.",
+            owner,
         )
     if report.started > now_ms + _MAX_AHEAD:
         raise Refused(
@@ -119,10 +129,21 @@ def check_host(
         )
 
 
-def names_of_nodes(session: orm.Session, names: set[str]) -> set[str]:
-    """Those of the names that are compute nodes', whose providers no device may take."""
-    query = sa.select(models.Host.node).where(models.Host.node.in_(names))
-    return set(session.scalars(query)) if names else set()
+def names_of_others(session: orm.Session, host_name: str, names: set[str]) -> dict[str, str]:
+    """Those of the names that a deployable of the host must not have, each with the reason.
+
+    A compute node has it, or it begins as those of another host, whose name is longer.
+    """
+    other = models.Host
+    nodes = set(session.scalars(sa.select(other.node).where(other.node.in_(names))))
+    longer = other.name.startswith(f"{host_name}_", autoescape=True)
+    hosts = list(session.scalars(sa.select(other.name).where(longer, other.removed.is_(False))))
+    found = dict.fromkeys(nodes, "a compute node has that name")
+    for name in names - nodes:
+        owner = next((each for each in hosts if name.startswith(f"{each}_")), None)
+        if owner is not None:
+            found[name] = f"names like that are for host {owner}"
+    return found
 
 
 @db.retry

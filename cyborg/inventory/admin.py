@@ -18,7 +18,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, notifications, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
-from cyborg.inventory import attributes
+from cyborg.inventory import acceptance, attributes
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -213,3 +213,26 @@ def _host_of(deployable_id: int) -> sa.Select[str]:
         .join(models.Deployable, models.Deployable.device_id == models.Device.id)
         .where(models.Deployable.id == deployable_id)
     )
+
+
+@db.retry
+def rename_host(old: str, new: str) -> None:
+    """Keep the record of a host under the new name of its machine, with all that guests have.
+
+    :raises Invalid: the new name is none
+    :raises NotFound: there is no host of the old name
+    :raises Conflict: it is up, or the new name has a record of its own
+    """
+    if not acceptance.is_host_name(new):
+        raise errors.Invalid(f"{new!r} is no name of a host.")
+    host = models.Host
+    with db.writer() as session:
+        found = session.scalar(sa.select(host).where(host.name == old).with_for_update())
+        if found is None:
+            raise errors.NotFound.of("Host", name=old)
+        if not found.down:
+            raise errors.Conflict(f"Host {old} is up; stop its agent, and wait until it is down.")
+        if session.scalar(sa.select(host.id).where(host.name == new)) is not None:
+            raise errors.Conflict(f"There is a record of host {new}; remove it first.")
+        found.name, found.report_digest = new, None
+        work.want(session, work.PLACEMENT, [new])

@@ -54,6 +54,9 @@ def apply_report(
     except acceptance.Refused as exc:
         LOG.warning("Refused a report of host %r: %s", report.host, exc)
         acceptance.record(report.host, _HOLDER, f"a report was refused: {exc}")
+        if exc.owner is not None:
+            claimed = f"host {report.host} claims the node of this one"
+            acceptance.record(exc.owner, _HOLDER, claimed)
         raise
     if not applied:
         LOG.warning(
@@ -331,9 +334,9 @@ def _taken_names(
     new = plan.new_names()
     if not new:
         return set()
-    nodes = acceptance.names_of_nodes(session, set(new))
-    for name in nodes:
-        sentence = f"deployable {name} is left out: a compute node has that name"
+    others = acceptance.names_of_others(session, host.name, set(new))
+    for name, reason in others.items():
+        sentence = f"deployable {name} is left out: {reason}"
         LOG.error("Host %s: %s", host.name, sentence)
         errors[new[name]] = sentence
     query = (
@@ -347,7 +350,7 @@ def _taken_names(
         sentence = f"deployable {name} is left out: host {other} has one of that name"
         LOG.error("Host %s: %s", host.name, sentence)
         errors[new[name]] = sentence
-    return nodes.union(taken)
+    return others.keys() | taken.keys()
 
 
 def _handle_ids(known: list[models.Device]) -> frozenset[int]:

@@ -59,7 +59,7 @@ def take_stock(
         known = state.records.get(uuid)
         reason = _reason(foreign) if foreign else None
         if reason != (known.withheld if known else None):
-            _record(state, uuid, reason)
+            _record(state, uuid, known.withheld if known else None, reason)
             changed = True
     return changed
 
@@ -97,10 +97,16 @@ def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
 
 
 @db.retry
-def _record(state: desired.HostState, uuid: str, reason: str | None) -> None:
+def _record(state: desired.HostState, uuid: str, before: str | None, reason: str | None) -> None:
+    """Change the reason from ``before``; one that an administrator has accepted meanwhile stays."""
     row, name = models.ResourceProvider, state.providers[uuid].name
+    same = row.withheld.is_(None) if before is None else row.withheld == before
     with db.writer() as session:
-        if not db.update(session, row, row.uuid == uuid, withheld=reason):
+        if db.update(session, row, row.uuid == uuid, same, withheld=reason):
+            pass
+        elif session.scalar(sa.select(row.id).where(row.uuid == uuid)) is not None:
+            return
+        else:
             session.add(
                 row(
                     uuid=uuid,

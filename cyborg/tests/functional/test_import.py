@@ -61,6 +61,10 @@ def _typed(key: str, value: Any) -> Any:
     return datetime.datetime.fromisoformat(value) if is_time else value
 
 
+#: The command opens a log, which must not outlive its test.
+pytestmark = pytest.mark.usefixtures("quiet_openstack")
+
+
 @pytest.fixture(params=["17"])
 def old(
     request: pytest.FixtureRequest, database_kind: str, tmp_path: pathlib.Path

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
-from cyborg import db, rpc
+from cyborg import context, db, errors, liveness, rpc
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import acceptance, query
+from cyborg.inventory import acceptance, admin, query
 from cyborg.inventory import report as inventory_report
-from cyborg.tests import hosts
+from cyborg.tests import boots, engine, hosts
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -125,6 +126,54 @@ def test_no_device_takes_the_name_of_a_compute_node() -> None:
     send(evil(hosts.device("x", hosts.deployable("evil_node"))))
     assert names() == []
     assert "a compute node has that name" in errors_of("evil")[hosts.DRIVER]
+
+
+def test_a_name_that_begins_as_those_of_a_longer_host_is_left_to_it() -> None:
+    send(replace(hosts.report(host="evil_2"), node="two.example"))
+    send(evil(device("evil_2_x"), hosts.device("y", hosts.deployable("evil_y"))))
+    assert names() == ["evil_y"]
+    assert "names like that are for host evil_2" in errors_of("evil")[hosts.DRIVER]
+
+
+def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
+    hosts.apply(hosts.card("a"))
+    with pytest.raises(acceptance.Refused, match="rename-host host-1 evil"):
+        send(evil(device(), node=hosts.ROOT))
+    assert errors_of("host-1")["cyborg-conductor"] == "host evil claims the node of this one"
+    hosts.apply(hosts.card("a"))
+    assert errors_of("host-1") == {}
+
+
+def test_a_machine_that_was_renamed_keeps_what_its_guests_have(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    hosts.apply(hosts.card("a"))
+    (arq,) = boots.arqs(ctx)
+    boots.bind(ctx, [arq], models.new_uuid())
+    engine.drain(conf)
+    renamed = replace(hosts.report(device(), host="evil"), node=hosts.ROOT)
+    renamed = replace(
+        renamed,
+        devices={hosts.DRIVER: (hosts.device("a", hosts.deployable("evil_a")),)},
+    )
+    with pytest.raises(errors.Conflict, match="is up"):
+        admin.rename_host("host-1", "evil")
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+    for old, new, kind in (
+        ("host-9", "evil", errors.NotFound),
+        ("host-1", "host-1", errors.Conflict),
+        ("host-1", "a b", errors.Invalid),
+    ):
+        with pytest.raises(kind):
+            admin.rename_host(old, new)
+
+    admin.rename_host("host-1", "evil")
+
+    assert send(renamed) == inventory_report.APPLIED
+    assert boots.states(ctx) == {arq: models.BOUND}
+    assert "evil_a" in names()
+    assert [found.host for found in liveness.list_services()] == ["evil"]
 
 
 def test_an_administrator_moves_a_node() -> None:
