@@ -47,8 +47,8 @@ class Command(command.Command):
         return Api(self.app.client_manager)
 
 
-class ShowOne(Command, command.ShowOne):
-    """A command that shows one thing, in a table that fits the terminal."""
+class _Fitting(Command):
+    """A command whose tables fit the terminal."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
@@ -62,19 +62,12 @@ class ShowOne(Command, command.ShowOne):
         raise NotImplementedError
 
 
-class Table(Command, command.Lister):
-    """A command that shows a table that fits the terminal."""
+class ShowOne(_Fitting, command.ShowOne):
+    """A command that shows one thing."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
-        parser.set_defaults(fit_width=True)
-        self.add_arguments(parser)
-        return parser
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments and options."""
-        raise NotImplementedError
+class Table(_Fitting, command.Lister):
+    """A command that shows a table."""
 
 
 class Lister(Command, command.Lister):

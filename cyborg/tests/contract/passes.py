@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg.agent import discovery
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import base, pci, privileged, registry
 
 _PATIENCE = 60
 _CHILDREN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
@@ -48,6 +49,27 @@ def configured(text: str, drivers: Sequence[str], host: str) -> cfg.ConfigOpts:
     conf.set_override("host", host)
     conf.set_override("enabled_drivers", list(drivers), group="agent")
     return conf
+
+
+def clean(driver_name: str, text: str, address: str) -> str:
+    """Let a driver clean the handle of a PCI function; what went wrong, or an empty text."""
+    for context in (privileged.context, privileged.erasing):
+        context.set_client_mode(False)
+    conf = configured(text, [driver_name], "host-1")
+    driver = registry.load(conf).drivers[driver_name]
+    assert isinstance(driver, base.Cleanable)
+    place = pci.split(address)
+    handle = base.HeldHandle(
+        attach_type="PCI",
+        attach_info=place,
+        uuid=str(uuid.UUID(int=1)),
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
+    )
+    try:
+        driver.clean(handle)
+    except (OSError, RuntimeError) as exc:
+        return str(exc)
+    return ""
 
 
 def run(

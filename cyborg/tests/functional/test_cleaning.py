@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from cyborg import context, history
 from cyborg.arqs import release
 from cyborg.conductor import gauges
-from cyborg.drivers import base, pci, privileged, registry
+from cyborg.drivers import base, pci
 from cyborg.tests import boots
 from cyborg.tests.contract import passes
 from cyborg.tests.service import RP, SERVER, Site, until
@@ -37,22 +36,7 @@ def found(host: Any, policy: str) -> base.Device:
 
 def clean(address: str) -> str:
     """Let the driver clean a handle; what went wrong, or an empty text."""
-    privileged.context.set_client_mode(False)
-    conf = passes.configured(wanted("default = on"), ["pci_driver"], "host-1")
-    driver = registry.load(conf).drivers["pci_driver"]
-    assert isinstance(driver, base.Cleanable)
-    place = pci.split(address)
-    handle = base.HeldHandle(
-        attach_type="PCI",
-        attach_info=place,
-        uuid=str(uuid.UUID(int=1)),
-        control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
-    )
-    try:
-        driver.clean(handle)
-    except (OSError, RuntimeError) as exc:
-        return str(exc)
-    return ""
+    return passes.clean("pci_driver", wanted("default = on"), address)
 
 
 def card(reset_method: str, **more: object) -> dict[str, Any]:

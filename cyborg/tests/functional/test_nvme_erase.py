@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
-from cyborg.drivers import base, nvme_admin, pci, privileged, registry
+from cyborg.drivers import nvme_admin, privileged
 from cyborg.tests.contract import passes
 
 SECTORS = 3750748848
@@ -15,24 +13,8 @@ SECTORS = 3750748848
 
 def erase(address: str, keys: str = "") -> str:
     """Let the driver clean a handle; what went wrong, or an empty text."""
-    for context in (privileged.context, privileged.erasing):
-        context.set_client_mode(False)
     text = f'[nvme]\ndevice_spec = {{"vendor_id": "*"{keys}}}\n'
-    conf = passes.configured(text, ["nvme_driver"], "host-1")
-    driver = registry.load(conf).drivers["nvme_driver"]
-    assert isinstance(driver, base.Cleanable)
-    place = pci.split(address)
-    handle = base.HeldHandle(
-        attach_type="PCI",
-        attach_info=place,
-        uuid=str(uuid.UUID(int=1)),
-        control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
-    )
-    try:
-        driver.clean(handle)
-    except (OSError, RuntimeError) as exc:
-        return str(exc)
-    return ""
+    return passes.clean("nvme_driver", text, address)
 
 
 def abilities(address: str) -> list[int]:
