@@ -95,6 +95,8 @@ def _union() -> sa.Subquery:
         sa.case((host.down, DOWN), else_=UP).label("state"),
         host.last_seen_ms,
         host.driver_errors,
+        _devices_of(host.id).label("devices"),
+        host.not_offered,
         host.created_at,
     ).where(host.removed.is_(False))
     conductors = sa.select(
@@ -106,9 +108,17 @@ def _union() -> sa.Subquery:
         sa.case((conductor.last_seen_ms < _before(DOWN_AFTER), DOWN), else_=UP).label("state"),
         conductor.last_seen_ms,
         sa.literal("{}", sa.Text).label("driver_errors"),
+        sa.null().label("devices"),
+        sa.null().label("not_offered"),
         conductor.created_at,
     )
     return agents.union_all(conductors).subquery("services")
+
+
+def _devices_of(host_id: orm.InstrumentedAttribute[int]) -> sa.ScalarSelect[int]:
+    device = models.Device
+    query = sa.select(sa.func.count(device.id)).where(device.host_id == host_id)
+    return query.where(device.missing.is_(False)).scalar_subquery()
 
 
 class Service:
@@ -123,6 +133,9 @@ class Service:
     last_seen_ms: orm.Mapped[int]
     #: Driver name to error sentence.
     driver_errors: orm.Mapped[dict[str, str]]
+    #: How many devices an agent's host has, and accelerators that no driver offers.
+    devices: orm.Mapped[int | None]
+    not_offered: orm.Mapped[int | None]
     created_at: orm.Mapped[datetime.datetime]
 
     @property

@@ -35,12 +35,13 @@ class Findings:
     """The result of a pass: devices of the drivers that answered, and sentences by driver.
 
     ``unread`` are addresses of PCI functions that could not be read. What is known of devices with
-    one of them stays as it is.
+    one of them stays as it is. ``functions`` are those of the walk, if a driver asked.
     """
 
     devices: Mapping[str, ownership.Devices]
     errors: Mapping[str, str]
     unread: frozenset[str] = frozenset()
+    functions: pci.Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,9 @@ class HostView:
         self._owners: ownership.Owners | None = None
 
     @property
-    def walked(self) -> Mapping[str, pci.Function]:
-        """The PCI functions, or nothing if no driver has asked for them."""
-        return self._functions or {}
+    def walked(self) -> pci.Snapshot | None:
+        """The PCI functions, or None if no driver has asked for them."""
+        return self._functions
 
     @property
     def faults(self) -> Mapping[str, str]:
@@ -196,12 +197,14 @@ class Discovery:
         for name, sentence in host.answers.errors.items():
             devices.pop(name, None)
             errors.setdefault(name, sentence)
-        accepted = self._ownership.accept(devices, errors, host.walked)
+        accepted = self._ownership.accept(devices, errors, host.walked or {})
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
         if host.faults:
             errors[WALK] = _shortened(host.faults)
-        return Findings(devices=accepted, errors=errors, unread=host.unread)
+        return Findings(
+            devices=accepted, errors=errors, unread=host.unread, functions=host.walked
+        )
 
     def remember(self) -> None:
         """Let the drivers write what must outlive this process."""

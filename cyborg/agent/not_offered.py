@@ -16,6 +16,9 @@ from cyborg.drivers import base, pci
 #: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
 _CLASSES = ("03", "12", "0b40", "0880")
 
+#: Disks, networks, memory, bridges and buses are no accelerators: not looked at any closer.
+_NEVER = ("01", "02", "05", "06", "0c")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotOffered:
@@ -49,40 +52,53 @@ def find(
     ``others`` are the drivers that are installed and not enabled.
     """
     host = _Host(functions, findings, enabled, others)
-    offered = _offered(host)
     found = [
         NotOffered(
             address=address, ids="", class_code="", product="", driver="", reason=fault, remedy=""
         )
         for address, fault in functions.faults.items()
     ]
+    for function in _left_out(functions, findings):
+        why = _why(function, host)
+        found.append(
+            NotOffered(
+                address=function.address,
+                ids=f"{function.vendor}:{function.device}",
+                class_code=function.class_code,
+                product=functions.product(function) or "",
+                driver=function.driver or "",
+                reason=why.reason,
+                remedy=why.remedy,
+            )
+        )
+    return sorted(found, key=lambda each: each.address)
+
+
+def count(findings: discovery.Findings) -> int | None:
+    """How many accelerators a pass did not offer; None if no driver looked at PCI functions."""
+    functions = findings.functions
+    if functions is None:
+        return None
+    return len(functions.faults) + sum(1 for _ in _left_out(functions, findings))
+
+
+def _left_out(functions: pci.Snapshot, findings: discovery.Findings) -> Iterator[pci.Function]:
+    offered = _offered(functions, findings)
     for function in functions.values():
         # What is said of a card is not said again of each part.
         is_part = function.pf is not None
         if function.address not in offered and not is_part and _may_be_one(function, functions):
-            why = _why(function, host)
-            found.append(
-                NotOffered(
-                    address=function.address,
-                    ids=f"{function.vendor}:{function.device}",
-                    class_code=function.class_code,
-                    product=functions.product(function) or "",
-                    driver=function.driver or "",
-                    reason=why.reason,
-                    remedy=why.remedy,
-                )
-            )
-    return sorted(found, key=lambda each: each.address)
+            yield function
 
 
-def _offered(host: _Host) -> set[str]:
+def _offered(functions: pci.Snapshot, findings: discovery.Findings) -> set[str]:
     """The functions that are offered, with the cards of those that are parts."""
     found = set()
-    for device in (device for found in host.findings.devices.values() for device in found):
+    for device in (device for found in findings.devices.values() for device in found):
         for info in _infos(device):
             with contextlib.suppress(KeyError):
                 address = pci.join(info)
-                function = host.functions.get(address)
+                function = functions.get(address)
                 found |= {address, function.pf or address} if function is not None else {address}
     return found
 
@@ -95,6 +111,8 @@ def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
 def _may_be_one(function: pci.Function, functions: pci.Snapshot) -> bool:
     if function.class_code.startswith(_CLASSES):
         return True
+    if function.class_code.startswith(_NEVER):
+        return False
     try:
         return bool(functions.names(function.address, "accel"))
     except (OSError, pci.Vanished):

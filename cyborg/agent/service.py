@@ -12,7 +12,15 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.agent import discovery, host_steps, hotplug, node_name, pass_counter, sriov
+from cyborg.agent import (
+    discovery,
+    host_steps,
+    hotplug,
+    node_name,
+    not_offered,
+    pass_counter,
+    sriov,
+)
 from cyborg.drivers import privileged, registry
 
 LOG = logging.getLogger(__name__)
@@ -135,6 +143,7 @@ class Agent:
             errors=errors,
             devices=findings.devices,
             unread=tuple(sorted(findings.unread)),
+            not_offered=not_offered.count(findings),
         )
 
     def _log_changes(self, summary: str) -> None:
@@ -162,5 +171,6 @@ class Agent:
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
     return other is not None and (
-        (one.errors, one.devices, one.unread) == (other.errors, other.devices, other.unread)
+        (one.errors, one.devices, one.unread, one.not_offered)
+        == (other.errors, other.devices, other.unread, other.not_offered)
     )

@@ -51,7 +51,9 @@ DRAIN = Version(2, 12)
 USAGES = Version(2, 13)
 #: Deployables say why nothing of them is given out.
 WITHHELD = Version(2, 14)
-MAX = WITHHELD
+#: Services say how many devices a host has, and how many accelerators nobody offers.
+HOST_COUNTS = Version(2, 15)
+MAX = HOST_COUNTS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

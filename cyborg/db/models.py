@@ -112,6 +112,8 @@ class Host(Base):
     last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
+    #: How many accelerators no driver offers, by the last report; null if nobody looked.
+    not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: An administrator has it drained: nothing new is given out. Why, and since when.

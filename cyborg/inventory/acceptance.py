@@ -22,6 +22,9 @@ from cyborg.drivers import base
 #: Milliseconds that a time in a report may be ahead of the database's clock.
 _MAX_AHEAD = 60_000
 
+#: More PCI functions than any host has.
+_FUNCTIONS_MAX = 1_000_000
+
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
 _TRAIT = re.compile(r"(CUSTOM|HW|MISC|STORAGE)_[A-Z0-9_]+|OWNER_CYBORG")
@@ -50,6 +53,9 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
     for field, name in (("host", report.host), ("node", report.node)):
         if not is_host_name(name):
             raise Refused(f"{field}: {name!r} is no name of a host.")
+    left_out: object = report.not_offered
+    if left_out is not None and not (isinstance(left_out, int) and 0 <= left_out <= _FUNCTIONS_MAX):
+        raise Refused(f"not_offered: {left_out!r:.40} is no number of PCI functions.")
     count = sum(len(found) for found in report.devices.values())
     if count > max_devices:
         raise Refused(

@@ -178,7 +178,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
             session, (notices.of_device(event, row, report.node) for event, row in present)
         )
         host.node = report.node
-        host.driver_errors = errors
+        host.driver_errors, host.not_offered = errors, report.not_offered
         # Without a digest the next report is applied in full, even if it says the same.
         incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
         host.report_digest = None if incomplete else digest

@@ -20,7 +20,7 @@ class List(command.Lister):
     collection = "services"
     since = _SINCE
     short = ("uuid", "binary", "host", "state", "last_seen")
-    rest = ("hostname", "driver_errors", "created_at")
+    rest = ("hostname", "devices", "not_offered", "driver_errors", "created_at")
     filters: ClassVar = {
         "binary": ("Only cyborg-agent or only cyborg-conductor", _SINCE),
         "host": ("Only the services of this host", _SINCE),

@@ -22,9 +22,10 @@ class HostReport:
     its passes: together they order the reports of a host. ``devices`` has what each driver found,
     without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
     found devices. ``unread`` are addresses of PCI functions that could not be read: what is known
-    of devices with one of them stays as it is. ``unknown`` has the types and infos of the control
-    paths of devices that were on the wire and are not in ``devices``, because this release does
-    not know what was said of them.
+    of devices with one of them stays as it is. ``not_offered`` counts the accelerators that no
+    driver offers; None if nobody looked. ``unknown`` has the types and infos of the control paths
+    of devices that were on the wire and are not in ``devices``, because this release does not know
+    what was said of them.
     """
 
     host: str
@@ -34,6 +35,7 @@ class HostReport:
     errors: Mapping[str, str]
     devices: Mapping[str, tuple[base.Device, ...]]
     unread: tuple[str, ...] = ()
+    not_offered: int | None = None
     unknown: frozenset[tuple[str, str]] = frozenset()
 
     def digest(self) -> str:
@@ -41,7 +43,11 @@ class HostReport:
 
         It changes with what conductors derive from a report, so that the next one is read in full.
         """
-        said = {key: value for key, value in self.to_wire().items() if key in _SAID}
+        wire = self.to_wire()
+        if self.not_offered is None:
+            # As an agent of the release before says it.
+            del wire["not_offered"]
+        said = {key: value for key, value in wire.items() if key in _SAID}
         said["derived"] = _DERIVED
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
@@ -64,6 +70,7 @@ class HostReport:
                 for driver, devices in self.devices.items()
             },
             "unread": list(self.unread),
+            "not_offered": self.not_offered,
         }
 
     @classmethod
@@ -89,6 +96,7 @@ class HostReport:
             # A driver with an error and without devices has failed: those it has are kept.
             devices={driver: found.devices for driver, found in read.items() if not found.lost},
             unread=tuple(data.get("unread", ())),
+            not_offered=data.get("not_offered"),
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
 
@@ -153,7 +161,7 @@ class UnchangedReport:
         return cls(**base.known_values(cls, data))
 
 
-_SAID = frozenset({"host", "node", "errors", "devices", "unread"})
+_SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def report(
     by_driver: Mapping[str, Sequence[base.Device]] | None = None,
     order: tuple[int, int] | None = None,
     unread: Sequence[str] = (),
+    not_offered: int | None = None,
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""
     started, counter = order or (1, next(_counter))
@@ -75,6 +76,7 @@ def report(
         errors=errors or {},
         devices={driver: tuple(found) for driver, found in of_drivers.items()},
         unread=tuple(unread),
+        not_offered=not_offered,
     )
 
 

@@ -60,6 +60,8 @@ class Services(Resource):
             "state": service.state,
             "last_seen": timestamp(service.last_seen),
             "driver_errors": service.driver_errors,
+            "devices": service.devices,
+            "not_offered": service.not_offered,
             "links": [self_link(request, self.collection, service.uuid)],
             "created_at": timestamp(service.created_at),
         }

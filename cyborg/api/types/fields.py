@@ -19,6 +19,7 @@ TEXT_OR_NULL = Value(str, type=["string", "null"])
 DESCRIPTION_MAX = 65535
 TEXT_OR_NUMBER = Value(str, type=["string", "integer"])
 COUNT = Value(int, type="integer", minimum=0)
+COUNT_OR_NULL = Value(int, type=["integer", "null"], minimum=0)
 ID = Value(int, type="integer", minimum=0, maximum=arguments.ID_MAX)
 ID_OR_NULL = Value(int, type=["integer", "null"])
 TIME = Value(str, type="string", format="date-time")

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from cyborg import liveness
+from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object
 
 _BINARY = fields.one_of([liveness.AGENT, liveness.CONDUCTOR])
+_COUNTS = versions.HOST_COUNTS
 _STATE = fields.one_of([liveness.UP, liveness.DOWN])
 
 
@@ -21,6 +23,14 @@ class Service(Object):
     state = Field(_STATE, "Whether it gives signs of life.")
     last_seen = Field(fields.TIME, "When it last gave a sign of life, in UTC.")
     driver_errors = Field({str: str}, "What went wrong in the last report, by driver.")
+    devices = Field(
+        fields.COUNT_OR_NULL, "How many devices its host has; null for a conductor.", since=_COUNTS
+    )
+    not_offered = Field(
+        fields.COUNT_OR_NULL,
+        "How many accelerators of its host no driver offers; null if that is not known.",
+        since=_COUNTS,
+    )
     links = Field([fields.Link], "Links to the service itself.")
     created_at = Field(fields.TIME, "When it was first seen, in UTC.")
 

@@ -86,7 +86,7 @@ def test_hardware(api: Api, path: str, name: str) -> None:
 
 
 def test_services(api: Api) -> None:
-    hosts.apply(hosts.card("a"), errors={"another_driver": "it raised"})
+    hosts.apply(hosts.card("a"), errors={"another_driver": "it raised"}, not_offered=1)
     liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
     found = api.call("GET", "/v2/services")
     expected = sample("service-list-response")

@@ -11,6 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from oslo_config import cfg
+
+from cyborg import conf as conf_options
+from cyborg.agent import discovery, not_offered
+from cyborg.drivers import registry
 
 Discover = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -142,6 +147,15 @@ def left_out(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str
     return {each["address"]: (each["reason"], each["remedy"]) for each in found}
 
 
+def count(config: pathlib.Path) -> int | None:
+    """How many a pass of the agent counts."""
+    conf = cfg.ConfigOpts()
+    conf_options.register(conf)
+    conf(["--config-file", str(config)])
+    loaded = registry.load(conf)
+    return not_offered.count(discovery.Discovery("host-1", loaded.drivers, timeout=30).run())
+
+
 def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tmp_path):
     names = ["console", "a100", "t4", "amd", "unknown", "broken", "excluded", "listed"]
     names.append("ascend310")
@@ -207,6 +221,8 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     assert errors["pci_driver"] == "[pci] device_spec is not set, so the driver reports nothing"
     # What the drivers log is said once, and not with times and traces.
     assert f"PCI device {at['t4']} is not offered: the host's driver" in done.stderr
+
+    assert host.call(count, config) == len(found)
 
     table = host.run(*command, "discover").stdout
 

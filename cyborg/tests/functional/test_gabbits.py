@@ -62,6 +62,7 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
         hosts.card("a", program_mode="dynamic" if story.stem in WAITING else None),
         hosts.card("b", resource_class="PGPU", traits=()),
         *CARDS.get(story.stem, ()),
+        not_offered=2,
     )
     liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
     liveness.record_heartbeat(models.new_uuid(), "controller-2/1", "controller-2")

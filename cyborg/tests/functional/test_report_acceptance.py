@@ -71,6 +71,12 @@ def test_a_name_that_is_none(field: str, name: object) -> None:
     assert names() == []
 
 
+@pytest.mark.parametrize("count", [-1, 10**9, "many", 1.5])
+def test_a_count_that_is_none(count: object) -> None:
+    with pytest.raises(acceptance.Refused, match=r"^not_offered: "):
+        send(evil(device(), not_offered=count))
+
+
 def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:
     now = round(time.time() * 1000)
     mine = replace(evil(device()), started=now, counter=1)

@@ -54,6 +54,7 @@ def report() -> rpc.HostReport:
         errors={"slow_driver": "does not answer"},
         devices={"pci_driver": (device,)},
         unread=("0000:3b:00.0",),
+        not_offered=2,
     )
 
 
