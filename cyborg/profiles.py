@@ -39,6 +39,7 @@ COLUMNS: dict[str, Any] = {
     "created_at": models.DeviceProfile.created_at,
     "updated_at": models.DeviceProfile.updated_at,
 }
+_FILTERS = {**COLUMNS, "enabled": models.DeviceProfile.enabled}
 _KIND = "Device Profile"
 _WITH_PROJECTS = (orm.selectinload(models.DeviceProfile.projects),)
 
@@ -96,6 +97,7 @@ def create_profile(
     uuid: str | None = None,
     visibility: str = PUBLIC,
     projects: Sequence[str] = (),
+    extra: Mapping[str, str] | None = None,
 ) -> models.DeviceProfile:
     """Store a profile whose fields are valid.
 
@@ -107,6 +109,8 @@ def create_profile(
         groups=groups,
         description=description,
         visibility=visibility,
+        enabled=True,
+        extra=dict(extra) if extra else None,
         projects=[models.DeviceProfileProject(project_id=project) for project in projects],
     )
     table = models.DeviceProfile
@@ -136,8 +140,11 @@ def replace_profile(
     description: str | None,
     visibility: str,
     projects: Sequence[str],
+    extra: Mapping[str, str] | None = None,
 ) -> models.DeviceProfile:
     """Replace the fields of a profile by valid ones. ARQs made from it do not change.
+
+    What is ``extra`` stays as it is if it is None, and whether the profile is enabled.
 
     :raises NotFound: there is no such profile
     :raises Conflict: another profile has that name
@@ -145,12 +152,14 @@ def replace_profile(
     table = models.DeviceProfile
     try:
         with db.writer() as session:
-            profile = _get(session, _visible(ctx).with_for_update(), key)
+            profile = _get(session, ctx, key, lock=True)
             taken = sa.select(table.id).where(table.name == name, table.id != profile.id)
             if session.scalar(taken) is not None:
                 raise errors.Conflict(f"A device_profile with name {name} already exists.")
             profile.name, profile.groups, profile.description = name, groups, description
             profile.visibility, profile.updated_at = visibility, models.utcnow()
+            if extra is not None:
+                profile.extra = dict(extra) or None
             kept = {shared.project_id: shared for shared in profile.projects}
             profile.projects = [
                 kept.get(project) or models.DeviceProfileProject(project_id=project)
@@ -168,19 +177,31 @@ def list_profiles(
     *,
     names: Collection[str] | None = None,
     with_projects: bool = False,
-    **wanted: str,
+    with_in_use: bool = False,
+    **wanted: str | bool,
 ) -> list[models.DeviceProfile]:
     """The profiles that the caller sees, have one of ``names`` if given, and the values ``wanted``.
 
-    It takes one SELECT, or two with the projects they are shared with.
+    It takes one SELECT, or two with the projects they are shared with. ``with_in_use`` adds how
+    many of the caller's ARQs were made of each.
 
     :raises Invalid: the sort key or the marker is unknown
     """
     where = () if names is None else (models.DeviceProfile.name.in_(names),)
-    options = _WITH_PROJECTS if with_projects else ()
+    options = (
+        *(_WITH_PROJECTS if with_projects else ()),
+        *(_with_in_use(ctx) if with_in_use else ()),
+    )
     with db.reader() as session:
         return paging.fetch(
-            session, _visible(ctx), COLUMNS, page, wanted, where=where, options=options
+            session,
+            _visible(ctx),
+            COLUMNS,
+            page,
+            wanted,
+            filters=_FILTERS,
+            where=where,
+            options=options,
         )
 
 
@@ -190,14 +211,37 @@ def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
     :raises NotFound: there is no such profile, or it is private to other projects
     """
     with db.reader() as session:
-        return _get(session, _visible(ctx), key)
+        return _get(session, ctx, key)
 
 
 def _get(
-    session: orm.Session, visible: sa.Select[models.DeviceProfile], key: Key
+    session: orm.Session, ctx: RequestContext, key: Key, *, lock: bool = False
 ) -> models.DeviceProfile:
     named = {key.field: key.value}
-    return paging.get(session, visible, COLUMNS, _KIND, options=_WITH_PROJECTS, **named)
+    visible = _visible(ctx).with_for_update(of=models.DeviceProfile) if lock else _visible(ctx)
+    options = (*_WITH_PROJECTS, *_with_in_use(ctx))
+    return paging.get(session, visible, COLUMNS, _KIND, options=options, **named)
+
+
+def _with_in_use(ctx: RequestContext) -> tuple[Any, ...]:
+    arq = models.Arq
+    mine = () if ctx.project_scope is None else (arq.project_id == ctx.project_scope,)
+    made = sa.select(sa.func.count(arq.id)).where(
+        arq.device_profile_uuid == models.DeviceProfile.uuid, arq.state != models.DELETING, *mine
+    )
+    return (orm.with_expression(models.DeviceProfile.in_use, made.scalar_subquery()),)
+
+
+@db.retry
+def enable_profile(ctx: RequestContext, key: Key, *, enabled: bool) -> None:
+    """Have ARQs made of a profile, or none any more. It may be so already.
+
+    :raises NotFound: there is no such profile
+    """
+    with db.writer() as session:
+        profile = _get(session, ctx, key, lock=True)
+        profile.enabled = enabled
+    LOG.info("Device profile %s is %s", key.value, "enabled" if enabled else "disabled")
 
 
 def read_named(ctx: RequestContext, name: str) -> list[dict[str, str]]:

@@ -53,7 +53,9 @@ USAGES = Version(2, 13)
 WITHHELD = Version(2, 14)
 #: Services say how many devices a host has, and how many accelerators nobody offers.
 HOST_COUNTS = Version(2, 15)
-MAX = HOST_COUNTS
+#: Profiles can be disabled, described at length and counted, and attributes made many at a time.
+PROFILE_STATE = Version(2, 16)
+MAX = PROFILE_STATE
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

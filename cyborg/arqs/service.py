@@ -49,6 +49,7 @@ def create(
     """Make the ARQs of a device profile for the caller's project, in the order of its groups.
 
     :raises NotFound: the caller may use no profile of that name
+    :raises Conflict: the profile is disabled
     :raises QuotaExceeded: the project would have more than ``limits``
     :raises Forbidden: the project would have more than ``most`` ARQs without an accelerator
     """
@@ -56,6 +57,11 @@ def create(
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
             raise errors.NotFound.of("Device Profile", name=profile_name)
+        if not profile.enabled:
+            raise errors.Conflict(
+                f"device_profile_name: profile {profile_name} is disabled; choose another one, or "
+                "ask an administrator to enable it."
+            )
         groups = profiles.count_requests(profile.groups)
         quotas.enforce(session, ctx.project_id, limits or {}, [each[2] for each in groups])
         rows = [
@@ -65,6 +71,7 @@ def create(
                 "project_id": ctx.project_id,
                 "state": models.INITIAL,
                 "device_profile_name": profile.name,
+                "device_profile_uuid": profile.uuid,
                 "device_profile_group_id": group_id,
                 "group": group,
                 "resource_class": resource_class,

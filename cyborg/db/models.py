@@ -344,6 +344,12 @@ class DeviceProfile(Base):
     visibility: orm.Mapped[str] = orm.mapped_column(
         string(10), default="public", server_default="public"
     )
+    #: Whether ARQs may be made of it.
+    enabled: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
+    #: Descriptions for people, by their names; null if there are none.
+    extra: orm.Mapped[dict[str, str] | None] = orm.mapped_column(JsonText, default=None)
+    #: How many ARQs made of it the caller has; null if that was not asked for.
+    in_use: orm.Mapped[int | None] = orm.query_expression()
 
     projects: orm.Mapped[list[DeviceProfileProject]] = orm.relationship(
         lazy="raise",
@@ -377,6 +383,10 @@ class Arq(Base):
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Snapshot of the profile at creation, so that a profile can be deleted or changed.
     device_profile_name: orm.Mapped[str] = orm.mapped_column(string(255))
+    #: Which profile that was, whatever its name is now.
+    device_profile_uuid: orm.Mapped[str | None] = orm.mapped_column(
+        string(36), index=True, default=None
+    )
     device_profile_group_id: orm.Mapped[int] = orm.mapped_column(default=0)
     group: orm.Mapped[dict[str, str]] = orm.mapped_column("device_profile_group", JsonText)
     #: What it counts as in the quotas of its project.

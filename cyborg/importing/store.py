@@ -7,7 +7,7 @@ repeated changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -65,7 +65,7 @@ def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[st
 
 
 def _uuids_by(
-    session: orm.Session, column: orm.InstrumentedAttribute[str], keys: Sequence[str]
+    session: orm.Session, column: orm.InstrumentedAttribute[str], keys: Collection[str]
 ) -> dict[str, str]:
     """The uuids of the rows that have these names."""
     query = sa.select(column, column.class_.uuid).where(column.in_(keys))
@@ -187,9 +187,12 @@ def store_arqs(found: Sequence[Request]) -> None:
         new = [request for request in found if request.values["uuid"] not in there]
         given = [request.handle for request in new if request.handle is not None]
         handles = _ids(session, models.AttachHandle, given)
+        names = {request.values["device_profile_name"] for request in new}
+        made_of = _uuids_by(session, models.DeviceProfile.name, names)
         rows = [
             {
                 **request.values,
+                "device_profile_uuid": made_of.get(request.values["device_profile_name"]),
                 "attach_handle_id": handles[request.handle] if request.handle else None,
             }
             for request in new

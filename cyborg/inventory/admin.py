@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,6 +44,9 @@ _FILTERS = {**COLUMNS, "value": db.exactly(models.Attribute.value)}
 _OPTIONS = (orm.contains_eager(models.Attribute.deployable),)
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
 _ATTRIBUTES = sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
+
+#: Maximum number of attributes that are made at once.
+MAX_ATTRIBUTES = 1000
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
@@ -112,70 +117,127 @@ def get_attribute(uuid: str) -> models.Attribute:
         )
 
 
-def create_attribute(
-    *,
-    key: str,
-    value: str,
-    deployable_id: int | None = None,
-    deployable_uuid: str | None = None,
-    uuid: str | None = None,
-) -> models.Attribute:
-    """Add an attribute, which reports do not change, to a deployable named by its id or uuid.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAttribute:
+    """An attribute to be made, for the deployable of that uuid, or else of that id."""
 
-    If the key begins with ``trait``, the value becomes a trait in Placement.
+    key: str
+    value: str
+    deployable_id: int | None = None
+    deployable_uuid: str | None = None
+    uuid: str = field(default_factory=models.new_uuid)
 
-    :raises Invalid: the deployable does not exist, or the value is not a custom trait, or not of
-        the type that the key has
-    :raises Conflict: the deployable has an attribute of that key, or another has that uuid
+    @property
+    def deployable(self) -> int | str | None:
+        """What names the deployable."""
+        return self.deployable_id if self.deployable_uuid is None else self.deployable_uuid
+
+
+def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
+    """Add attributes, which reports do not change, to deployables: all of them, or none.
+
+    If a key begins with ``trait``, the value becomes a trait in Placement.
+
+    :raises Invalid: a deployable does not exist, or a value is not a custom trait, or not of the
+        type that its key has
+    :raises Conflict: a deployable has an attribute of that key, or another has that uuid
     """
-    if key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(value):
+    values = [_stored_value(attribute) for attribute in new]
+    made = _create_attributes(new, values)
+    LOG.info("Made the attributes %s", [(each.deployable.uuid, each.key) for each in made])
+    return made
+
+
+def create_attribute(**new: Any) -> models.Attribute:
+    """Add one attribute, of which the fields are given, see :func:`create_attributes`."""
+    (made,) = create_attributes([NewAttribute(**new)])
+    return made
+
+
+def _stored_value(new: NewAttribute) -> str:
+    if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
         raise errors.Invalid(
-            f"value: {value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, 0-9 "
-            "and _ only."
+            f"value: {new.value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, "
+            "0-9 and _ only."
         )
-    made = {
-        "uuid": uuid or models.new_uuid(),
-        "key": key,
-        "value": attributes.stored(key, value),
-        "origin": attributes.ADMIN,
-    }
-    if deployable_uuid is None:
-        attribute = _create_attribute(models.Deployable.id == deployable_id, made)
-    else:
-        attribute = _create_attribute(models.Deployable.uuid == deployable_uuid, made)
-    LOG.info("Deployable %s has attribute %s", attribute.deployable.uuid, key)
-    return attribute
+    return attributes.stored(new.key, new.value)
 
 
 @db.retry
-def _create_attribute(which: sa.ColumnElement[bool], made: dict[str, str]) -> models.Attribute:
-    table = models.Attribute
+def _create_attributes(
+    new: Sequence[NewAttribute], values: Sequence[str]
+) -> list[models.Attribute]:
     try:
         with db.writer() as session:
-            deployable = session.scalar(sa.select(models.Deployable).where(which))
-            if deployable is None:
-                raise errors.Invalid(
-                    "deployable_id or deployable_uuid: there is no such deployable."
+            deployables = _find_deployables(session, new)
+            _refuse_taken(session, new, deployables)
+            made = [
+                models.Attribute(
+                    uuid=each.uuid,
+                    key=each.key,
+                    value=value,
+                    origin=attributes.ADMIN,
+                    deployable=deployables[each.deployable],
                 )
-            same_key = sa.and_(table.deployable_id == deployable.id, table.key == made["key"])
-            taken = sa.select(table.uuid).where(same_key | (table.uuid == made["uuid"]))
-            for other in session.scalars(taken):
-                raise _taken(other, made)
-            attribute = models.Attribute(**made, deployable=deployable)
-            session.add(attribute)
-            work.want(session, work.PLACEMENT, session.scalars(_host_of(deployable.id)))
+                for each, value in zip(new, values, strict=True)
+            ]
+            session.add_all(made)
+            ids = {row.id for row in deployables.values()}
+            work.want(session, work.PLACEMENT, sorted(session.scalars(_hosts_of(ids))))
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         raise db.RestartTransaction from exc
-    return attribute
+    return made
 
 
-def _taken(other: str, made: dict[str, str]) -> errors.Conflict:
-    if other == made["uuid"]:
-        return errors.Conflict(f"An attribute with uuid {other} already exists.")
-    return errors.Conflict(
-        f"The deployable has an attribute with key {made['key']} already; delete it first or "
-        "choose another key."
+def _find_deployables(
+    session: orm.Session, new: Sequence[NewAttribute]
+) -> dict[int | str | None, models.Deployable]:
+    """The deployables by what the attributes name them by: id or uuid."""
+    row = models.Deployable
+    ids = {each.deployable for each in new if each.deployable_uuid is None}
+    uuids = {each.deployable_uuid for each in new}
+    found: dict[int | str | None, models.Deployable] = {}
+    for each in session.scalars(sa.select(row).where(row.id.in_(ids) | row.uuid.in_(uuids))):
+        found |= {each.id: each, each.uuid: each}
+    for asked in new:
+        if asked.deployable not in found:
+            raise errors.Invalid(
+                "deployable_id or deployable_uuid: there is no such deployable"
+                + (f" as {asked.deployable}." if len(new) > 1 else ".")
+            )
+    return found
+
+
+def _refuse_taken(
+    session: orm.Session,
+    new: Sequence[NewAttribute],
+    deployables: Mapping[int | str | None, models.Deployable],
+) -> None:
+    """Return if neither a uuid nor a key of one deployable is there already, or twice."""
+    table = models.Attribute
+    keys = {(deployables[each.deployable].id, each.key): each for each in new}
+    uuids = {each.uuid for each in new}
+    if min(len(keys), len(uuids)) < len(new):
+        raise errors.Conflict(
+            "attributes: two of them have the same uuid, or the same key for one deployable."
+        )
+    taken = sa.select(table.uuid, table.deployable_id, table.key).where(
+        sa.or_(
+            table.uuid.in_(uuids),
+            sa.and_(
+                table.deployable_id.in_({row_id for row_id, _ in keys}),
+                table.key.in_({key for _, key in keys}),
+            ),
+        )
     )
+    for uuid, deployable_id, key in session.execute(taken):
+        if uuid in uuids:
+            raise errors.Conflict(f"An attribute with uuid {uuid} already exists.")
+        if (deployable_id, key) in keys:
+            raise errors.Conflict(
+                f"The deployable has an attribute with key {key} already; delete it first or "
+                "choose another key."
+            )
 
 
 def delete_attribute(uuid: str) -> None:
@@ -200,18 +262,19 @@ def _delete_attribute(uuid: str) -> None:
                 "attributes made by an administrator can be deleted."
             )
         # The next report is applied in full: the driver may report an attribute of the same key.
-        host_name = session.scalar(_host_of(attribute.deployable_id))
+        host_name = session.scalar(_hosts_of([attribute.deployable_id]))
         db.update(session, models.Host, models.Host.name == host_name, report_digest=None)
         work.want(session, work.PLACEMENT, [host_name] if host_name else [])
         session.delete(attribute)
 
 
-def _host_of(deployable_id: int) -> sa.Select[str]:
+def _hosts_of(deployable_ids: Collection[int]) -> sa.Select[str]:
     return (
         sa.select(models.Host.name)
         .join(models.Device, models.Device.host_id == models.Host.id)
         .join(models.Deployable, models.Deployable.device_id == models.Device.id)
-        .where(models.Deployable.id == deployable_id)
+        .where(models.Deployable.id.in_(deployable_ids))
+        .distinct()
     )
 
 

@@ -42,13 +42,28 @@ class Create(command.ShowOne):
         )
         parser.add_argument("key", metavar="<key>", help="What the fact is about")
         parser.add_argument("value", metavar="<value>", help="The fact")
+        parser.add_argument(
+            "--also",
+            metavar="<deployable>",
+            action="append",
+            help="Give it to this deployable too: all get it, or none (may be repeated)",
+        )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Make it."""
+        if parsed_args.also:
+            self.api.need("2.16")
         body = {"key": parsed_args.key, "value": parsed_args.value}
         deployable: str = parsed_args.deployable
         if deployable.isdecimal() or not self.api.has("2.4"):
             body["deployable_id"] = deployable
         else:
             body["deployable_uuid"] = self.api.deployable(deployable)["uuid"]
-        return command.fields(self.api.call("POST", "/attributes", body=body))
+        if not parsed_args.also:
+            return command.fields(self.api.call("POST", "/attributes", body=body))
+        more = ({"deployable_uuid": self.api.deployable(text)["uuid"]} for text in parsed_args.also)
+        fact = {"key": parsed_args.key, "value": parsed_args.value}
+        several = {"attributes": [body, *({**fact, **each} for each in more)]}
+        made = self.api.call("POST", "/attributes", body=several)["attributes"]
+        uuids = {name: [row[name] for row in made] for name in ("uuid", "deployable_uuid")}
+        return command.fields({**fact, **uuids})

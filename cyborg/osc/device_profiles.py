@@ -15,6 +15,7 @@ from cyborg.osc.api import Row
 
 #: What a request says of a profile.
 _SENT = ("name", "description", "groups", "visibility", "projects")
+_STATE = "2.16"
 
 
 class List(command.Lister):
@@ -22,10 +23,11 @@ class List(command.Lister):
 
     collection = "device_profiles"
     short = ("uuid", "name", "groups", "description")
-    rest = ("visibility", "projects", "created_at", "updated_at")
+    rest = ("visibility", "projects", "enabled", "extra", "in_use", "created_at", "updated_at")
     filters: ClassVar = {
         "name": ("Only the profiles of these names, separated by commas", "2.0"),
         "visibility": ("Only public or only private profiles", "2.5"),
+        "enabled": ("Only the profiles that are enabled, or are not (true or false)", _STATE),
     }
 
 
@@ -60,6 +62,7 @@ class Create(command.ShowOne):
         parser.add_argument("--description", metavar="<text>", help="A text for people")
         parser.add_argument("--private", action="store_true", help="Show it to some projects only")
         _add_projects(parser, "Share a private profile with this project (may be repeated)")
+        _add_extra(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Create it."""
@@ -70,6 +73,9 @@ class Create(command.ShowOne):
             self.api.need("2.5")
             projects = [self.api.project_id(text) for text in parsed_args.projects or ()]
             body |= {"visibility": "private", "projects": projects}
+        if parsed_args.extra:
+            self.api.need(_STATE)
+            body["extra"] = dict(parsed_args.extra)
         sent = body if self.api.has("2.4") else [body]
         return command.fields(self.api.call("POST", "/device_profiles", body=sent))
 
@@ -101,9 +107,19 @@ class Set(command.ShowOne):
             help="Show it to all projects",
         )
         _add_projects(parser, "Share it with this project too (may be repeated)")
+        _add_extra(parser)
+        either = parser.add_mutually_exclusive_group()
+        for action, text in (("enable", "Permit new requests"), ("disable", "Refuse new ones")):
+            either.add_argument(
+                f"--{action}", dest="state", action="store_const", const=action, help=text
+            )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Change it."""
+        if parsed_args.state is not None:
+            self.api.need(_STATE)
+            path = f"/device_profiles/{parsed_args.device_profile}/{parsed_args.state}"
+            self.api.call("POST", path)
         body = _present(self, parsed_args.device_profile)
         for name in ("name", "description", "groups", "visibility"):
             value = getattr(parsed_args, name)
@@ -111,6 +127,9 @@ class Set(command.ShowOne):
         added = [self.api.project_id(text) for text in parsed_args.projects or ()]
         kept = body["projects"] if body["visibility"] == "private" else []
         body["projects"] = [*kept, *added]
+        if parsed_args.extra:
+            self.api.need(_STATE)
+            body["extra"] = {**body["extra"], **dict(parsed_args.extra)}
         return _replace(self, parsed_args.device_profile, body)
 
 
@@ -121,6 +140,9 @@ class Unset(command.ShowOne):
         """Add the profile and what goes."""
         parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
         parser.add_argument("--description", action="store_true", help="The text for people")
+        parser.add_argument(
+            "--extra", metavar="<name>", action="append", help="A description (may be repeated)"
+        )
         _add_projects(parser, "Do not share it with this project any more (may be repeated)")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
@@ -134,6 +156,9 @@ class Unset(command.ShowOne):
         body["projects"] = [project for project in body["projects"] if project not in gone]
         if parsed_args.description:
             body["description"] = None
+        for name in parsed_args.extra or ():
+            self.api.need(_STATE)
+            body["extra"].pop(name, None)
         return _replace(self, parsed_args.device_profile, body)
 
 
@@ -169,12 +194,13 @@ def _present(show: command.ShowOne, text: str) -> Row:
     """The profile as a request to replace it says it."""
     show.api.need("2.5")
     profile: Row = show.api.call("GET", f"/device_profiles/{text}")
-    return {name: profile.get(name, []) for name in _SENT}
+    body = {name: profile.get(name, []) for name in _SENT}
+    return body | ({"extra": profile["extra"]} if show.api.has(_STATE) else {})
 
 
 def _replace(show: command.ShowOne, text: str, body: Row) -> command.Shown:
     shared = body if body["visibility"] == "private" else {**body, "projects": []}
-    sent = {name: value for name, value in shared.items() if value not in (None, [])}
+    sent = {name: value for name, value in shared.items() if value not in (None, [], {})}
     return command.fields(show.api.call("PUT", f"/device_profiles/{text}", body=sent))
 
 
@@ -182,6 +208,23 @@ def _add_projects(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--project", dest="projects", metavar="<project>", action="append", help=text
     )
+
+
+def _add_extra(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--extra",
+        metavar="<name=text>",
+        type=_pair,
+        action="append",
+        help="A description under a name, for people (may be repeated)",
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise argparse.ArgumentTypeError("it must be of the form name=text")
+    return name, value
 
 
 def _add_group(parser: Any) -> None:

@@ -37,8 +37,10 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             UPDATE,
             base.ADMIN,
-            "Replace a device profile.",
+            "Replace, enable or disable a device profile.",
             ("PUT", f"{_COLLECTION}/{{device_profile_uuid or name}}"),
+            ("POST", f"{_COLLECTION}/{{device_profile_uuid or name}}/enable"),
+            ("POST", f"{_COLLECTION}/{{device_profile_uuid or name}}/disable"),
         ),
         base.rule(
             DELETE,

@@ -50,6 +50,12 @@ REQUESTS = {
     "device_profile:get_one mine": Ask(f"GET {PROFILES}/{{private}}", shows="private"),
     "device_profile:create": Ask(f"POST {PROFILES}", [PROFILE]),
     "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.5"),
+    "device_profile:update off": Ask(
+        f"POST {PROFILES}/{{device_profile}}/disable", microversion="2.16"
+    ),
+    "device_profile:update on": Ask(
+        f"POST {PROFILES}/{{disabled_profile}}/enable", microversion="2.16"
+    ),
     "device_profile:delete": Ask(f"DELETE {PROFILES}/{{device_profile}}"),
     "device_profile:delete many": Ask(f"DELETE {PROFILES}?value={{device_profile}}"),
     "device_profile:candidates": Ask(

@@ -75,7 +75,10 @@ class Scene:
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
         )
+        off = profiles.create_profile(name="off", groups=[dict(boots.GROUP)], description=None)
         with db.writer() as session:
+            its = models.DeviceProfile.id == off.id
+            db.update(session, models.DeviceProfile, its, enabled=False)
             # Dead, so that it can be removed; and a deletion waits for it.
             db.update(session, models.Host, down=True)
             session.add(models.Host(name="host-2", node="host-2", drained=True, removed=False))
@@ -139,6 +142,7 @@ class Scene:
             "host": host.name,
             "drained_host": "host-2",
             "device_profile": profile.uuid,
+            "disabled_profile": off.uuid,
         }
 
     def _make_owned(self, project: str) -> dict[str, str]:

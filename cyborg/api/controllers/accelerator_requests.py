@@ -68,7 +68,7 @@ class AcceleratorRequests(Resource):
         body=declare.Body(name="req", type=types.NewAcceleratorRequests),
         success=201,
         answer=fields.list_of(kind, "arqs"),
-        faults=[404],
+        faults=[404, 409],
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""

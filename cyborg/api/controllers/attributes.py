@@ -35,16 +35,19 @@ class Attributes(Resource):
         """Show an attribute."""
         return admin.get_attribute(uuid)
 
-    @shows(
+    @declare.operation(
         policies.CREATE,
-        kind,
-        body=declare.Body(name="req_attr", type=kind, wrapper=_WRAPPER),
+        body=declare.Body(name="req_attr", type=types.MADE, wrapper=_WRAPPER),
+        answer=types.MADE,
         success=201,
         faults=[409],
     )
-    def post(self, request: Request, body: dict[str, Any]) -> models.Attribute:
-        """Give a deployable an attribute."""
-        return admin.create_attribute(**_stored(body))
+    def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Give a deployable an attribute, or several deployables several."""
+        several = body.get("attributes")
+        new = [_stored(each) for each in ([body] if several is None else several)]
+        shown = self.views(request, admin.create_attributes(new))
+        return shown[0] if several is None else {"attributes": shown}
 
     @declare.operation(
         policies.DELETE, member=declare.Member(kind="Attribute"), success=204, faults=[409]
@@ -68,11 +71,11 @@ class Attributes(Resource):
         }
 
 
-def _stored(body: dict[str, Any]) -> dict[str, Any]:
+def _stored(body: dict[str, Any]) -> admin.NewAttribute:
     """The fields of a new attribute as they are stored."""
     stored: dict[str, Any] = {field: arguments.as_text(body[field]) for field in ("key", "value")}
     for field in {"uuid", "deployable_uuid"} & body.keys():
         stored[field] = arguments.stored_uuid(body[field])
     if "deployable_id" in body:
         stored["deployable_id"] = int(body["deployable_id"])
-    return stored
+    return admin.NewAttribute(**stored)

@@ -27,14 +27,27 @@ class DeviceProfiles(Resource):
 
     collection = "device_profiles"
     kind = types.DeviceProfile
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"candidates": {"GET": "candidates"}}
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "candidates": {"GET": "candidates"},
+        "enable": {"POST": "enable"},
+        "disable": {"POST": "disable"},
+    }
 
     @lists(policies.GET_ALL, kind, "device_profiles", query=types.QUERY)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.DeviceProfile]:
         """List profiles."""
         names = wanted.pop("name", None)
+        shows_state = request.version >= versions.PROFILE_STATE
+        # Who cannot see that a profile is disabled, like Nova, would send requests in vain.
+        if not shows_state:
+            wanted["enabled"] = True
         return profiles.list_profiles(
-            request.caller, page, names=names, with_projects=_shows_projects(request), **wanted
+            request.caller,
+            page,
+            names=names,
+            with_projects=_shows_projects(request),
+            with_in_use=shows_state,
+            **wanted,
         )
 
     @declare.operation(policies.GET_ONE, member=_MEMBER, answer=types.ONE)
@@ -73,6 +86,20 @@ class DeviceProfiles(Resource):
         """Replace a profile."""
         stored = _stored(request, body)
         return profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
+
+    @declare.operation(
+        policies.UPDATE, since=versions.PROFILE_STATE, member=_MEMBER, success=204
+    )
+    def enable(self, request: Request, uuid_or_name: str) -> None:
+        """Have accelerator requests made of a profile again."""
+        profiles.enable_profile(request.caller, _key(uuid_or_name), enabled=True)
+
+    @declare.operation(
+        policies.UPDATE, since=versions.PROFILE_STATE, member=_MEMBER, success=204
+    )
+    def disable(self, request: Request, uuid_or_name: str) -> None:
+        """Have no accelerator requests made of a profile any more."""
+        profiles.enable_profile(request.caller, _key(uuid_or_name), enabled=False)
 
     @declare.operation(policies.DELETE, query=types.DELETE, success=204, faults=[404])
     def delete_all(self, request: Request, given: dict[str, Any]) -> None:
@@ -115,6 +142,9 @@ class DeviceProfiles(Resource):
             "groups": profile.groups,
             "visibility": profile.visibility,
             **projects,
+            "enabled": profile.enabled,
+            "extra": profile.extra or {},
+            "in_use": profile.in_use or 0,
             "created_at": timestamp(profile.created_at),
             "updated_at": timestamp(profile.updated_at),
             "links": [self_link(request, self.collection, profile.uuid)],
@@ -151,8 +181,11 @@ def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     description = body.get("description")
     groups = profiles.read_groups(body["groups"])
     trait_match.refuse_groups(request.conf, groups)
+    # A replacement leaves nothing of what its microversion knows.
+    extra = body.get("extra", {}) if request.version >= versions.PROFILE_STATE else None
     return {
         "name": body["name"],
+        "extra": extra,
         "groups": groups,
         "description": None if description is None else arguments.as_text(description),
         "visibility": body.get("visibility", profiles.PUBLIC),

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from cyborg.api import arguments, versions
 from cyborg.api.types import fields
-from cyborg.api.types.base import Changed, Field, Object, Value, Versioned
+from cyborg.api.types.base import Changed, Field, Object, OneOrMany, Value, Versioned
 from cyborg.inventory import admin
 
 _REGULAR = versions.REGULAR
@@ -52,6 +52,19 @@ class Attribute(Object):
     links = Field([fields.Link], "Links to the attribute itself.", readonly=True)
 
 
+#: What is made: one or, from 2.16, several at once.
+MADE = Changed(
+    {
+        versions.MIN: Attribute,
+        versions.PROFILE_STATE: OneOrMany(
+            Attribute,
+            "attributes",
+            minItems=1,
+            maxItems=admin.MAX_ATTRIBUTES,
+            refusal=f"attributes must be a list of 1 to {admin.MAX_ATTRIBUTES} attributes.",
+        ),
+    }
+)
 QUERY = fields.paging(
     admin.COLUMNS,
     deployable_id=Field(fields.ID, "Only attributes of the deployable of this number."),

@@ -132,6 +132,26 @@ class Narrowed(wsme_types.UserType):
         return {"type": whole["type"], **self._keywords, **rest}
 
 
+class OneOrMany(wsme_types.UserType):
+    """An object, or an object that has a list of such objects under ``key``."""
+
+    def __init__(self, one: type[Object], key: str, **keywords: Any) -> None:
+        self._one, self._key = one, key
+        self._list = Narrowed([one], **keywords)
+
+    def schema(self, version: versions.Version, *, sent: bool) -> Schema:
+        """The JSON Schema; which of both it is is seen by the key."""
+        many = {
+            "title": f"{'New' if sent else 'Made'}{self._one.__name__}s",
+            "type": "object",
+            "required": [self._key],
+            "additionalProperties": False,
+            "properties": {self._key: schema_of(self._list, version, sent=sent)},
+        }
+        one = schema_of(self._one, version, sent=sent)
+        return {"if": {"required": [self._key]}, "then": many, "else": one}
+
+
 def latest(value: Versioned, version: versions.Version) -> Any:
     """The value that the microversion has."""
     return value[max(began for began in value if began <= version)]

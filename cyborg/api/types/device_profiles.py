@@ -11,6 +11,7 @@ from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
 
 _VISIBILITY = versions.PROFILE_VISIBILITY
+_STATE = versions.PROFILE_STATE
 _NAME = Value(
     str,
     type="string",
@@ -102,6 +103,20 @@ _PROJECT = Value(
     pattern=r"^\S+$",
     refusal={"pattern": "{field} must be the id of a project, without blanks."},
 )
+#: Descriptions by name.
+_EXTRA_MAX = 50
+_EXTRA = Value(
+    dict,
+    type="object",
+    maxProperties=_EXTRA_MAX,
+    propertyNames={
+        "minLength": 1,
+        "maxLength": arguments.TEXT_MAX,
+        "refusal": "extra: names must have 1 to {most} characters.",
+    },
+    additionalProperties={"type": "string", "maxLength": 1024},
+    refusal={"maxProperties": f"extra must have at most {_EXTRA_MAX} names."},
+)
 _REFUSAL = {
     "refusal": {
         "type": "A device profile must be an object with a name and groups.",
@@ -146,6 +161,14 @@ class DeviceProfile(Object):
         since=_VISIBILITY,
         optional=True,
     )
+    enabled = Field(bool, "Whether requests can be made of it.", since=_STATE, readonly=True)
+    extra = Field({str: str}, "Descriptions by name.", sent=_EXTRA, since=_STATE)
+    in_use = Field(
+        fields.COUNT,
+        "How many of the accelerator requests that you may see were made of it.",
+        since=_STATE,
+        readonly=True,
+    )
     uuid = Field(fields.UUID, "The UUID; without it one is made.")
     created_at = Field(fields.TIME, "When it was made, in UTC.", readonly=True)
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, or null.", readonly=True)
@@ -189,6 +212,7 @@ QUERY = fields.paging(
     profiles.COLUMNS,
     name=Field(fields.NAMES, "Only profiles of these names, separated by commas."),
     visibility=Field(_VISIBLE, "Only profiles of this visibility.", since=_VISIBILITY),
+    enabled=Field(bool, "Only profiles that are enabled, or are not.", since=_STATE),
 )
 DELETE: fields.Query = {
     "value": Field(fields.NAMES, "Names or UUIDs, separated by commas.", mandatory=True)

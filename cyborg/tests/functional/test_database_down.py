@@ -59,6 +59,8 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "GET /v2/device_profiles/{uuid_or_name}": ("", None),
     "PUT /v2/device_profiles/{uuid_or_name}": ("", PROFILE),
     "DELETE /v2/device_profiles/{uuid_or_name}": ("", None),
+    "POST /v2/device_profiles/{uuid_or_name}/enable": ("", None),
+    "POST /v2/device_profiles/{uuid_or_name}/disable": ("", None),
     "GET /v2/device_profiles/{uuid_or_name}/candidates": ("?limit=1", None),
     "GET /v2/devices": ("?type=FPGA", None),
     "GET /v2/devices/{uuid}": ("", None),

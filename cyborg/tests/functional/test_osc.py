@@ -263,6 +263,14 @@ def test_profiles(site: Site, osc: OpenStack) -> None:
     assert osc("device", "profile", "set", "three", *group)["groups"] == [first]
     assert "found" in fails(osc, "device", "profile", "show", "one")
 
+    three = ("device", "profile", "set", "three")
+    changed = osc(*three, "--disable", "--extra", "owner=ml", "--extra", "class=b=c")
+    assert (changed["enabled"], changed["extra"]) == (False, {"owner": "ml", "class": "b=c"})
+    assert rows(osc("device", "profile", "list", "--enabled", "false"), "name") == [("three",)]
+    changed = osc("device", "profile", "unset", "three", "--extra", "owner")
+    assert (changed["extra"], changed["in_use"]) == ({"class": "b=c"}, 0)
+    assert osc(*three, "--enable")["enabled"]
+
 
 def test_candidates(site: Site, osc: OpenStack) -> None:
     site.start()
@@ -280,6 +288,9 @@ def test_attributes(site: Site, osc: OpenStack) -> None:
     ]
     assert "No deployable has" in fails(osc, "device", "attribute", "create", "x", "rack", "12")
     assert osc("deployable", "show", NAME)["attributes"]["rack"] == "12"
+    hosts.apply(hosts.device("a", hosts.deployable(NAME)), hosts.card("b"))
+    made = osc("device", "attribute", "create", NAME, "room", "3", "--also", "host-1_b")
+    assert len(set(made["deployable_uuid"])) == len(made["uuid"]) == 2
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ device_profile:get_one      ok     ok      ok     ok     403     ok     ok     4
 device_profile:get_one mine ok     ok/404  ok/404 ok/404 403     404/ok ok     403      403
 device_profile:create       ok     403     403    403    403     403    ok     403      403
 device_profile:update       ok     403     403    403    403     403    ok     403      403
+device_profile:update off   ok     403     403    403    403     403    ok     403      403
+device_profile:update on    ok     403     403    403    403     403    ok     403      403
 device_profile:delete       ok     403     403    403    403     403    ok     403      403
 device_profile:delete many  ok     403     403    403    403     403    ok     403      403
 device_profile:candidates   501    403     403    403    501     403    501    403      403

@@ -50,8 +50,12 @@ IGNORED = {"device_profile_group_id", "image_uuid"}
 
 
 def plain(schema: Schema) -> Schema:
-    """The schema of an object, of those in a list, or of those in an object with any names."""
-    inner = schema.get("items") or schema.get("additionalProperties")
+    """The schema of an object, of those in a list, or of those in an object with any names.
+
+    Of one or many it is the one.
+    """
+    either = None if "properties" in schema else schema.get("else")
+    inner = schema.get("items") or schema.get("additionalProperties") or either
     return plain(inner) if inner else schema
 
 
