@@ -60,6 +60,21 @@ def usable() -> sa.ColumnElement[bool]:
     return sa.and_(offered(), *(column.is_(False) for column in gone))
 
 
+def open_to_all() -> sa.ColumnElement[bool]:
+    """The deployable is usable, and kept from no guest."""
+    return sa.and_(usable(), ~tainted())
+
+
+def tainted() -> sa.ColumnElement[bool]:
+    """The device or its host is kept from guests whose profile does not tolerate that."""
+    return sa.or_(_DEVICE.tainted, _HOST.tainted)
+
+
+def is_tainted(deployable: models.Deployable) -> bool:
+    """:func:`tainted` for a row with its device and its host."""
+    return deployable.device.tainted or deployable.device.host.tainted
+
+
 def blank() -> sa.ColumnElement[bool]:
     """The deployable is not known to run any program."""
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))

@@ -35,8 +35,21 @@ CLEAN_FAILED = "clean_failed"
 #: A host was drained.
 DRAINED = "drained"
 
-OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING})
-KINDS = (USED, BIND_FAILED, PROGRAMMED, UNHEALTHY, DISABLED, MISSING, DRAINED, CLEAN_FAILED)
+#: A device, or a host as a whole, was kept from guests that did not tolerate it.
+TAINTED = "tainted"
+
+OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING, TAINTED})
+KINDS = (
+    USED,
+    BIND_FAILED,
+    PROGRAMMED,
+    UNHEALTHY,
+    DISABLED,
+    MISSING,
+    DRAINED,
+    CLEAN_FAILED,
+    TAINTED,
+)
 
 #: Entries that are deleted in one transaction.
 _BATCH = 500
@@ -141,9 +154,15 @@ def unclean() -> list[str]:
         ]
 
 
-def end_drain(session: orm.Session, hostname: str) -> None:
-    """The host is not drained any more, or for another reason."""
-    _end(session, _ENTRY.hostname == hostname, _ENTRY.kind == DRAINED)
+def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
+    """A device or a host is kept from guests that do not tolerate it; ``about`` names which."""
+    write(session, [{"kind": TAINTED, "reason": reason, "actor": user(), **about}])
+
+
+def end_of_host(session: orm.Session, hostname: str, kind: str) -> None:
+    """The host as a whole is not drained, or not tainted, any more, or for another reason."""
+    whole = (_ENTRY.hostname == hostname, _ENTRY.device_uuid.is_(None))
+    _end(session, *whole, _ENTRY.kind == kind)
 
 
 def _end(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:

@@ -18,7 +18,14 @@ from sqlalchemy import orm
 from cyborg import db, errors
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
-from cyborg.request_groups import RESOURCES, RequestGroup
+from cyborg.request_groups import (
+    FORBIDDEN,
+    RESOURCES,
+    TAINT,
+    TOLERATE_TAINT,
+    TRAIT,
+    RequestGroup,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +48,12 @@ COLUMNS: dict[str, Any] = {
 }
 _FILTERS = {**COLUMNS, "enabled": models.DeviceProfile.enabled}
 _KIND = "Device Profile"
+#: Not what is to be tainted: Placement would refuse to forbid a trait that it does not have yet.
+_WITH_TAINTS = orm.with_expression(
+    models.DeviceProfile.taints,
+    # Not IS TRUE, for which MariaDB would read the whole table.
+    sa.select(sa.exists().where(models.ResourceProvider.tainted == sa.true())).scalar_subquery(),
+)
 _WITH_PROJECTS = (orm.selectinload(models.DeviceProfile.projects),)
 
 
@@ -76,7 +89,20 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
             raise errors.Invalid(f"groups[{index}] has the key {key} more than once.")
         text = value.strip() if isinstance(value, str) else str(int(value))
         read[key] = str(int(text)) if kind == RESOURCES else text
+    _check_taint(index, read)
     return read
+
+
+def _check_taint(index: int, group: dict[str, str]) -> None:
+    """Return if the group says of taints only what it may; what it was shown of them goes."""
+    if group.get(TOLERATE_TAINT, "true").lower() not in {"true", "false"}:
+        raise errors.Invalid(f"groups[{index}].{TOLERATE_TAINT} must be true or false.")
+    # Clients that replace a profile send back what they were shown.
+    if group.pop(f"{TRAIT}:{TAINT}", FORBIDDEN) != FORBIDDEN:
+        raise errors.Invalid(
+            f"groups[{index}] cannot require {TAINT}; use {TOLERATE_TAINT} to accept what is "
+            "tainted, and an attribute of your own to choose a device."
+        )
 
 
 def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str, str], str]]:
@@ -178,19 +204,21 @@ def list_profiles(
     names: Collection[str] | None = None,
     with_projects: bool = False,
     with_in_use: bool = False,
+    with_taints: bool = False,
     **wanted: str | bool,
 ) -> list[models.DeviceProfile]:
     """The profiles that the caller sees, have one of ``names`` if given, and the values ``wanted``.
 
     It takes one SELECT, or two with the projects they are shared with. ``with_in_use`` adds how
-    many of the caller's ARQs were made of each.
+    many of the caller's ARQs were made of each, ``with_taints`` whether anything is tainted.
 
     :raises Invalid: the sort key or the marker is unknown
     """
     where = () if names is None else (models.DeviceProfile.name.in_(names),)
     options = (
         *(_WITH_PROJECTS if with_projects else ()),
-        *(_with_in_use(ctx) if with_in_use else ()),
+        *((_with_in_use(ctx),) if with_in_use else ()),
+        *((_WITH_TAINTS,) if with_taints else ()),
     )
     with db.reader() as session:
         return paging.fetch(
@@ -219,17 +247,17 @@ def _get(
 ) -> models.DeviceProfile:
     named = {key.field: key.value}
     visible = _visible(ctx).with_for_update(of=models.DeviceProfile) if lock else _visible(ctx)
-    options = (*_WITH_PROJECTS, *_with_in_use(ctx))
+    options = (*_WITH_PROJECTS, _with_in_use(ctx), _WITH_TAINTS)
     return paging.get(session, visible, COLUMNS, _KIND, options=options, **named)
 
 
-def _with_in_use(ctx: RequestContext) -> tuple[Any, ...]:
+def _with_in_use(ctx: RequestContext) -> Any:
     arq = models.Arq
     mine = () if ctx.project_scope is None else (arq.project_id == ctx.project_scope,)
     made = sa.select(sa.func.count(arq.id)).where(
         arq.device_profile_uuid == models.DeviceProfile.uuid, arq.state != models.DELETING, *mine
     )
-    return (orm.with_expression(models.DeviceProfile.in_use, made.scalar_subquery()),)
+    return orm.with_expression(models.DeviceProfile.in_use, made.scalar_subquery())
 
 
 @db.retry

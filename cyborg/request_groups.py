@@ -23,8 +23,19 @@ FUNCTION_NAME = "accel:function_name"
 #: Keys that sort allocation candidates and exclude none.
 PREFERRED_FUNCTION = "accel:preferred_function"
 PREFERRED_TRAIT = "accel:preferred_trait"
+#: Whether it may be given what is tainted: ``true`` or ``false``.
+TOLERATE_TAINT = "accel:tolerate_taint"
 #: Every key with that prefix that means something.
-ACCEL_KEYS = (BITSTREAM_ID, FUNCTION_ID, FUNCTION_NAME, PREFERRED_FUNCTION, PREFERRED_TRAIT)
+ACCEL_KEYS = (
+    BITSTREAM_ID,
+    FUNCTION_ID,
+    FUNCTION_NAME,
+    PREFERRED_FUNCTION,
+    PREFERRED_TRAIT,
+    TOLERATE_TAINT,
+)
+#: The trait of what is tainted. Cyborg sets it, and forbids it in the groups that Nova reads.
+TAINT = "CUSTOM_CYBORG_TAINTED"
 
 #: A Xilinx card has two functions, and a guest needs both.
 _TWO_HANDLES = ("CUSTOM_FPGA_XILINX", "FPGA")
@@ -43,6 +54,8 @@ class RequestGroup:
     function_name: str | None = None
     preferred_function: str | None = None
     preferred_traits: frozenset[str] = frozenset()
+    #: Whether it may be given what is tainted.
+    tolerates_taint: bool = False
 
     @classmethod
     def parse(cls, group: Mapping[str, str]) -> RequestGroup:
@@ -61,6 +74,7 @@ class RequestGroup:
             function_name=group.get(FUNCTION_NAME) or None,
             preferred_function=group.get(PREFERRED_FUNCTION) or None,
             preferred_traits=frozenset(preferred) - {""},
+            tolerates_taint=group.get(TOLERATE_TAINT, "").lower() == "true",
         )
 
     @property
@@ -90,6 +104,14 @@ class RequestGroup:
         trait, resource_class = _TWO_HANDLES
         twice = self.resources.get(resource_class, 0) if trait in self.required else 0
         return self.accelerators + twice
+
+
+def with_taint_forbidden(group: Mapping[str, str]) -> dict[str, str]:
+    """The group as who asks Placement must read it: without what is tainted, unless it may be."""
+    parsed = RequestGroup.parse(group)
+    if parsed.tolerates_taint or not parsed.resources:
+        return dict(group)
+    return {**group, f"{TRAIT}:{TAINT}": FORBIDDEN}
 
 
 def _image_uuid(value: str | None) -> str | None:

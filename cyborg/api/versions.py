@@ -55,7 +55,9 @@ WITHHELD = Version(2, 14)
 HOST_COUNTS = Version(2, 15)
 #: Profiles can be disabled, described at length and counted, and attributes made many at a time.
 PROFILE_STATE = Version(2, 16)
-MAX = PROFILE_STATE
+#: Devices and hosts can be kept from all but the profiles that tolerate it.
+TAINTS = Version(2, 17)
+MAX = TAINTS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

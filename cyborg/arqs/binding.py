@@ -247,6 +247,12 @@ def _check_match(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
             "another provider or enable device " + deployable.device.uuid + "."
         )
+    if matching.is_kept_from(arq.request, deployable):
+        raise errors.Conflict(
+            f"device_rp_uuid: provider {target.device_rp_uuid} is tainted, and group "
+            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name} does not "
+            "tolerate that; choose another provider."
+        )
     if deployable.device.unhealthy is not None:
         raise errors.Conflict(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "

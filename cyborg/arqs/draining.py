@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draining hosts: nothing new is given out, and what is in use is followed down to nothing."""
+"""Draining hosts: nothing new is given out, and what is in use is followed down to nothing.
+
+A host that is tainted gives out new things only to those who tolerate that.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def _drain(name: str, reason: str | None, limit: int) -> Drain:
                 "reason": reason,
                 "actor": history.user(),
             }
-            history.end_drain(session, host.node)
+            history.end_of_host(session, host.node, history.DRAINED)
             history.write(session, [entry])
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
@@ -84,7 +87,40 @@ def _undrain(name: str, limit: int) -> Drain:
     with db.writer() as session:
         host = _find(session, name, lock=True)
         host.drained, host.drain_reason, host.drained_ms = False, None, None
-        history.end_drain(session, host.node)
+        history.end_of_host(session, host.node, history.DRAINED)
+        work.want(session, work.PLACEMENT, [host.name])
+        return _with_users(session, host, limit)
+
+
+def taint(name: str, reason: str | None, limit: int) -> Drain:
+    """Keep a host from new guests whose profile does not tolerate that; it may be so already.
+
+    :raises NotFound: there is no such host
+    """
+    changed = _set_taint(name, limit, tainted=True, reason=reason)
+    LOG.info("Host %s is tainted: %r", name, reason)
+    return changed
+
+
+def untaint(name: str, limit: int) -> Drain:
+    """Give the devices of a host to every guest again; it may not be tainted.
+
+    :raises NotFound: there is no such host
+    """
+    changed = _set_taint(name, limit, tainted=False, reason=None)
+    LOG.info("Host %s is not tainted any more", name)
+    return changed
+
+
+@db.retry
+def _set_taint(name: str, limit: int, *, tainted: bool, reason: str | None) -> Drain:
+    with db.writer() as session:
+        host = _find(session, name, lock=True)
+        if host.tainted != tainted or reason not in {None, host.taint_reason}:
+            host.tainted, host.taint_reason = tainted, reason
+            history.end_of_host(session, host.node, history.TAINTED)
+            if tainted:
+                history.note_taint(session, reason, hostname=host.node)
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
 

@@ -40,9 +40,15 @@ JUDGED = (
     ),
 )
 JUDGED_OF_DEVICES = orm.load_only(
-    models.Device.uuid, models.Device.host_id, models.Device.status, models.Device.unhealthy
+    models.Device.uuid,
+    models.Device.host_id,
+    models.Device.status,
+    models.Device.unhealthy,
+    models.Device.tainted,
 )
-_OF_HOSTS = orm.load_only(models.Host.name, models.Host.node, models.Host.drained)
+_OF_HOSTS = orm.load_only(
+    models.Host.name, models.Host.node, models.Host.drained, models.Host.tainted
+)
 
 #: Made once, since making it takes as long as running it.
 _PROVIDERS = (
@@ -63,6 +69,14 @@ def read_providers(session: orm.Session, uuids: Collection[str]) -> dict[str, mo
     """Deployables by the uuids of their providers, with all that is judged here. One SELECT."""
     found = session.scalars(_PROVIDERS, {"uuids": list(uuids)}).unique()
     return {each.rp_uuid: each for each in found}
+
+
+def is_kept_from(group: RequestGroup, deployable: models.Deployable) -> bool:
+    """Whether the deployable is tainted, and the group does not tolerate that.
+
+    A bind that was accepted before is carried out nevertheless.
+    """
+    return availability.is_tainted(deployable) and not group.tolerates_taint
 
 
 def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | None:

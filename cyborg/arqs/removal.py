@@ -251,7 +251,7 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
         providers = tuple(sorted({*given_up.resource_providers, *known}))
         notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
         _forget_digest(session, host)
-        host.removed, host.drained = True, False
+        host.removed, host.drained, host.tainted = True, False, False
     return replace(given_up, resource_providers=providers)
 
 

@@ -120,6 +120,9 @@ class Host(Base):
     drained: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     drain_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     drained_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: Kept from guests that do not tolerate it, like a :class:`Device`. Why.
+    tainted: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    taint_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Removed by an administrator; the row stays until Placement has none of its providers.
     removed: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: When all its providers were last to be read in full, by the database's clock.
@@ -159,6 +162,9 @@ class Device(Base):
     status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
     #: Why an administrator has disabled it, if that was said.
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: An administrator keeps it from guests whose profile does not tolerate that. Why.
+    tainted: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    taint_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: The fault of the device that its driver reports, so that it is not given out; null if none.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
@@ -201,6 +207,10 @@ class ResourceProvider(Base):
     #: ``{"inventories": {class: {...}}, "traits": [...], "others": {...}}``: what is ours on it,
     #: and likewise what is not, as both were at that generation.
     written: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText, default=dict)
+    #: Whether Placement has the trait of tainted devices on it.
+    tainted: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default=sa.false(), index=True
+    )
     #: Why nothing of it is given out, a sentence: :mod:`cyborg.placement.adoption`.
     withheld: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
 
@@ -350,6 +360,8 @@ class DeviceProfile(Base):
     extra: orm.Mapped[dict[str, str] | None] = orm.mapped_column(JsonText, default=None)
     #: How many ARQs made of it the caller has; null if that was not asked for.
     in_use: orm.Mapped[int | None] = orm.query_expression()
+    #: Whether Placement has the trait of tainted devices anywhere; likewise.
+    taints: orm.Mapped[bool | None] = orm.query_expression()
 
     projects: orm.Mapped[list[DeviceProfileProject]] = orm.relationship(
         lazy="raise",

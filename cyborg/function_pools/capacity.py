@@ -134,7 +134,7 @@ def _used() -> sa.ColumnElement[int]:
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
     known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), models.Deployable.is_settled)
-    return sa.and_(availability.usable(), known, ~is_programmed_now())
+    return sa.and_(availability.open_to_all(), known, ~is_programmed_now())
 
 
 def ready_of(functions: Collection[str]) -> sa.Subquery:
@@ -195,7 +195,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
     held = _count_if(_ARQ.id.is_not(None))
-    certain = sa.and_(availability.usable(), models.Deployable.is_settled)
+    certain = sa.and_(availability.open_to_all(), models.Deployable.is_settled)
     each = (
         sa.select(
             _POOL.id,
@@ -245,7 +245,7 @@ def _coming(
         .join(_DEVICE.host)
         .outerjoin(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
-        .where(_POOL.id.in_(ids), availability.usable())
+        .where(_POOL.id.in_(ids), availability.open_to_all())
         .group_by(_POOL.id, _OPERATION.id, _DEPLOYABLE.id)
         .subquery()
     )

@@ -190,7 +190,7 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
         .join(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
         .where(
             _DEPLOYABLE.num_accelerators > 0,
-            availability.usable(),
+            availability.open_to_all(),
             ~_is_busy(),
             ~availability.in_use(),
             ~_is_of(search.needy),
@@ -244,6 +244,7 @@ def _explain(session: orm.Session, search: _Search) -> str:
     """Why no more deployables can be programmed for a pool. Two SELECTs at most."""
     found: dict[str, sa.ColumnElement[bool]] = {
         "disabled, unhealthy, missing or on a host that is down": ~availability.usable(),
+        "tainted": availability.tainted(),
         "in use": availability.in_use(),
         "being programmed": _is_busy(),
         f"failed in the last {search.retry_ms // 1000} s": _failed(search),

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, work
+from cyborg import db, errors, history, notifications, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.inventory import acceptance, attributes
@@ -93,6 +93,45 @@ def _set_device_status(uuid: str, status: str, reason: str | None) -> None:
         if changed:
             event = _STATUS_EVENTS[status]
             notifications.announce(session, [notices.of_device(event, row, host.node)])
+
+
+def taint_device(uuid: str, reason: str | None = None) -> None:
+    """Keep a device from new guests whose profile does not tolerate that; it may be so already.
+
+    :raises NotFound: there is no such device
+    """
+    _set_device_taint(uuid, tainted=True, reason=reason)
+    LOG.info("Device %s is tainted: %r", uuid, reason)
+
+
+def untaint_device(uuid: str) -> None:
+    """Give a device to every guest again; it may not be tainted.
+
+    :raises NotFound: there is no such device
+    """
+    _set_device_taint(uuid, tainted=False, reason=None)
+    LOG.info("Device %s is not tainted any more", uuid)
+
+
+@db.retry
+def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
+    with db.writer() as session:
+        device = session.scalar(
+            sa.select(models.Device)
+            .where(models.Device.uuid == uuid)
+            .options(orm.selectinload(models.Device.host))
+            .with_for_update()
+        )
+        if device is None:
+            raise errors.NotFound.of("Device", uuid=uuid)
+        if device.tainted != tainted or reason not in {None, device.taint_reason}:
+            device.tainted, device.taint_reason = tainted, reason
+            history.end_of_devices(session, [uuid], {history.TAINTED})
+            if tainted:
+                history.note_taint(
+                    session, reason, device_uuid=uuid, hostname=device.host.node
+                )
+        work.want(session, work.PLACEMENT, [device.host.name])
 
 
 def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:

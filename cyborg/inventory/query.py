@@ -43,6 +43,7 @@ DEPLOYABLE_COLUMNS: dict[str, Any] = {
 _DEVICE_FILTERS = {
     **DEVICE_COLUMNS,
     "missing": models.Device.missing,
+    "tainted": models.Device.tainted,
     "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
 }
 _OF_DEVICES = (orm.contains_eager(models.Device.host),)

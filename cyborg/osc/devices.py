@@ -21,6 +21,8 @@ class List(command.Lister):
     rest = (
         "std_board_info",
         "disabled_reason",
+        "tainted",
+        "taint_reason",
         "health_reason",
         "missing",
         "model",
@@ -34,6 +36,7 @@ class List(command.Lister):
         "hostname": ("Only devices of this host", "2.0"),
         "model": ("Only devices of this model", "2.4"),
         "status": ("Only devices of this status", "2.4"),
+        "tainted": ("Only devices that are tainted, or are not (true or false)", "2.17"),
         "health": ("Only devices that are healthy or unhealthy", "2.7"),
     }
 
@@ -62,7 +65,7 @@ class Show(command.ShowOne):
 
 
 class Set(command.Command):
-    """Take devices out of service, or put them back."""
+    """Take devices out of service or put them back; keep them from most guests or end that."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
@@ -79,8 +82,15 @@ class Set(command.Command):
         either.add_argument(
             "--enable", dest="action", action="store_const", const="enable", help="Offer it again"
         )
+        for action, text in (
+            ("taint", "Give it to nobody else whose profile does not tolerate that"),
+            ("untaint", "Give it to every profile again"),
+        ):
+            either.add_argument(
+                f"--{action}", dest="action", action="store_const", const=action, help=text
+            )
         parser.add_argument(
-            "--reason", metavar="<text>", help="Why it is disabled; kept, and shown to others"
+            "--reason", metavar="<text>", help="Why that is done; kept, and shown to others"
         )
         return parser
 
@@ -89,8 +99,10 @@ class Set(command.Command):
         action, reason = parsed_args.action, parsed_args.reason
         if reason is not None:
             self.api.need("2.12")
-            if action == "enable":
-                raise exceptions.CommandError("Give --reason with --disable only.")
+            if action not in {"disable", "taint"}:
+                raise exceptions.CommandError("Give --reason with --disable or --taint only.")
+        if action in {"taint", "untaint"}:
+            self.api.need("2.17")
         body = None if reason is None else {"reason": reason}
         for uuid in [self.api.device_uuid(text) for text in parsed_args.devices]:
             self.api.call("POST", f"/devices/{uuid}/{action}", body=body)

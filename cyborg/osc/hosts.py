@@ -70,6 +70,32 @@ class Undrain(_Host):
         return host
 
 
+class Taint(_Host):
+    """Give a host's accelerators to no new server whose profile does not tolerate that."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the reason."""
+        super().add_arguments(parser)
+        parser.add_argument("--reason", metavar="<text>", help="Why; kept, and shown to others")
+
+    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
+        """The host afterwards."""
+        self.api.need("2.17")
+        body = None if parsed.reason is None else {"reason": parsed.reason}
+        host: Row = self.api.call("POST", f"{path}/taint", body=body)
+        return host
+
+
+class Untaint(_Host):
+    """Give the accelerators of a tainted host to every profile again."""
+
+    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
+        """The host afterwards."""
+        self.api.need("2.17")
+        host: Row = self.api.call("POST", f"{path}/untaint")
+        return host
+
+
 def _get(api: Api, path: str) -> Row:
     host: Row = api.call("GET", path)
     return host

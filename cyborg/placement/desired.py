@@ -19,6 +19,7 @@ from cyborg import availability, db, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import tree
+from cyborg.request_groups import TAINT
 
 LOG = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
                 availability.runs_nothing(),
                 availability.awaits_report(),
             ),
+            availability.tainted(),
         )
         .join(device, device.id == deployable.device_id)
         .join(models.Host, models.Host.id == device.host_id)
@@ -126,7 +128,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
     for row in session.execute(query):
-        row_id, uuid, parent_uuid, name, accelerators, programmed_ms, withheld = row
+        row_id, uuid, parent_uuid, name, accelerators, programmed_ms, withheld, tainted = row
         its = held.get(row_id, _NOT_HELD)
         total = accelerators + its.missing
         inventory = tree.Inventory(total=total, reserved=min(its.unusable, total), max_unit=total)
@@ -139,7 +141,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             name=name,
             parent_uuid=parent_uuid,
             inventories={offered: inventory} if offered else {},
-            traits=frozenset(traits.get(row_id, ())),
+            traits=frozenset(traits.get(row_id, ())) | ({TAINT} if tainted else frozenset()),
         )
     return providers
 
@@ -301,7 +303,8 @@ def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
         ours &= tree.Ours.of(provider)
         if known is None or (known.generation, known.ours) != (provider.generation, ours):
             values = _values(state, provider, ours, generation=provider.generation)
-            changed.append({"row_uuid": uuid, **values})
+            tainted = TAINT in provider.traits
+            changed.append({"row_uuid": uuid, **values, "tainted": tainted})
     if changed or deleted:
         with db.writer() as session:
             if changed:

@@ -11,6 +11,7 @@ GET_ALL = "cyborg:device:get_all"
 GET_ONE = "cyborg:device:get_one"
 ENABLE = "cyborg:device:enable"
 DISABLE = "cyborg:device:disable"
+TAINT = "cyborg:device:taint"
 DELETE = "cyborg:device:delete"
 
 _COLLECTION = "/v2/devices"
@@ -39,6 +40,13 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Disable a device, so that it is not offered any more.",
             ("POST", f"{_COLLECTION}/{{device_uuid}}/disable"),
+        ),
+        base.rule(
+            TAINT,
+            base.ADMIN,
+            "Keep a device from guests whose device profile does not tolerate that, or end that.",
+            ("POST", f"{_COLLECTION}/{{device_uuid}}/taint"),
+            ("POST", f"{_COLLECTION}/{{device_uuid}}/untaint"),
         ),
         base.rule(
             DELETE,

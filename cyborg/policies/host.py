@@ -11,6 +11,8 @@ GET_ONE = "cyborg:host:get_one"
 DRAIN = "cyborg:host:drain"
 UNDRAIN = "cyborg:host:undrain"
 
+TAINT = "cyborg:host:taint"
+
 _MEMBER = "/v2/hosts/{host_name}"
 
 
@@ -29,5 +31,12 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.ADMIN,
             "Give the devices of a drained host out again.",
             ("POST", f"{_MEMBER}/undrain"),
+        ),
+        base.rule(
+            TAINT,
+            base.ADMIN,
+            "Keep a host from guests whose device profile does not tolerate that, or end that.",
+            ("POST", f"{_MEMBER}/taint"),
+            ("POST", f"{_MEMBER}/untaint"),
         ),
     ]

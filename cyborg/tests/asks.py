@@ -91,6 +91,8 @@ REQUESTS = {
     "device:get_one": Ask("GET /devices/{device}", shows="device"),
     "device:disable": Ask("POST /devices/{device}/disable"),
     "device:enable": Ask("POST /devices/{disabled}/enable"),
+    "device:taint": Ask("POST /devices/{device}/taint", microversion="2.17"),
+    "device:taint off": Ask("POST /devices/{tainted}/untaint", microversion="2.17"),
     "device:delete": Ask("DELETE /devices/{disabled}", microversion="2.6"),
     "deployable:get_all": Ask("GET /deployables", shows="deployable"),
     "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
@@ -121,6 +123,8 @@ REQUESTS = {
     "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.12"),
     "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.12"),
     "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.12"),
+    "host:taint": Ask("POST /hosts/{host}/taint", microversion="2.17"),
+    "host:taint off": Ask("POST /hosts/{drained_host}/untaint", microversion="2.17"),
     "usage:get_all": Ask("GET /usages", shows="project", microversion="2.13"),
     "usage:get_all project": Ask(
         "GET /usages?project_id={project}", shows="project", microversion="2.13"

@@ -71,6 +71,7 @@ class Scene:
                 .order_by(models.Deployable.name)
             )
         admin.disable_device(unused.device.uuid)
+        admin.taint_device(programmable.device.uuid)
         attribute = admin.create_attribute(deployable_id=deployable.id, key="colour", value="blue")
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
@@ -81,7 +82,7 @@ class Scene:
             db.update(session, models.DeviceProfile, its, enabled=False)
             # Dead, so that it can be removed; and a deletion waits for it.
             db.update(session, models.Host, down=True)
-            session.add(models.Host(name="host-2", node="host-2", drained=True, removed=False))
+            session.add(models.Host(name="host-2", node="host-2", drained=True, tainted=True))
             handle = session.scalars(
                 sa.select(models.AttachHandle)
                 .where(models.AttachHandle.deployable_id == unused.id)
@@ -137,6 +138,7 @@ class Scene:
             "function_pool": pool.uuid,
             "device": deployable.device.uuid,
             "disabled": unused.device.uuid,
+            "tainted": programmable.device.uuid,
             "attribute": attribute.uuid,
             "service": host.uuid,
             "host": host.name,

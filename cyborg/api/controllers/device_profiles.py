@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from cyborg import profiles
+from cyborg import profiles, request_groups
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import aware, self_link, timestamp
@@ -47,6 +47,7 @@ class DeviceProfiles(Resource):
             names=names,
             with_projects=_shows_projects(request),
             with_in_use=shows_state,
+            with_taints=request.version < versions.TAINTS,
             **wanted,
         )
 
@@ -139,7 +140,7 @@ class DeviceProfiles(Resource):
             "uuid": profile.uuid,
             "name": profile.name,
             "description": profile.description,
-            "groups": profile.groups,
+            "groups": _shown_groups(request, profile),
             "visibility": profile.visibility,
             **projects,
             "enabled": profile.enabled,
@@ -193,6 +194,13 @@ def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _shown_groups(request: Request, profile: models.DeviceProfile) -> list[dict[str, str]]:
+    """The groups; clients that do not know taints, like Nova, are told what to ask Placement."""
+    if request.version >= versions.TAINTS or not profile.taints:
+        return profile.groups
+    return [request_groups.with_taint_forbidden(group) for group in profile.groups]
+
+
 def _shows_projects(request: Request) -> bool:
     """Whether the caller may see with which projects a profile is shared."""
     return request.version >= versions.PROFILE_VISIBILITY and bool(request.caller.is_admin)
@@ -205,7 +213,7 @@ def _view_of_one(request: Request, profile: models.DeviceProfile) -> dict[str, A
         "name": profile.name,
         "description": profile.description,
         "uuid": profile.uuid,
-        "groups": profile.groups,
+        "groups": _shown_groups(request, profile),
         "created_at": str(aware(profile.created_at)),
         "updated_at": str(None if updated_at is None else aware(updated_at)),
         "links": [self_link(request, "device_profiles", profile.uuid)],

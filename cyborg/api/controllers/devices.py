@@ -23,6 +23,7 @@ from cyborg.policies import device as policies
 from cyborg.policies import history as history_policies
 
 _MEMBER = declare.Member(kind="Device")
+_WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=versions.TAINTS)
 _REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.DRAIN)
 
 
@@ -34,6 +35,8 @@ class Devices(Resource):
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "enable": {"POST": "enable"},
         "disable": {"POST": "disable"},
+        "taint": {"POST": "taint"},
+        "untaint": {"POST": "untaint"},
         "history": {"GET": "history"},
     }
 
@@ -74,6 +77,18 @@ class Devices(Resource):
         admin.disable_device(uuid, body.get("reason"))
 
     @declare.operation(
+        policies.TAINT, since=versions.TAINTS, member=_MEMBER, body=_WHY, success=204
+    )
+    def taint(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
+        """Keep a device from guests whose profile does not tolerate that."""
+        admin.taint_device(uuid, body.get("reason"))
+
+    @declare.operation(policies.TAINT, since=versions.TAINTS, member=_MEMBER, success=204)
+    def untaint(self, request: Request, uuid: str) -> None:
+        """Give a device to every guest again."""
+        admin.untaint_device(uuid)
+
+    @declare.operation(
         history_policies.GET_ALL,
         since=versions.HISTORY,
         member=_MEMBER,
@@ -102,6 +117,8 @@ class Devices(Resource):
             "hostname": device.host.node,
             "status": device.status,
             "disabled_reason": device.disabled_reason,
+            "tainted": device.tainted,
+            "taint_reason": device.taint_reason,
             "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
             "health_reason": device.unhealthy,
             "missing": device.missing,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/hosts``: drain a host, and see who uses it still."""
+"""``/v2/hosts``: drain a host or taint it, and see who uses it still."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Hosts(Resource):
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "drain": {"POST": "drain"},
         "undrain": {"POST": "undrain"},
+        "taint": {"POST": "taint"},
+        "untaint": {"POST": "untaint"},
     }
 
     @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
@@ -53,6 +55,22 @@ class Hosts(Resource):
         """Give the devices of a drained host out again."""
         return draining.undrain(name, request.max_limit)
 
+    @shows(
+        policies.TAINT,
+        kind,
+        since=versions.TAINTS,
+        member=_MEMBER,
+        body=declare.Body(name="taint", type=types.Reason, optional_since=versions.TAINTS),
+    )
+    def taint(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
+        """Keep a host from guests whose profile does not tolerate that."""
+        return draining.taint(name, body.get("reason"), request.max_limit)
+
+    @shows(policies.TAINT, kind, since=versions.TAINTS, member=_MEMBER)
+    def untaint(self, request: Request, name: str) -> draining.Drain:
+        """Give the devices of a host to every guest again."""
+        return draining.untaint(name, request.max_limit)
+
     def view(self, request: Request, found: draining.Drain) -> dict[str, Any]:
         """A host with the oldest of its users."""
         host = found.host
@@ -64,6 +82,8 @@ class Hosts(Resource):
             "drained": host.drained,
             "drain_reason": host.drain_reason,
             "drained_at": timestamp(since),
+            "tainted": host.tainted,
+            "taint_reason": host.taint_reason,
             "in_use": found.in_use,
             "users": [asdict(user) for user in found.users],
         }

@@ -26,6 +26,12 @@ class Device(Object):
     disabled_reason = Field(
         fields.TEXT_OR_NULL, "Why it is not in service, or null.", since=versions.DRAIN
     )
+    tainted = Field(
+        bool, "Whether only profiles that tolerate it are given it.", since=versions.TAINTS
+    )
+    taint_reason = Field(
+        fields.TEXT_OR_NULL, "Why it is tainted, or null.", since=versions.TAINTS
+    )
     health = Field(_HEALTH, "Whether it works, as its driver says.", since=versions.FACTS)
     health_reason = Field(fields.TEXT_OR_NULL, "Why it is unhealthy.", since=versions.FACTS)
     missing = Field(bool, "Whether it is gone from its host.", since=versions.FACTS)
@@ -42,6 +48,7 @@ QUERY = fields.paging(
     **fields.FILTERS,
     model=Field(fields.TEXT, "Only devices of this model.", since=versions.REGULAR),
     status=Field(fields.TEXT, "Only devices of this status.", since=versions.REGULAR),
+    tainted=Field(bool, "Only devices that are tainted, or are not.", since=versions.TAINTS),
     health=Field(_HEALTH, "Only devices of this health.", since=versions.FACTS),
     missing=Field(bool, "Only devices that are missing, or not.", since=versions.FACTS),
 )

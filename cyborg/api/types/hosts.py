@@ -36,5 +36,11 @@ class Host(Object):
     drained = Field(bool, "Whether nothing new of it is given out.")
     drain_reason = Field(fields.TEXT_OR_NULL, "Why it is drained, or null.")
     drained_at = Field(fields.TIME_OR_NULL, "Since when it is drained, in UTC, or null.")
+    tainted = Field(
+        bool, "Whether only profiles that tolerate it are given new.", since=versions.TAINTS
+    )
+    taint_reason = Field(
+        fields.TEXT_OR_NULL, "Why it is tainted, or null.", since=versions.TAINTS
+    )
     in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
     users = Field([HostUser], "The oldest of them.")

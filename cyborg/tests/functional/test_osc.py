@@ -423,6 +423,20 @@ def test_a_host_is_drained(
     assert "HTTP 404" in fails(osc, "host", "show", "no/such?host")
 
 
+def test_a_host_and_a_device_are_tainted(site: Site, osc: OpenStack) -> None:
+    site.populate()
+    tainted = osc("host", "taint", "host-1", "--reason", "New firmware")
+    assert (tainted["tainted"], tainted["taint_reason"]) == (True, "New firmware")
+    assert osc("host", "untaint", "host-1")["tainted"] is False
+    osc.run("device", "set", NAME, "--taint", "--reason", "It hums")
+    (device,) = osc("device", "list", "--tainted", "true")
+    assert (device["tainted"], device["taint_reason"]) == (True, "It hums")
+    osc.run("device", "set", NAME, "--untaint")
+    assert osc("device", "list", "--tainted", "true") == []
+    refused = fails(osc, "device", "set", NAME, "--untaint", "--reason", "No")
+    assert "with --disable or --taint only" in refused
+
+
 def test_a_pool_and_its_misses(site: Site, osc: OpenStack, rack: Callable[[str], str]) -> None:
     rack("aes-128")
     sizes = ("--free", "2", "--max-devices", "2")

@@ -55,6 +55,8 @@ device:get_all              ok     ok      403    403    403     403    ok     o
 device:get_one              ok     ok      403    403    403     403    ok     ok       403
 device:disable              ok     403     403    403    403     403    ok     403      403
 device:enable               ok     403     403    403    403     403    ok     403      403
+device:taint                ok     403     403    403    403     403    ok     403      403
+device:taint off            ok     403     403    403    403     403    ok     403      403
 device:delete               ok     403     403    403    403     403    ok     403      403
 deployable:get_all          ok     ok      403    403    403     403    ok     ok       403
 deployable:get_one          ok     ok      403    403    403     403    ok     ok       403
@@ -75,6 +77,8 @@ history:get_all device      ok     ok/-    ok/-   ok/-   403     -/ok   ok     4
 host:get_one                ok     403     403    403    403     403    ok     403      403
 host:drain                  ok     403     403    403    403     403    ok     403      403
 host:undrain                ok     403     403    403    403     403    ok     403      403
+host:taint                  ok     403     403    403    403     403    ok     403      403
+host:taint off              ok     403     403    403    403     403    ok     403      403
 usage:get_all               ok/-   ok/-    ok/-   ok/-   403     -/ok   ok/-   403      403
 usage:get_all project       ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 usage:get_all all_projects  ok     403     403    403    403     403    ok     403      403
