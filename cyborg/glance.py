@@ -81,6 +81,24 @@ class Image:
         """The properties of the signature; empty if the image is not signed."""
         return {key: self.properties[key] for key in SIGNATURE if key in self.properties}
 
+    def facts(self) -> dict[str, Any] | None:
+        """What is needed of it until it is written, whatever becomes of it in Glance.
+
+        None if its data cannot be verified.
+        """
+        if self.digest is None or self.size is None:
+            return None
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "size": self.size,
+            "hash_algo": self.digest[0],
+            "hash_value": self.digest[1],
+            "function_id": self.function_id,
+            "function_name": self.function_name,
+            "signature": dict(self.signature),
+        }
+
 
 def find_image(
     conf: cfg.ConfigOpts,

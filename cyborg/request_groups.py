@@ -78,6 +78,11 @@ class RequestGroup:
         )
 
     @property
+    def names_program(self) -> bool:
+        """Whether it asks for a program, by image or function."""
+        return any((self.image_uuid, self.function_id, self.function_name))
+
+    @property
     def required(self) -> frozenset[str]:
         """The traits that a provider must have."""
         return frozenset(name for name, how in self.traits.items() if how == REQUIRED)

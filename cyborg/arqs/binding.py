@@ -281,7 +281,7 @@ def _check_program(
     arq: models.Arq, deployable: models.Deployable, image: glance.Image | None
 ) -> None:
     """Return if the image that would be written for the ARQ may give what its group asks for."""
-    if not matching.needs_programming(arq.request, deployable):
+    if program.lacking(arq.request, deployable) is None:
         return
     why_not = trait_match.why_never(arq.request, image) or matching.why_no_match(
         trait_match.known(arq.request, image), deployable
@@ -295,7 +295,7 @@ def _check_program(
 
 def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: models.Deployable) -> None:
     """Return unless some of the groups need a program that the others cannot have, or use."""
-    written = [each for each in groups if matching.needs_programming(each, deployable)]
+    written = [each for each in groups if program.lacking(each, deployable) is not None]
     for one in map(program.of_group, written):
         for other in map(program.of_group, groups):
             if not other or one.contradicts(other):
@@ -521,7 +521,7 @@ def _decide(
         reason = f"{provider} has no free attach handle."
         return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
     handle = free.pop(0)
-    steps = deployable.prepares or matching.needs_programming(arq.request, deployable)
+    steps = deployable.prepares or program.lacking(arq.request, deployable) is not None
     _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)
     if steps:
         to_prepare.append(handle.uuid)

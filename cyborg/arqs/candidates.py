@@ -136,7 +136,7 @@ def _choice(index: int, group: RequestGroup, deployable: models.Deployable) -> C
         deployable=deployable,
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
         lacks_traits=len(group.preferred_traits - matching.traits(deployable)),
-        reprogram=matching.needs_programming(group, deployable),
+        reprogram=program.lacking(group, deployable) is not None,
     )
 
 

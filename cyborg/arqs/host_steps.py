@@ -19,18 +19,13 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, history, rpc, work
+from cyborg import arq_states, db, history, rpc, work
 from cyborg.arqs import matching, release
 from cyborg.db import models
 from cyborg.notifications import notices
-from cyborg.programming import operations, program
-from cyborg.request_groups import RequestGroup
+from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
-
-
-class CannotRun(errors.CyborgError):
-    """The deployable will not run what the ARQ asks for; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +131,14 @@ def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
 def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     deployable = situation.deployable
     try:
-        programmed = _have_programmed(claim, situation.arq, deployable.uuid)
-    except CannotRun as exc:
+        programmed = operations.have_programmed(claim, situation.arq, deployable.uuid)
+    except operations.CannotRun as exc:
         _fail(claim, situation, str(exc))
         return
     if not deployable.is_settled or not programmed:
         _await_programming(conf, claim, situation)
         return
-    if why_not := _why_not_usable(situation.arq.request, deployable):
+    if why_not := matching.why_not_usable(situation.arq.request, deployable):
         _fail(claim, situation, why_not)
         return
     if not deployable.prepares:
@@ -167,13 +162,6 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         _bound(claim, situation)
 
 
-def _why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | None:
-    if matching.lacks_program(group, deployable):
-        return "The deployable has lost its program."
-    why_not = matching.why_wrong_function(group, deployable)
-    return f"The deployable does not fit as it is now: {why_not}." if why_not else None
-
-
 def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
     """Give a guest its handle back after its host lost it; the ARQ stays Bound in any case."""
     if not situation.deployable.prepares or situation.handle.missing:
@@ -185,60 +173,6 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
         rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
-
-
-@db.retry
-def _have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
-    """Whether the deployable runs what the BindStarted ARQ asks for; if not, have it programmed.
-
-    :raises CannotRun: it cannot be programmed so, or programming has failed for this bind
-    """
-    what = program.of_group(arq.request)
-    instance = arq.instance_uuid
-    if not what or instance is None:
-        return True
-    with db.writer() as session:
-        # The end of programming locks both in the same order.
-        deployable = operations.lock(session, deployable_uuid)
-        work.hold(session, claim)
-        if deployable is None:
-            raise CannotRun("The deployable is gone from its host.")
-        if what.is_run_by(deployable):
-            return True
-        since_ms = arq.bind_started_ms or 0
-        last = operations.ended_for(session, deployable_uuid, instance, since_ms)
-        if last is not None and last.state == operations.FAILED:
-            names_others = (
-                last.fault == operations.CONFLICT and last.error != operations.CANCELLED
-            )
-            reason = _public_reason(arq, last.error) if names_others else last.error
-            raise CannotRun(f"It could not be programmed with {what}: {reason}")
-        try:
-            operations.request(
-                session,
-                deployable,
-                what,
-                asked_by=f"instance {instance}",
-                instance_uuid=instance,
-            )
-        except errors.NotOffered as exc:
-            raise CannotRun(str(exc)) from exc
-        except operations.Undecided:
-            return False
-        except errors.Conflict as exc:
-            other = operations.active_on(session, deployable_uuid) is not None
-            state = "being programmed with something else" if other else "in use"
-            reason = _public_reason(arq, exc, state)
-            raise CannotRun(
-                f"Deployable {deployable_uuid} cannot be programmed: {reason}"
-            ) from exc
-    return False
-
-
-def _public_reason(arq: models.Arq, reason: object, state: str = "in use") -> str:
-    """What the ARQ's project may read of a conflict, which names ARQs of other projects."""
-    LOG.info("ARQ %s cannot have its program: %s", arq.uuid, reason)
-    return f"it is {state}."
 
 
 def _await_programming(

@@ -97,11 +97,19 @@ def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) 
     Programming brings the trait of its function. A forbidden trait must not be there now either.
     """
     has = then = traits(deployable)
-    if needs_programming(group, deployable):
+    if program.lacking(group, deployable) is not None:
         vendor = deployable.function_vendor
         then = trait_match.when_programmed(group, deployable.attributes, vendor)
     why_not = trait_match.why_other_traits(group.traits, has, then)
     return _why_other_class(group, deployable) or why_not
+
+
+def why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    """Why a handle cannot be prepared, as a sentence: what the deployable runs is not enough."""
+    if lacks_program(group, deployable):
+        return "The deployable has lost its program."
+    why_not = why_wrong_function(group, deployable)
+    return f"The deployable does not fit as it is now: {why_not}." if why_not else None
 
 
 def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> str | None:
@@ -157,16 +165,10 @@ def lacks_program(group: RequestGroup, deployable: models.Deployable) -> bool:
     return availability.does_run_nothing(deployable) and not program.of_group(group)
 
 
-def needs_programming(group: RequestGroup, deployable: models.Deployable) -> bool:
-    """Whether the deployable does not run what the group asks for."""
-    what = program.of_group(group)
-    return bool(what) and not what.is_run_by(deployable)
-
-
 def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
     """Whether the deployable runs what the group asks for, for certain."""
-    lacks = lacks_program(group, deployable) or needs_programming(group, deployable)
-    return not lacks and deployable.is_settled
+    other = program.lacking(group, deployable) is not None
+    return not lacks_program(group, deployable) and not other and deployable.is_settled
 
 
 def traits(deployable: models.Deployable) -> set[str]:

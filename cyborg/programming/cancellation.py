@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes back a request to program a deployable before anything is changed for it."""
+"""Takes back a request to program a deployable before anything is written."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models
-from cyborg.programming import operations
+from cyborg.programming import executor, operations
+from cyborg.programming.states import Event
 
 
 def cancel(uuid: str, asked_by: str) -> None:
-    """End a queued operation as failed; whoever carries it out stops.
+    """End an operation as failed that has not begun to write; whoever carries it out stops.
 
     :raises NotFound: there is none
-    :raises Conflict: it is not queued any more, or restores what a guest has lost
+    :raises Conflict: it has begun to write, has ended, or restores what a guest has lost
     """
     _cancel(uuid, asked_by)
 
@@ -29,29 +29,25 @@ def _cancel(uuid: str, asked_by: str) -> None:
             raise errors.NotFound.of("Operation", uuid=uuid)
         deployable = operations.lock(session, operation.deployable_uuid)
         session.refresh(operation)
-        if operation.state != operations.QUEUED:
+        if operation.state not in {operations.QUEUED, operations.RESERVING}:
             raise errors.Conflict(
-                f"Operation {uuid} is {operation.state}; only a queued one can be cancelled."
+                f"Operation {uuid} is {operation.state}; only one that has not begun to write can "
+                "be cancelled."
             )
         if operation.asked_by == operations.RECOVERY:
             raise errors.Conflict(
                 f"Operation {uuid} restores what a guest has lost; it ends when no guest has it."
             )
-        told = {"error": operations.CANCELLED, "fault": operations.CONFLICT}
-        operations.move(session, operation, operations.FAILED, f"Cancelled by {asked_by}.", **told)
-        # A conductor may still look for the image: it must not go on with a later operation.
+        held = executor.Held(session, deployable, operation)
+        held.move(
+            operations.FAILED,
+            f"Cancelled by {asked_by}.",
+            Event.UNWRITTEN,
+            error=operations.CANCELLED,
+            fault=operations.CONFLICT,
+        )
+        # The conductor that carries it out must not go on with a later operation.
         work.want(session, work.PROGRAM, [operation.deployable_uuid])
         work.take_back(session, work.PROGRAM, operation.deployable_uuid)
-        if deployable is not None:
-            work.want(session, work.HOST_STEP, _awaited_by(session, deployable))
-
-
-def _awaited_by(session: orm.Session, deployable: models.Deployable) -> list[str]:
-    """The handles that may wait for the operation, whose binds fail or ask for another one."""
-    handle, arq = models.AttachHandle, models.Arq
-    waiting = (
-        sa.select(handle.uuid)
-        .join(arq, arq.attach_handle_id == handle.id)
-        .where(handle.deployable_id == deployable.id, arq.state == models.BIND_STARTED)
-    )
-    return list(session.scalars(waiting))
+        # It is offered again, and the binds that wait for it fail or ask for another one.
+        held.notify()

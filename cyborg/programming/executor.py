@@ -28,7 +28,15 @@ from cyborg import arq_states, clients, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import client
-from cyborg.programming import guard, holders, image_match, operations, program, states
+from cyborg.programming import (
+    guard,
+    holders,
+    image_match,
+    operations,
+    program,
+    states,
+    trait_match,
+)
 from cyborg.programming.states import Event
 
 #: Seconds that an operation waits for Placement to be updated, and between two looks.
@@ -111,13 +119,13 @@ def read(claim: work.Claim) -> Situation | None:
         is_written = operation is not None and operation.state == operations.WRITING
         if deployable is None or (deployable.missing and not is_written):
             if operation is not None:
-                _end_gone(_Held(session, deployable, operation))
+                _end_gone(Held(session, deployable, operation))
             return None
         if operation is None and not deployable.is_settled:
             operation = operations.recover(session, deployable)
         if operation is None:
             return None
-        held = _Held(session, deployable, operation)
+        held = Held(session, deployable, operation)
         if operation.state == operations.QUEUED and _end_needless(held):
             return None
         return _situation(session, deployable, operation)
@@ -152,8 +160,8 @@ def _situation(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What a transaction has locked."""
+class Held:
+    """An operation that has not ended, and its deployable, which a transaction has locked."""
 
     session: orm.Session
     deployable: models.Deployable | None
@@ -168,34 +176,28 @@ class _Held:
         """Whether a guest has any of the deployable, or is being given it."""
         return self.deployable is not None and guard.is_used(self.session, self.deployable)
 
-    def move(self, state: str, text: str, **values: Any) -> None:
-        operations.move(self.session, self.operation, state, text, **values)
-
-    def change(self, event: Event, **record: Any) -> None:
-        """Bring the deployable's program to its next state, unless the deployable is deleted."""
+    def move(self, state: str, text: str, event: Event | None = None, **values: Any) -> None:
+        """Bring the operation to its next state, and the program of a deployable that is there."""
         # What is only queued has changed nothing.
         is_same = event is Event.UNWRITTEN and self.operation.state == operations.QUEUED
-        if self.deployable is not None and not is_same:
-            states.change(self.session, self.deployable, event, **record)
+        row = self.deployable
+        change = None if row is None or event is None or is_same else (row, event)
+        operations.move(self.session, self.operation, state, text, change=change, **values)
 
-    def fail(
-        self, reason: str, fault: str, *, written: bool = False
-    ) -> work.TryLater | None:
+    def fail(self, reason: str, fault: str, *, written: bool = False) -> work.TryLater | None:
         """End the operation, or return what to raise if a guest has what it restores."""
         event = Event.WRITE_FAILED if written else Event.UNWRITTEN
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 # Conductors of the release before know by its fault that it was written.
                 values = {"error": reason} | ({"fault": fault} if written else {})
-                self.move(operations.RESERVING, f"{reason} It is tried again.", **values)
-                self.change(event)
+                self.move(operations.RESERVING, f"{reason} It is tried again.", event, **values)
             else:
                 operations.note(self.session, self.operation, reason)
             return work.TryLater(f"What a guest has cannot be put back now: {reason}")
         if self.restores:
             event = Event.NOT_NEEDED
-        self.move(operations.FAILED, reason, error=reason, fault=fault)
-        self.change(event)
+        self.move(operations.FAILED, reason, event, error=reason, fault=fault)
         self.notify()
         return None
 
@@ -222,35 +224,34 @@ class _Held:
             work.want(session, work.HOST_STEP, session.scalars(waiting))
 
 
-def _hold(session: orm.Session, claim: work.Claim) -> _Held:
+def _hold(session: orm.Session, claim: work.Claim) -> Held:
     work.hold(session, claim)
     deployable = operations.lock(session, claim.key)
     operation = operations.active_on(session, claim.key)
     if operation is None:
         raise work.LeaseLost(f"{claim.kind}/{claim.key}")
-    return _Held(session, deployable, operation)
+    return Held(session, deployable, operation)
 
 
-def _end_gone(held: _Held) -> None:
+def _end_gone(held: Held) -> None:
     """End an operation whose deployable has left its host; what is lost is restored on return."""
-    held.move(operations.FAILED, _GONE, error=_GONE, fault=operations.BROKEN)
-    held.change(Event.VANISHED if held.restores else Event.UNWRITTEN)
+    event = Event.VANISHED if held.restores else Event.UNWRITTEN
+    held.move(operations.FAILED, _GONE, event, error=_GONE, fault=operations.BROKEN)
     held.notify()
 
 
-def _end_needless(held: _Held) -> bool:
+def _end_needless(held: Held) -> bool:
     """End an operation that has nothing to restore; False if it must go on, like any other."""
     row = held.deployable
     if not held.restores:
         return False
     if row is not None and row.program_state == models.LOST and states.is_shown(row):
         text = "The hardware shows it again; nothing was written."
-        held.move(operations.SUCCEEDED, text, error=None)
-        held.change(Event.SHOWN_AGAIN)
+        held.move(operations.SUCCEEDED, text, Event.SHOWN_AGAIN, error=None)
     elif not held.is_used():
         reason = "No guest has it any more."
-        held.move(operations.FAILED, reason, error=reason, fault=operations.CONFLICT)
-        held.change(Event.NOT_NEEDED)
+        values = {"error": reason, "fault": operations.CONFLICT}
+        held.move(operations.FAILED, reason, Event.NOT_NEEDED, **values)
     else:
         return False
     held.notify()
@@ -264,17 +265,16 @@ def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> boo
     """
     if situation.operation.asked_by == operations.RECOVERY and reserve_again(claim):
         return True
-    image = _image(conf, situation)
-    what = program.of_operation(situation.operation)
-    if not image_match.is_run(image, what, situation.deployable):
+    image, runs_already = _image(conf, situation)
+    if not runs_already:
         # Later as well, but by then the binds of these consumers are refused.
         with contextlib.suppress(client.NotFound):
             _refuse_consumers(client.Client(conf), claim, situation, image)
     return withdraw(claim, image)
 
 
-def _image(conf: cfg.ConfigOpts, situation: Situation) -> glance.Image:
-    """The image that the operation asks for.
+def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image, bool]:
+    """The image that the operation asks for, and whether the deployable runs it already.
 
     :raises Refused: there is none, or it does not fit the deployable, or what the deployable has
         lost is to be restored first
@@ -302,16 +302,18 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> glance.Image:
         raise Refused(operations.INVALID, str(exc)) from exc
     except ka_exc.ClientException as exc:
         raise work.TryLater(clients.why_not("glance", exc)) from exc
-    why_not = image_match.why_not(
-        image,
-        what,
-        device=situation.device,
-        deployable=situation.deployable,
-        attributes=situation.attributes,
-    )
-    if why_not:
-        raise Refused(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
-    return image
+    try:
+        runs_already = image_match.check(
+            image,
+            what,
+            device=situation.device,
+            deployable=situation.deployable,
+            attributes=situation.attributes,
+        )
+    except image_match.Unfit as exc:
+        message = f"Image {image.uuid} does not fit: {exc}"
+        raise Refused(operations.INVALID, message) from exc
+    return image, runs_already
 
 
 @db.retry
@@ -340,16 +342,33 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             why_not = guard.why_not(session, deployable, written)
             if why_not:
                 raise Refused(operations.CONFLICT, why_not)
-            if operation.instance_uuid and not guard.awaiting(session, operation, image):
-                raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
-            why_not = guard.why_in_vain(session, operation, deployable, image)
-            if operation.instance_uuid and why_not:
-                raise Refused(operations.INVALID, why_not)
-            held.change(Event.WITHDRAWN)
+            if operation.instance_uuid:
+                _check_those_who_wait(held, image)
+        event = None if held.restores else Event.WITHDRAWN
+        facts = image.facts()
+        if facts is None:
+            reason = f"Image {image.uuid} has no checksum by which to verify its data."
+            raise Refused(operations.INVALID, reason)
         text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
-        held.move(operations.RESERVING, text, image=_checked(image))
+        held.move(operations.RESERVING, text, event, image=facts)
         held.notify(binds=False)
         return True
+
+
+def _check_those_who_wait(held: Held, image: glance.Image) -> None:
+    """Return if the program of an operation for binds would serve one of them.
+
+    :raises Refused: it would not, or none waits any more
+    """
+    row = held.deployable
+    waiting = guard.waiting(held.session, held.operation, image)
+    if not waiting or row is None:
+        raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
+    if "attributes" in sa.inspect(row).unloaded:
+        held.session.refresh(row, ["attributes"])
+    why_not = trait_match.why_of_no_use((arq.request for arq in waiting), row, image)
+    if why_not:
+        raise Refused(operations.INVALID, why_not)
 
 
 @db.retry
@@ -364,27 +383,6 @@ def reserve_again(claim: work.Claim) -> bool:
         held.move(operations.RESERVING, text, image=image)
         held.notify(binds=False)
         return True
-
-
-def _checked(image: glance.Image) -> dict[str, Any]:
-    """What is needed of an image until it is written, whatever becomes of it in Glance.
-
-    :raises Refused: its data cannot be verified
-    """
-    if image.digest is None or image.size is None:
-        raise Refused(
-            operations.INVALID, f"Image {image.uuid} has no checksum by which to verify its data."
-        )
-    return {
-        "uuid": image.uuid,
-        "name": image.name,
-        "size": image.size,
-        "hash_algo": image.digest[0],
-        "hash_value": image.digest[1],
-        "function_id": image.function_id,
-        "function_name": image.function_name,
-        "signature": dict(image.signature),
-    }
 
 
 def _reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
@@ -470,8 +468,7 @@ def begin_to_write(claim: work.Claim) -> bool:
             return False
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
-        held.move(operations.WRITING, text, writes=number)
-        held.change(Event.WRITE_BEGAN)
+        held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
         return True
 
 
@@ -565,7 +562,6 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             later = held.fail(reason, operations.BROKEN, written=True)
         else:
             text = f"Written, and verified by {answer.verified_by}."
-            held.move(operations.SUCCEEDED, text, error=None, fault=None)
             runs = states.record(
                 bitstream_id=image["uuid"],
                 function_id=expected or shown or None,
@@ -573,7 +569,8 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
                 bitstream=image,
                 **by,
             )
-            held.change(Event.VERIFIED, **runs)
+            ended = {"error": None, "fault": None}
+            held.move(operations.SUCCEEDED, text, Event.VERIFIED, runs=runs, **ended)
             held.notify()
         _drop_reports(session, situation.host, answer.report_counter)
     if later:

@@ -11,7 +11,7 @@ from sqlalchemy import orm
 
 from cyborg import availability, glance
 from cyborg.db import models
-from cyborg.programming import program, trait_match
+from cyborg.programming import program
 
 
 def why_not(
@@ -24,7 +24,7 @@ def why_not(
     :func:`cyborg.programming.holders.refuse` and :func:`cyborg.programming.executor.run`.
     """
     for arq in _users(session, deployable.id):
-        if not _waits_for(arq, what) or program.of_group(arq.request).is_run_by(deployable):
+        if not _waits_for(arq, what) or program.lacking(arq.request, deployable) is None:
             return _sentence(arq, deployable)
     return None
 
@@ -49,38 +49,14 @@ def awaiting(
 
     ``image`` is what was found for it, if that is not recorded yet.
     """
-    waiting = _waiting(session, operation, image)
-    return {arq.instance_uuid for arq in waiting if arq.instance_uuid}
+    found = waiting(session, operation, image)
+    return {arq.instance_uuid for arq in found if arq.instance_uuid}
 
 
-def why_in_vain(
-    session: orm.Session,
-    operation: models.Operation,
-    deployable: models.Deployable,
-    image: glance.Image,
-) -> str | None:
-    """Why none of the binds that wait for an operation could end well after that image is written.
-
-    As a sentence; None if one could, or if none waits.
-    """
-    if "attributes" in sa.inspect(deployable).unloaded:
-        session.refresh(deployable, ["attributes"])
-    why_not = None
-    for arq in _waiting(session, operation, image):
-        group = trait_match.known(arq.request, image)
-        asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
-        then = trait_match.when_programmed(
-            group, deployable.attributes, deployable.function_vendor
-        )
-        why_not = trait_match.why_other_traits(asked, then, then)
-        if why_not is None:
-            return None
-    return f"Image {image.uuid} does not give what is asked for: {why_not}." if why_not else None
-
-
-def _waiting(
-    session: orm.Session, operation: models.Operation, image: glance.Image | None
+def waiting(
+    session: orm.Session, operation: models.Operation, image: glance.Image | None = None
 ) -> list[models.Arq]:
+    """The ARQs whose binds wait for the program of an operation; see :func:`awaiting`."""
     row = models.Deployable
     found = session.scalar(sa.select(row.id).where(row.uuid == operation.deployable_uuid))
     what = program.of_operation(operation, image)

@@ -6,10 +6,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cyborg import glance
+from cyborg import errors, glance
 from cyborg.db import models
 from cyborg.drivers import base, value_checks
 from cyborg.programming import program
+
+
+class Unfit(errors.CyborgError):
+    """The image is not for the deployable; the message says why."""
+
+
+def check(
+    image: glance.Image,
+    what: program.Program,
+    *,
+    device: models.Device,
+    deployable: models.Deployable,
+    attributes: Iterable[models.Attribute],
+) -> bool:
+    """Whether the deployable runs the image already, which fits it.
+
+    :raises Unfit: it does not fit
+    """
+    unfit = why_not(image, what, device=device, deployable=deployable, attributes=attributes)
+    if unfit:
+        raise Unfit(unfit)
+    return is_run(image, what, deployable)
 
 
 def is_run(image: glance.Image, what: program.Program, deployable: models.Deployable) -> bool:

@@ -10,6 +10,7 @@ import datetime
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import availability, db, errors, history, work
+from cyborg import db, errors, history, work
 from cyborg.db import models, paging
 from cyborg.programming import guard, program, states
 
@@ -59,6 +60,10 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     INVALID: errors.Invalid,
     BROKEN: errors.HostFailed,
 }
+
+
+class CannotRun(errors.CyborgError):
+    """The deployable will not run what an ARQ asks for; the message says why."""
 
 
 class Undecided(errors.Conflict):
@@ -129,6 +134,69 @@ def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Op
         return request(session, deployable, what, asked_by=asked_by)
 
 
+@db.retry
+def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
+    """Whether the deployable runs what the BindStarted ARQ asks for; if not, have it programmed.
+
+    :raises CannotRun: it cannot be programmed so, or programming has failed for this bind
+    """
+    instance = arq.instance_uuid
+    if not arq.request.names_program or instance is None:
+        return True
+    with db.writer() as session:
+        # The end of programming locks both in the same order.
+        deployable = lock(session, deployable_uuid)
+        work.hold(session, claim)
+        if deployable is None:
+            raise CannotRun("The deployable is gone from its host.")
+        what = program.lacking(arq.request, deployable)
+        if what is None:
+            return True
+        last = _last_for(session, deployable_uuid, arq)
+        if last is not None and last.state == FAILED:
+            names_others = last.fault == CONFLICT and last.error != CANCELLED
+            reason = _public_reason(arq, last.error) if names_others else last.error
+            raise CannotRun(f"It could not be programmed with {what}: {reason}")
+        asked_by = f"instance {instance}"
+        try:
+            request(session, deployable, what, asked_by=asked_by, instance_uuid=instance)
+        except errors.NotOffered as exc:
+            raise CannotRun(str(exc)) from exc
+        except Undecided:
+            return False
+        except errors.Conflict as exc:
+            other = active_on(session, deployable_uuid) is not None
+            state = "being programmed with something else" if other else "in use"
+            reason = _public_reason(arq, exc, state)
+            raise CannotRun(
+                f"Deployable {deployable_uuid} cannot be programmed: {reason}"
+            ) from exc
+    return False
+
+
+def _last_for(
+    session: orm.Session, deployable_uuid: str, arq: models.Arq
+) -> models.Operation | None:
+    """The latest operation for a bind that has ended since the bind began."""
+    query = (
+        sa.select(_MODEL)
+        .where(
+            _MODEL.deployable_uuid == deployable_uuid,
+            _MODEL.instance_uuid == arq.instance_uuid,
+            _MODEL.ended_ms >= (arq.bind_started_ms or 0),
+        )
+        .order_by(_MODEL.id.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
+def _public_reason(arq: models.Arq, reason: object, state: str = "in use") -> str:
+    """What the ARQ's project may read of a conflict, which names ARQs of other projects."""
+    LOG.info("ARQ %s cannot have its program: %s", arq.uuid, reason)
+    return f"it is {state}."
+
+
 def wait(uuid: str, seconds: float) -> None:
     """Block until the operation has succeeded.
 
@@ -169,23 +237,9 @@ def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None
 
 
 def adopt(session: orm.Session, row: models.Deployable) -> None:
-    """Take over what a conductor of the release before has made of a locked deployable.
-
-    Such a conductor changes ``in_doubt``, ``contradicted`` and the operation, but neither
-    ``program_state`` nor ``function_shown``.
-    """
-    shown = row.function_shown
-    if row.in_doubt:
-        state = _state_in_doubt(active_on(session, row.uuid))
-        if row.contradicted != states.is_contradicted(state, shown, row.function_plain):
-            other = None if state in states.TO_RESTORE else ""
-            shown = other if row.contradicted else row.function_plain or ""
-    else:
-        recorded = models.BLANK if availability.is_blank(row) else models.LOADED
-        state = models.UNMANAGED if row.program_mode is None else recorded
-        known = states.is_shown(row) or shown == models.LEFT_OVER
-        shown = shown if known else None
-    states.store(session, row, state, function_shown=shown)
+    """Take over what a conductor of the release before has made of a locked deployable."""
+    doubtful = _state_in_doubt(active_on(session, row.uuid)) if row.in_doubt else None
+    states.adopt(session, row, doubtful)
 
 
 def _state_in_doubt(operation: models.Operation | None) -> str:
@@ -321,31 +375,20 @@ def active_on(session: orm.Session, deployable_uuid: str) -> models.Operation | 
     return session.scalar(sa.select(_MODEL).where(_MODEL.active == deployable_uuid))
 
 
-def ended_for(
-    session: orm.Session, deployable_uuid: str, instance_uuid: str, since_ms: int
-) -> models.Operation | None:
-    """The latest operation for an instance's binding that has ended since then."""
-    query = (
-        sa.select(_MODEL)
-        .where(
-            _MODEL.deployable_uuid == deployable_uuid,
-            _MODEL.instance_uuid == instance_uuid,
-            _MODEL.ended_ms >= since_ms,
-        )
-        .order_by(_MODEL.id.desc())
-        .limit(1)
-    )
-    return session.scalar(query)
-
-
 def move(
     session: orm.Session,
     operation: models.Operation,
     state: str,
     text: str,
+    *,
+    change: tuple[models.Deployable, states.Event] | None = None,
+    runs: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> None:
     """Bring an operation to its next state.
+
+    ``change`` is what this means for the program of a locked deployable, if anything, and ``runs``
+    the columns of what it runs then; see :func:`states.change`.
 
     :raises LeaseLost: somebody else has moved it
     """
@@ -358,6 +401,8 @@ def move(
     guard_ = (_MODEL.id == operation.id, _MODEL.state == operation.state)
     if not db.update(session, _MODEL, *guard_, state=state, **values):
         raise work.LeaseLost(f"operation {operation.uuid}")
+    if change is not None:
+        states.change(session, *change, **runs)
     if operation.state == WRITING and state in {SUCCEEDED, FAILED}:
         history.write(session, [_chronicle(operation, values)])
     if state == SUCCEEDED and operation.pool_uuid is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from cyborg import availability, glance
@@ -99,6 +99,12 @@ def of_group(group: RequestGroup) -> Program:
     )
 
 
+def lacking(group: RequestGroup, deployable: models.Deployable) -> Program | None:
+    """The program that a group asks for and the deployable is not known to run, or None."""
+    what = of_group(group)
+    return what if what and not what.is_run_by(deployable) else None
+
+
 def of_operation(operation: models.Operation, found: glance.Image | None = None) -> Program:
     """What the operation asks for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
@@ -125,13 +131,6 @@ def of_deployable(deployable: models.Deployable) -> Program:
         function_id=deployable.function_id,
         function_name=deployable.function_name,
     )
-
-
-def traits(vendor: str, function_id: str | None) -> Iterator[models.Attribute]:
-    """The attribute that says which function a deployable runs, if it runs one."""
-    if function_id:
-        trait = function_trait(vendor, function_id)
-        yield models.Attribute(key=TRAIT_KEY, value=trait, origin=ORIGIN)
 
 
 def function_trait(vendor: str, function_id: str) -> str:

@@ -150,5 +150,8 @@ def _is_required(row: models.Deployable, shown: str) -> bool:
 
 def _asks_for(group: RequestGroup, row: models.Deployable) -> bool:
     """Whether a group asks for a program, or for the trait of the function recorded of the row."""
-    known = {each.value for each in program.traits(row.function_vendor, row.function_id)}
-    return not known.isdisjoint(group.required) or bool(program.of_group(group))
+    if program.of_group(group):
+        return True
+    if row.function_id is None:
+        return False
+    return program.function_trait(row.function_vendor, row.function_id) in group.required

@@ -185,6 +185,24 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
         set_trait(row)
 
 
+def adopt(session: orm.Session, row: models.Deployable, doubtful: str | None) -> None:
+    """Take over what a conductor of the release before has made of a locked deployable.
+
+    Such a conductor changes ``in_doubt`` and ``contradicted``, but neither ``program_state`` nor
+    ``function_shown``. ``doubtful`` is the state of a program in doubt, as its operation says.
+    """
+    shown, state = row.function_shown, doubtful
+    if state is not None:
+        if row.contradicted != is_contradicted(state, shown, row.function_plain):
+            other = None if state in TO_RESTORE else ""
+            shown = other if row.contradicted else row.function_plain or ""
+    else:
+        recorded = BLANK if availability.is_blank(row) else LOADED
+        state = UNMANAGED if row.program_mode is None else recorded
+        shown = shown if is_shown(row) or shown == LEFT_OVER else None
+    store(session, row, state, function_shown=shown)
+
+
 def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
     """The columns that record what a deployable runs: null if not given.
 
@@ -211,12 +229,13 @@ def set_trait(row: models.Deployable) -> None:
     One that its driver does not program has none: the function may be outdated.
     """
     function = row.function_id if row.program_mode is not None else None
+    wanted = program.function_trait(row.function_vendor, function) if function else None
     present = next((each for each in row.attributes if each.key == program.TRAIT_KEY), None)
-    wanted = next(program.traits(row.function_vendor, function), None)
     if present is not None and wanted is not None:
         # In place: another row of that key would be inserted before this one is deleted.
-        present.value = wanted.value
+        present.value = wanted
     elif present is not None:
         row.attributes.remove(present)
     elif wanted is not None:
-        row.attributes.append(wanted)
+        key, origin = program.TRAIT_KEY, program.ORIGIN
+        row.attributes.append(models.Attribute(key=key, value=wanted, origin=origin))

@@ -82,6 +82,24 @@ def known(group: RequestGroup, image: glance.Image | None) -> RequestGroup:
     return replace(group, function_id=group.function_id or function)
 
 
+def why_of_no_use(
+    groups: Iterable[RequestGroup], deployable: models.Deployable, image: glance.Image
+) -> str | None:
+    """Why a deployable with that image would serve none of the groups, as a sentence.
+
+    None if it would serve one, or if there is none.
+    """
+    why_not = None
+    for asked in groups:
+        group = known(asked, image)
+        wants = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
+        then = when_programmed(group, deployable.attributes, deployable.function_vendor)
+        why_not = why_other_traits(wants, then, then)
+        if why_not is None:
+            return None
+    return f"Image {image.uuid} does not give what is asked for: {why_not}." if why_not else None
+
+
 def look_up(conf: cfg.ConfigOpts, group: RequestGroup) -> glance.Image | None:
     """The image that would be written for a group, if it may contradict the group.
 

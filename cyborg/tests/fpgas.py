@@ -126,7 +126,7 @@ class Fpgas:
                     )
                     states.change(session, deployable, states.Event.FOUND_LOADED, **record)
                 else:
-                    values = {"error": error, "fault": operations.BROKEN}
+                    values: dict[str, Any] = {"error": error, "fault": operations.BROKEN}
                     operations.move(session, operation, operations.FAILED, error, **values)
             assert name
         return sorted(ended)

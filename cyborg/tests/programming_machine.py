@@ -15,7 +15,7 @@ from cyborg.db import models
 from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import operations, program
+from cyborg.programming import cancellation, operations, program
 from cyborg.tests.boots import target
 from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.fpgas import pool_spec
@@ -170,6 +170,17 @@ class Machine(stateful.RuleBasedStateMachine):
         uuid = self.cloud.row(self.cards[letter]).uuid
         with contextlib.suppress(errors.Conflict):
             operations.ask(uuid, PROGRAMS[program], "user admin")
+
+    @stateful.rule(letter=LETTERS, works=USUALLY)
+    def cancel(self, letter: str, *, works: bool) -> None:
+        """What was asked for is taken back, or it is too late for that."""
+        uuid = self.cloud.row(self.cards[letter]).uuid
+        with db.reader() as session:
+            active = operations.active_on(session, uuid)
+        if active is not None:
+            with contextlib.suppress(errors.Conflict):
+                cancellation.cancel(active.uuid, "user admin")
+        self._go_on(works=works)
 
     @stateful.rule(boots=st.lists(BOOTS, min_size=1, max_size=3), works=USUALLY)
     def boot(self, boots: list[tuple[str, str, bool]], *, works: bool) -> None:

@@ -41,7 +41,7 @@ class Operations(Resource):
         policies.DELETE, since=versions.CANCELLATION, member=_MEMBER, success=204, faults=[409]
     )
     def delete_one(self, request: Request, uuid: str) -> None:
-        """Cancel an operation that is queued."""
+        """Cancel an operation that has not begun to write."""
         cancellation.cancel(uuid, f"user {request.caller.user_id}")
 
     def view(self, request: Request, operation: models.Operation) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import requests
 
 from cyborg import work
 from cyborg.arqs import service
-from cyborg.programming import cancellation, operations, program
+from cyborg.db import models
+from cyborg.programming import cancellation, executor, operations, program
 from cyborg.tests import messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.functional.test_programming_traits import ask, machine  # noqa: F401
@@ -44,9 +45,50 @@ def test_what_is_written_is_not_cancelled(single: Card) -> None:
     answer = cancel(single, operation)
 
     assert answer.status_code == 409
-    assert "is writing; only a queued one can be cancelled" in answer.text
+    assert "is writing; only one that has not begun to write can be cancelled" in answer.text
     single.site.obey("program")
     assert single.ended(operation)["state"] == "succeeded"
+
+
+def test_what_is_withdrawn_is_offered_again(machine: Machine) -> None:  # noqa: F811
+    card = machine.cards["b"]
+    row = machine.cloud.row(card)
+    machine.cloud.updates_placement = False
+    operations.ask(row.uuid, program.Program(function_id="zip"), "user 1")
+    machine.let_time_pass()
+    (reserving,) = operations.list_operations(state=operations.RESERVING)
+    assert machine.cloud.free(card) == 0
+
+    cancellation.cancel(reserving.uuid, "user 2")
+    machine.let_time_pass()
+
+    ended = operations.get_operation(reserving.uuid)
+    assert (ended.state, ended.error) == ("failed", operations.CANCELLED)
+    assert machine.cloud.row(card).program_state == models.LOADED
+    assert machine.cloud.free(card) == 1
+    assert card.image == IMAGES["aes-1"]
+    machine.come_to_rest()
+
+
+def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placement(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = machine.cards["b"]
+    operations.ask(machine.cloud.row(card).uuid, program.Program(function_id="zip"), "user 1")
+
+    def cancel_it(_claim: work.Claim, _host: str) -> None:
+        (reserving,) = operations.list_operations(state=operations.RESERVING)
+        cancellation.cancel(reserving.uuid, "user 2")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "_await_placement", cancel_it)
+        with pytest.raises(work.LeaseLost):
+            machine.let_time_pass()
+    machine.let_time_pass()
+
+    assert card.image == IMAGES["aes-1"]
+    machine.come_to_rest()
 
 
 def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(
