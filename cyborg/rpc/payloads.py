@@ -5,13 +5,34 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Self
 
 from cyborg.drivers import base
 
 #: Which of what conductors have ever derived from a report: now with distinct functions' traits.
 _DERIVED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    """What travels as it is, field by field."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Itself as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """Itself from a message. Unknown keys are ignored: the sender may be newer.
+
+        :raises KeyError: a field is missing
+        """
+        values = base.known_values(cls, data)
+        for each in fields(cls):
+            if each.name not in values and each.default is each.default_factory is MISSING:
+                raise KeyError(each.name)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +161,7 @@ _NO_DEVICE = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnchangedReport:
+class UnchangedReport(_Message):
     """A report whose content, of which this is the digest, the conductor has already."""
 
     host: str
@@ -148,24 +169,12 @@ class UnchangedReport:
     counter: int
     digest: str
 
-    def to_wire(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> UnchangedReport:
-        """The report of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises TypeError: the data is no report
-        """
-        return cls(**base.known_values(cls, data))
-
 
 _SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostStep:
+class HostStep(_Message):
     """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
 
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
@@ -196,21 +205,9 @@ class HostStep:
             control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
         )
 
-    def to_wire(self) -> dict[str, Any]:
-        """The step as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> HostStep:
-        """The step of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises TypeError: the data is no step
-        """
-        return cls(**base.known_values(cls, data))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramStep:
+class ProgramStep(_Message):
     """A request to load an image of Glance into a deployable.
 
     ``deployable`` is its name; ``cpid_type`` and ``cpid_info`` are the control path of its device.
@@ -251,12 +248,8 @@ class ProgramStep:
             function=self.function_id,
         )
 
-    def to_wire(self) -> dict[str, Any]:
-        """The step as plain data."""
-        return asdict(self)
-
     @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> ProgramStep:
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """The step of a message. Unknown keys are ignored: the sender may be newer.
 
         :raises KeyError, TypeError, ValueError: the data is no step
@@ -266,7 +259,7 @@ class ProgramStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest:
+class WriteRequest(_Message):
     """A host asks whether it may write a deployable now.
 
     ``operation_uuid`` and ``write`` are those of the :class:`ProgramStep` that orders it.
@@ -277,21 +270,9 @@ class WriteRequest:
     operation_uuid: str
     write: int
 
-    def to_wire(self) -> dict[str, Any]:
-        """The request as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> WriteRequest:
-        """The request of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises TypeError: the data is no request
-        """
-        return cls(**base.known_values(cls, data))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePermit:
+class WritePermit(_Message):
     """The answer: the host may write if it begins within ``seconds`` after it has asked.
 
     ``refused`` says why it may not, and is None if it may.
@@ -300,21 +281,9 @@ class WritePermit:
     seconds: float
     refused: str | None
 
-    def to_wire(self) -> dict[str, Any]:
-        """The answer as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> WritePermit:
-        """The answer of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises KeyError: the data is no such answer
-        """
-        return cls(seconds=data["seconds"], refused=data["refused"])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramAnswer:
+class ProgramAnswer(_Message):
     """A deployable was programmed.
 
     ``function`` is what the hardware shows as loaded, or None if it cannot show it. A report of
@@ -324,19 +293,3 @@ class ProgramAnswer:
     function: str | None
     verified_by: str
     report_counter: int
-
-    def to_wire(self) -> dict[str, Any]:
-        """The answer as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> ProgramAnswer:
-        """The answer of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises KeyError: the data is no such answer
-        """
-        return cls(
-            function=data["function"],
-            verified_by=data["verified_by"],
-            report_counter=data["report_counter"],
-        )
