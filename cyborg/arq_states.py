@@ -141,6 +141,14 @@ def _measure(ends: Sequence[BindEnd], now_ms: float) -> None:
         )
 
 
+def note_audit(session: orm.Session, *where: sa.ColumnElement[bool], **values: Any) -> int:
+    """Record what an audit has found of ARQs that meet ``where``; return of how many.
+
+    Nothing that the API shows changes with it.
+    """
+    return db.update(session, models.Arq, *where, updated_at=models.Arq.updated_at, **values)
+
+
 def restart_clocks(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:
     """Start the deadline of the BindStarted ARQs that meet ``where`` again.
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import clients, db, work
+from cyborg import arq_states, clients, db, work
 from cyborg.arqs import orphans
 from cyborg.db import models
 from cyborg.placement import client
@@ -177,11 +177,10 @@ def _record(
     arq = models.Arq
     since = sa.func.coalesce(arq.allocation_missed_ms, db.now_ms())
     asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=arq.instance_asked_ms)
-    # Nothing that the API shows has changed.
-    same = {"updated_at": arq.updated_at}
     with db.writer() as session:
         work.hold(session, claim)
-        db.update(session, arq, arq.id.in_(claimed_again), allocation_missed_ms=None, **same)
+        again = arq.id.in_(claimed_again)
+        arq_states.note_audit(session, again, allocation_missed_ms=None)
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
-        if db.update(session, arq, arq.id.in_(lacking), *_same(claim), **noted, **same):
+        if arq_states.note_audit(session, arq.id.in_(lacking), *_same(claim), **noted):
             work.want(session, work.INSTANCES, [orphans.KEY])

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, db, nova, work
+from cyborg import arq_states, clients, db, nova, work
 from cyborg.arqs import release
 from cyborg.db import models
 
@@ -203,12 +203,7 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> dict[str, boo
         (silent, arq.instance_missed_ms),
         else_=None,
     )
-    values = {
-        "instance_asked_ms": db.now_ms(),
-        "instance_missed_ms": since,
-        # Nothing that the API shows has changed.
-        "updated_at": arq.updated_at,
-    }
+    values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
     overdue = (
         sa.select(arq.instance_uuid, sa.func.max(arq.allocation_missed_ms))
         .where(_is_overdue(grace), gone)
@@ -216,7 +211,7 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> dict[str, boo
     )
     with db.writer() as session:
         work.hold(session, claim)
-        db.update(session, arq, arq.instance_uuid.in_(answers.asked), **values)
+        arq_states.note_audit(session, arq.instance_uuid.in_(answers.asked), **values)
         found = session.execute(overdue)
         return {uuid: missed is not None for uuid, missed in found if uuid is not None}
 

@@ -38,7 +38,7 @@ class DeviceProfiles(Resource):
         """List profiles."""
         names = wanted.pop("name", None)
         shows_state = request.version >= versions.PROFILE_STATE
-        # Who cannot see that a profile is disabled, like Nova, would send requests in vain.
+        # Clients that cannot see that a profile is disabled, like Nova, would ask for it and fail.
         if not shows_state:
             wanted["enabled"] = True
         return profiles.list_profiles(
