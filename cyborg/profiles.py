@@ -8,16 +8,17 @@ group. Only administrators, and the projects it is shared with, can see a privat
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db, errors, notifications
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
+from cyborg.notifications import notices
 from cyborg.request_groups import (
     FORBIDDEN,
     RESOURCES,
@@ -149,6 +150,8 @@ def create_profile(
                 field, value = ("name", name) if other == name else ("uuid", profile.uuid)
                 raise errors.Conflict(f"A device_profile with {field} {value} already exists.")
             session.add(profile)
+            session.flush()
+            _announce(session, notices.PROFILE_CREATED, [profile])
     except db_exc.DBDuplicateEntry as exc:
         # Another request was faster; the next attempt finds the field for the message.
         raise db.RestartTransaction from exc
@@ -191,6 +194,7 @@ def replace_profile(
                 kept.get(project) or models.DeviceProfileProject(project_id=project)
                 for project in projects
             ]
+            _announce(session, notices.PROFILE_UPDATED, [profile])
     except db_exc.DBDuplicateEntry as exc:
         raise db.RestartTransaction from exc
     LOG.info("Replaced device profile %s (%s)", profile.name, profile.uuid)
@@ -268,7 +272,10 @@ def enable_profile(ctx: RequestContext, key: Key, *, enabled: bool) -> None:
     """
     with db.writer() as session:
         profile = _get(session, ctx, key, lock=True)
-        profile.enabled = enabled
+        changed, profile.enabled = profile.enabled != enabled, enabled
+        if changed:
+            event = notices.PROFILE_ENABLED if enabled else notices.PROFILE_DISABLED
+            _announce(session, event, [profile])
     LOG.info("Device profile %s is %s", key.value, "enabled" if enabled else "disabled")
 
 
@@ -298,11 +305,24 @@ def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
     :raises NotFound: one of them does not exist, or is private to other projects
     """
     with db.writer() as session:
-        for key in dict.fromkeys(keys):
-            is_named = COLUMNS[key.field] == key.value
-            if not db.delete(session, models.DeviceProfile, is_named, *_in_scope(ctx)):
+        named = sa.or_(*(COLUMNS[key.field] == key.value for key in keys))
+        query = _visible(ctx).where(named).options(*_WITH_PROJECTS)
+        query = query.with_for_update(of=models.DeviceProfile)
+        found = list(session.scalars(query))
+        known = {Key("uuid", row.uuid) for row in found} | {Key("name", row.name) for row in found}
+        for key in keys:
+            if key not in known:
                 raise errors.NotFound.of(_KIND, **{key.field: key.value})
+        _announce(session, notices.PROFILE_DELETED, found)
+        ids = [profile.id for profile in found]
+        db.delete(session, models.DeviceProfile, models.DeviceProfile.id.in_(ids))
     LOG.info("Deleted device profiles %s", ", ".join(key.value for key in keys))
+
+
+def _announce(
+    session: orm.Session, event: notices.Event, found: Iterable[models.DeviceProfile]
+) -> None:
+    notifications.announce(session, (notices.of_profile(event, each) for each in found))
 
 
 def _visible(ctx: RequestContext) -> sa.Select[models.DeviceProfile]:

@@ -8,7 +8,7 @@ locks the project, counts and compares, so that no two requests are both the las
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,8 +16,10 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db, errors, notifications
 from cyborg.db import models
+from cyborg.notifications import notices
+from cyborg.notifications.notices import Excess
 
 if TYPE_CHECKING:
     from oslo_limit import limit
@@ -35,6 +37,22 @@ _enforcers: dict[int, limit.Enforcer] = {}
 
 class QuotaExceeded(errors.Forbidden):
     """The project would have more than its limit."""
+
+    def __init__(self, project_id: str, exceeded: Sequence[Excess]) -> None:
+        said = (
+            f"{each.limit_name}: used {each.used}, limit {each.limit}, asked for {each.asked}"
+            for each in exceeded
+        )
+        super().__init__(f"The quota of the project is exceeded: {'; '.join(said)}.")
+        self.payload = notices.QuotaPayload(project_id=project_id, exceeded=exceeded)
+
+
+@db.retry
+def announce(refusal: QuotaExceeded) -> None:
+    """Tell of a request that was refused; the transaction that would have made it is gone."""
+    with db.writer() as session:
+        notice = notices.Notice(notices.QUOTA_EXCEEDED, refusal.payload)
+        notifications.announce(session, [notice])
 
 
 def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
@@ -89,12 +107,12 @@ def enforce(
     asked = {f"{CLASS}{name}": list(classes).count(name) for name in set(classes)}
     asked[REQUESTS] = len(classes)
     over = [
-        f"{name}: used {used.get(name, 0)}, limit {limits[name]}, asked for {more}"
+        Excess(limit_name=name, used=used.get(name, 0), limit=limits[name], asked=more)
         for name, more in sorted(asked.items())
         if 0 <= limits.get(name, -1) < used.get(name, 0) + more
     ]
     if over:
-        raise QuotaExceeded(f"The quota of the project is exceeded: {'; '.join(over)}.")
+        raise QuotaExceeded(project_id, over)
 
 
 def _used(session: orm.Session, project_id: str) -> dict[str, int]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, work
+from cyborg import db, errors, history, notifications, work
 from cyborg.db import models
+from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def _drain(name: str, reason: str | None, limit: int) -> Drain:
             }
             history.end_of_host(session, host.node, history.DRAINED)
             history.write(session, [entry])
+            notifications.announce(session, [notices.of_host(notices.HOST_DRAINED, host)])
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
 
@@ -86,7 +88,10 @@ def undrain(name: str, limit: int) -> Drain:
 def _undrain(name: str, limit: int) -> Drain:
     with db.writer() as session:
         host = _find(session, name, lock=True)
+        was_drained = host.drained
         host.drained, host.drain_reason, host.drained_ms = False, None, None
+        if was_drained:
+            notifications.announce(session, [notices.of_host(notices.HOST_UNDRAINED, host)])
         history.end_of_host(session, host.node, history.DRAINED)
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
@@ -121,6 +126,8 @@ def _set_taint(name: str, limit: int, *, tainted: bool, reason: str | None) -> D
             history.end_of_host(session, host.node, history.TAINTED)
             if tainted:
                 history.note_taint(session, reason, hostname=host.node)
+            event = notices.HOST_TAINTED if tainted else notices.HOST_UNTAINTED
+            notifications.announce(session, [notices.of_host(event, host)])
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
 

@@ -261,6 +261,10 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if kept:
         db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
     history.end_unclean(session, [arq.uuid for arq in arqs])
+    _announce(session, notices.ARQ_RELEASED, deleted, models.DELETING, held)
+    for arq in arqs:
+        if arq.id in kept:
+            _announce(session, notices.ARQ_RELEASED, [arq], arq.state, held)
     visible = [arq for arq in deleted if arq.state != models.DELETING]
     _announce(session, notices.ARQ_DELETED, visible, models.DELETING, held)
     _want_events_of_others(session, visible)

@@ -38,7 +38,6 @@ _OPTIONS = (orm.joinedload(models.Arq.attach_handle),)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
-@db.retry
 def create(
     ctx: RequestContext,
     profile_name: str,
@@ -53,6 +52,19 @@ def create(
     :raises QuotaExceeded: the project would have more than ``limits``
     :raises Forbidden: the project would have more than ``most`` ARQs without an accelerator
     """
+    try:
+        created = _create(ctx, profile_name, limits, most)
+    except quotas.QuotaExceeded as exc:
+        quotas.announce(exc)
+        raise
+    LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
+    return created
+
+
+@db.retry
+def _create(
+    ctx: RequestContext, profile_name: str, limits: quotas.Limits | None, most: int
+) -> list[models.Arq]:
     with db.writer() as session:
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
@@ -87,7 +99,6 @@ def create(
         notifications.announce(
             session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
         )
-    LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
     return created
 
 

@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import db, errors, notifications, work
 from cyborg.db import models, paging
 from cyborg.function_pools import capacity
+from cyborg.notifications import notices
 from cyborg.programming import program
 from cyborg.request_groups import REQUIRED, RequestGroup
 
@@ -146,7 +147,10 @@ def _create(spec: Spec, uuid: str) -> None:
     try:
         with db.writer() as session:
             _refuse_name(session, spec.name, uuid)
-            session.add(_MODEL(uuid=uuid, **spec.columns(), traits=traits))
+            row = _MODEL(uuid=uuid, **spec.columns(), traits=traits)
+            session.add(row)
+            session.flush()
+            notifications.announce(session, [notices.of_pool(notices.POOL_CREATED, row)])
             work.want(session, work.FUNCTION_POOL, [uuid])
     except db_exc.DBDuplicateEntry as exc:
         # Another request was faster; the next attempt refuses the name.
@@ -178,6 +182,7 @@ def _replace(uuid: str, spec: Spec) -> None:
                 kept.get(trait) or models.FunctionPoolTrait(trait=trait)
                 for trait in spec.traits
             ]
+            notifications.announce(session, [notices.of_pool(notices.POOL_UPDATED, row)])
             work.want(session, work.FUNCTION_POOL, [uuid])
     except db_exc.DBDuplicateEntry as exc:
         raise db.RestartTransaction from exc
@@ -190,8 +195,9 @@ def delete_pool(uuid: str) -> None:
     :raises NotFound: there is none
     """
     with db.writer() as session:
-        if not db.delete(session, _MODEL, _MODEL.uuid == uuid):
-            raise errors.NotFound.of(_KIND, uuid=uuid)
+        row = _get(session, sa.select(_MODEL).with_for_update(of=_MODEL), uuid)
+        notifications.announce(session, [notices.of_pool(notices.POOL_DELETED, row)])
+        db.delete(session, _MODEL, _MODEL.id == row.id)
     LOG.info("Deleted function pool %s", uuid)
 
 

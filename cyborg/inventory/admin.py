@@ -131,6 +131,9 @@ def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
                 history.note_taint(
                     session, reason, device_uuid=uuid, hostname=device.host.node
                 )
+            event = notices.DEVICE_TAINTED if tainted else notices.DEVICE_UNTAINTED
+            told = notices.of_device(event, device, device.host.node)
+            notifications.announce(session, [told])
         work.want(session, work.PLACEMENT, [device.host.name])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications about ARQs, devices and hosts over oslo.messaging, for billing and monitoring.
+"""Notifications of what happens, over oslo.messaging, for billing and monitoring.
 
 A change and its notification are written in the same transaction, by :func:`announce`; a conductor
 sends the notification afterwards (:mod:`cyborg.notifications.sender`). So nothing is announced
@@ -22,7 +22,7 @@ from sqlalchemy import orm
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.notifications import recorder
+from cyborg.notifications import recorder, users
 from cyborg.notifications.notices import Notice
 
 GROUP = "oslo_messaging_notifications"
@@ -102,7 +102,7 @@ def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
             "request_id": current.global_id if current else None,
             "payload": notice.payload.to_wire(),
         }
-        for notice in found
+        for notice in users.name(session, found)
     ]
     if rows:
         session.execute(sa.insert(models.Notification), rows)

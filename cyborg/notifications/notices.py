@@ -8,11 +8,14 @@ number.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from cyborg.db import models
+
+#: How many users of a device or a host are named.
+USERS_MAX = 1000
 
 INFO = "INFO"
 WARN = "WARN"
@@ -62,10 +65,19 @@ class AcceleratorRequestPayload(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Who has an attach handle."""
+
+    arq_uuid: str
+    project_id: str | None
+    instance_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePayload(Payload):
     """A device of a host."""
 
-    VERSION = "1.0"
+    VERSION = "1.1"
 
     uuid: str
     #: Nova's name of the host, as the API shows it.
@@ -80,13 +92,16 @@ class DevicePayload(Payload):
     #: Whether it is gone from its host and kept because an ARQ holds one of its handles.
     missing: bool
     created_at: str
+    tainted: bool
+    #: Who has a part of it, the oldest first, up to :data:`USERS_MAX`.
+    users: Sequence[User] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPayload(Payload):
     """A host with an agent."""
 
-    VERSION = "1.0"
+    VERSION = "1.1"
 
     #: The agent's name, and Nova's name of the host.
     name: str
@@ -95,6 +110,89 @@ class HostPayload(Payload):
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: Mapping[str, str]
     created_at: str
+    drained: bool
+    drain_reason: str | None
+    tainted: bool
+    #: Who has a part of its devices, the oldest first, up to :data:`USERS_MAX`.
+    users: Sequence[User] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationPayload(Payload):
+    """An operation that programs a deployable."""
+
+    VERSION = "1.0"
+
+    uuid: str
+    deployable_uuid: str
+    state: str
+    #: What was asked for.
+    image_uuid: str | None
+    image_name: str | None
+    function_id: str | None
+    function_name: str | None
+    asked_by: str
+    #: For whose binding or pool it is, else null.
+    instance_uuid: str | None
+    pool_uuid: str | None
+    #: Why it failed, else null.
+    error: str | None
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionPoolPayload(Payload):
+    """A function pool, without its counts."""
+
+    VERSION = "1.0"
+
+    uuid: str
+    name: str
+    description: str | None
+    function_id: str
+    image_uuid: str | None
+    hosts: str | None
+    free: int
+    max_devices: int
+    traits: Sequence[str]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfilePayload(Payload):
+    """A device profile."""
+
+    VERSION = "1.0"
+
+    uuid: str
+    name: str
+    description: str | None
+    groups: Sequence[Mapping[str, str]]
+    visibility: str
+    projects: Sequence[str]
+    enabled: bool
+    extra: Mapping[str, str]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """A limit that would have been exceeded."""
+
+    limit_name: str
+    used: int
+    limit: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPayload(Payload):
+    """A request that the quota of its project did not permit."""
+
+    VERSION = "1.0"
+
+    project_id: str
+    exceeded: Sequence[Excess]
 
 
 class Event(NamedTuple):
@@ -117,11 +215,24 @@ def _host(name: str, priority: str = INFO) -> Event:
     return Event(f"host.{name}", priority, HostPayload)
 
 
+def _operation(name: str, priority: str = INFO) -> Event:
+    return Event(f"operation.{name}", priority, OperationPayload)
+
+
+def _pool(name: str) -> Event:
+    return Event(f"function_pool.{name}", INFO, FunctionPoolPayload)
+
+
+def _profile(name: str) -> Event:
+    return Event(f"device_profile.{name}", INFO, DeviceProfilePayload)
+
+
 ARQ_CREATED = _arq("create.end")
 ARQ_BOUND = _arq("bind.end")
 ARQ_BIND_FAILED = _arq("bind.error", ERROR)
 ARQ_UNBOUND = _arq("unbind.end")
 ARQ_DELETED = _arq("delete.end")
+ARQ_RELEASED = _arq("release.end", WARN)
 DEVICE_CREATED = _device("create.end")
 DEVICE_DELETED = _device("delete.end")
 DEVICE_ENABLED = _device("enable.end")
@@ -130,9 +241,27 @@ DEVICE_UNHEALTHY = _device("unhealthy", WARN)
 DEVICE_HEALTHY = _device("healthy")
 DEVICE_MISSING = _device("missing", WARN)
 DEVICE_FOUND = _device("found")
+DEVICE_TAINTED = _device("taint.end")
+DEVICE_UNTAINTED = _device("untaint.end")
 HOST_DOWN = _host("down", ERROR)
 HOST_UP = _host("up")
 HOST_DELETED = _host("delete.end")
+HOST_DRAINED = _host("drain.end")
+HOST_UNDRAINED = _host("undrain.end")
+HOST_TAINTED = _host("taint.end")
+HOST_UNTAINTED = _host("untaint.end")
+OPERATION_CREATED = _operation("create.end")
+OPERATION_SUCCEEDED = _operation("program.end")
+OPERATION_FAILED = _operation("program.error", ERROR)
+POOL_CREATED = _pool("create.end")
+POOL_UPDATED = _pool("update.end")
+POOL_DELETED = _pool("delete.end")
+PROFILE_CREATED = _profile("create.end")
+PROFILE_UPDATED = _profile("update.end")
+PROFILE_DELETED = _profile("delete.end")
+PROFILE_ENABLED = _profile("enable.end")
+PROFILE_DISABLED = _profile("disable.end")
+QUOTA_EXCEEDED = Event("quota.exceeded", WARN, QuotaPayload)
 
 EVENTS = (
     ARQ_CREATED,
@@ -140,6 +269,7 @@ EVENTS = (
     ARQ_BIND_FAILED,
     ARQ_UNBOUND,
     ARQ_DELETED,
+    ARQ_RELEASED,
     DEVICE_CREATED,
     DEVICE_DELETED,
     DEVICE_ENABLED,
@@ -148,9 +278,27 @@ EVENTS = (
     DEVICE_HEALTHY,
     DEVICE_MISSING,
     DEVICE_FOUND,
+    DEVICE_TAINTED,
+    DEVICE_UNTAINTED,
     HOST_DOWN,
     HOST_UP,
     HOST_DELETED,
+    HOST_DRAINED,
+    HOST_UNDRAINED,
+    HOST_TAINTED,
+    HOST_UNTAINTED,
+    OPERATION_CREATED,
+    OPERATION_SUCCEEDED,
+    OPERATION_FAILED,
+    POOL_CREATED,
+    POOL_UPDATED,
+    POOL_DELETED,
+    PROFILE_CREATED,
+    PROFILE_UPDATED,
+    PROFILE_DELETED,
+    PROFILE_ENABLED,
+    PROFILE_DISABLED,
+    QUOTA_EXCEEDED,
 )
 
 
@@ -224,6 +372,7 @@ def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
             unhealthy=device.unhealthy,
             missing=device.missing,
             created_at=_zoned(device.created_at),
+            tainted=bool(device.tainted),
         ),
         reason=device.disabled_reason,
     )
@@ -239,6 +388,69 @@ def of_host(event: Event, host: models.Host) -> Notice:
             down=host.down,
             driver_errors=host.driver_errors,
             created_at=_zoned(host.created_at),
+            drained=host.drained,
+            drain_reason=host.drain_reason,
+            tainted=host.tainted,
+        ),
+    )
+
+
+def of_operation(
+    event: Event, operation: models.Operation, *, state: str, error: str | None
+) -> Notice:
+    """``operation`` is in ``state`` now; its row may still have the old state."""
+    return Notice(
+        event,
+        OperationPayload(
+            uuid=operation.uuid,
+            deployable_uuid=operation.deployable_uuid,
+            state=state,
+            image_uuid=operation.image_uuid,
+            image_name=operation.image_name,
+            function_id=operation.function_id,
+            function_name=operation.function_name,
+            asked_by=operation.asked_by,
+            instance_uuid=operation.instance_uuid,
+            pool_uuid=operation.pool_uuid,
+            error=error,
+            created_at=_zoned(operation.created_at),
+        ),
+    )
+
+
+def of_pool(event: Event, pool: models.FunctionPool) -> Notice:
+    """``pool``, which is loaded with its traits."""
+    return Notice(
+        event,
+        FunctionPoolPayload(
+            uuid=pool.uuid,
+            name=pool.name,
+            description=pool.description,
+            function_id=pool.function_id,
+            image_uuid=pool.image_uuid,
+            hosts=pool.hosts,
+            free=pool.free,
+            max_devices=pool.max_devices,
+            traits=sorted(each.trait for each in pool.traits),
+            created_at=_zoned(pool.created_at),
+        ),
+    )
+
+
+def of_profile(event: Event, profile: models.DeviceProfile) -> Notice:
+    """``profile``, which is loaded with its projects."""
+    return Notice(
+        event,
+        DeviceProfilePayload(
+            uuid=profile.uuid,
+            name=profile.name,
+            description=profile.description,
+            groups=profile.groups,
+            visibility=profile.visibility,
+            projects=sorted(each.project_id for each in profile.projects),
+            enabled=profile.enabled,
+            extra=profile.extra or {},
+            created_at=_zoned(profile.created_at),
         ),
     )
 

@@ -18,8 +18,9 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, work
+from cyborg import db, errors, history, notifications, work
 from cyborg.db import models, paging
+from cyborg.notifications import notices
 from cyborg.programming import guard, program, states
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ _POLL = 0.5
 
 #: How many entries of its history an operation keeps: the last ones.
 _HISTORY_MAX = 100
+
+_ENDS = {SUCCEEDED: notices.OPERATION_SUCCEEDED, FAILED: notices.OPERATION_FAILED}
 
 _WAITS = "It waits: "
 
@@ -323,6 +326,13 @@ def _insert(session: orm.Session, made: models.Operation) -> models.Operation:
         session.flush()
     except db_exc.DBDuplicateEntry as exc:
         raise db.RestartTransaction from exc
+    events = [notices.OPERATION_CREATED]
+    if made.state == SUCCEEDED:
+        events.append(notices.OPERATION_SUCCEEDED)
+    notifications.announce(
+        session,
+        (notices.of_operation(each, made, state=made.state, error=None) for each in events),
+    )
     return made
 
 
@@ -405,6 +415,9 @@ def move(
         states.change(session, *change, **runs)
     if operation.state == WRITING and state in {SUCCEEDED, FAILED}:
         history.write(session, [_chronicle(operation, values)])
+    if event := _ENDS.get(state):
+        told = notices.of_operation(event, operation, state=state, error=values.get("error"))
+        notifications.announce(session, [told])
     if state == SUCCEEDED and operation.pool_uuid is not None:
         # It may want another one now.
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])

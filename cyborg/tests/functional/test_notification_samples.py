@@ -12,12 +12,15 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, liveness
-from cyborg.arqs import binding, release, removal
+from cyborg import context, db, liveness, profiles, quotas
+from cyborg.arqs import binding, draining, release, removal, service
 from cyborg.db import models
+from cyborg.function_pools import pools
 from cyborg.inventory import admin
 from cyborg.notifications import notices
+from cyborg.programming import cancellation, operations, program
 from cyborg.tests import boots, engine, hosts, listening
+from cyborg.tests.fpgas import AES, pool_spec
 from cyborg.tests.listening import Heard
 from cyborg.tests.service import until
 
@@ -54,11 +57,51 @@ def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
         host = session.scalars(sa.select(models.Host.uuid)).one()
     admin.disable_device(device)
     admin.enable_device(device)
+    admin.taint_device(device)
+    admin.untaint_device(device)
+    draining.drain("host-1", "A new fan", 1)
+    draining.undrain("host-1", 1)
+    draining.taint("host-1", None, 1)
+    draining.untaint("host-1", 1)
+    (given_up,) = boots.arqs(ctx)
+    boots.bind(ctx, [given_up], models.new_uuid())
+    removal.release_arq(ctx, given_up, force=True)
+    cause_what_users_ask_for(ctx)
     hosts.apply(errors={"other_driver": "RuntimeError: the card does not answer"})
     overdue(conf)
     hosts.apply()
     overdue(conf)
     removal.remove_host(host, force=False)
+
+
+def cause_what_users_ask_for(ctx: context.RequestContext) -> None:
+    """Profiles, pools, operations and a quota."""
+    named = profiles.Key("name", "aes")
+    group = {"resources:FPGA": "1"}
+    fields = {"name": "aes", "groups": [group], "description": None}
+    profiles.create_profile(**fields)  # type: ignore[arg-type]
+    private = {"visibility": profiles.PRIVATE, "projects": ["project-1"], "extra": {"owner": "ml"}}
+    profiles.replace_profile(ctx, named, **fields, **private)  # type: ignore[arg-type]
+    for enabled in (False, True):
+        profiles.enable_profile(ctx, named, enabled=enabled)
+    with pytest.raises(quotas.QuotaExceeded):
+        service.create(ctx, "aes", {quotas.REQUESTS: 0})
+    profiles.delete_profiles(ctx, [named])
+    spec = pool_spec(free=1)
+    uuid = pools.create_pool(spec).uuid
+    pools.replace_pool(uuid, spec)
+    pools.delete_pool(uuid)
+    hosts.apply(hosts.card("a", range(2), program_mode="dynamic"))
+    with db.reader() as session:
+        deployable = session.scalars(sa.select(models.Deployable.uuid)).one()
+    what = program.Program(function_id=AES)
+    for _ in range(2):
+        asked = operations.ask(deployable, what, "user somebody")
+        cancellation.cancel(asked.uuid, "user somebody")
+    with db.writer() as session:
+        db.update(session, models.Deployable, function_id=AES, function_plain=program.plain(AES))
+    operations.ask(deployable, what, "user somebody")
+    hosts.apply(hosts.card("a", range(2)))
 
 
 def overdue(conf: cfg.ConfigOpts) -> None:

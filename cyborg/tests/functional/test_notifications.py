@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import context, db, errors, liveness, notifications
-from cyborg.arqs import binding, release
+from cyborg import context, db, errors, liveness, notifications, profiles, quotas
+from cyborg.arqs import binding, draining, release, removal, service
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.notifications import notices
@@ -200,3 +200,64 @@ def test_two_conductors_do_not_send_at_once(conf: cfg.ConfigOpts, announcing: No
     assert [notifications.look(), notifications.look()] == [True, False]
     assert engine.claim("one", 30.0, [notifications.KIND]) is not None
     assert engine.claim("two", 30.0, [notifications.KIND]) is None
+
+
+def test_owners_are_named_when_their_device_is_not_as_it_was(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    card = hosts.deployable(boots.NAME)
+    other = hosts.card("b", range(4, 8))
+    hosts.apply(hosts.device("a", card), other)
+    bound, _waiting = boots.arqs(ctx, 2)
+    instance = models.new_uuid()
+    boots.bind(ctx, [bound], instance)
+    engine.drain(conf)
+    user = {"arq_uuid": bound, "project_id": "project-1", "instance_uuid": instance}
+    with listening.ear(conf, "memory") as ear:
+        hosts.apply(hosts.device("a", card, unhealthy="It is hot"), other)
+        hosts.apply(hosts.device("a", card))
+        draining.drain("host-1", "A new fan", 1)
+        draining.drain("host-1", "A new fan", 1)
+        draining.undrain("host-1", 1)
+        draining.undrain("host-1", 1)
+        removal.release_arq(ctx, bound, force=True)
+        draining.drain("host-1", None, 1)
+        listening.send(conf)
+        until(lambda: len(ear.heard) >= 8)
+    # Each priority has a queue of its own.
+    assert sorted(ear.events) == [
+        "accelerator_request.delete.end",
+        "accelerator_request.release.end",
+        "device.delete.end",
+        "device.healthy",
+        "device.unhealthy",
+        "host.drain.end",
+        "host.drain.end",
+        "host.undrain.end",
+    ]
+    first, second = (one.data for one in ear.heard if one.event == "host.drain.end")
+    heard = {one.event: one.data for one in ear.heard}
+    assert heard["device.unhealthy"]["users"] == heard["device.healthy"]["users"] == [user]
+    assert first["users"] == heard["host.undrain.end"]["users"] == [user]
+    assert heard["device.delete.end"]["users"] == second["users"] == []
+    released = heard["accelerator_request.release.end"]
+    assert {"arq_uuid": released["uuid"]} | {
+        name: released[name] for name in ("project_id", "instance_uuid")
+    } == user
+    assert (released["old_state"], released["state"]) == (models.BOUND, models.DELETING)
+
+
+def test_a_refusal_by_the_quota_is_heard_though_nothing_was_made(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    with listening.ear(conf, "memory") as ear:
+        groups = [dict(boots.GROUP)] * 2
+        profiles.create_profile(name="two", groups=groups, description=None)
+        with pytest.raises(quotas.QuotaExceeded, match="used 0, limit 1, asked for 2"):
+            service.create(ctx, "two", {quotas.REQUESTS: 1})
+        listening.send(conf)
+        until(lambda: len(ear.heard) == 2)
+    (refusal,) = (one.data for one in ear.heard if one.event == "quota.exceeded")
+    assert refusal["project_id"] == "project-1"
+    over = {"limit_name": quotas.REQUESTS, "used": 0, "limit": 1, "asked": 2}
+    assert refusal["exceeded"] == [over]
