@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -20,10 +21,16 @@ PRODUCTION = pathlib.Path(__file__).parents[2] / "doc/source/install/cyborg.conf
 
 
 class Deployment:
-    """The services, which read the guide's file and after it one with what is different here."""
+    """The services, which read the guide's file and after it one with what is different here.
 
-    def __init__(self, folder: pathlib.Path, **options: str) -> None:
+    They run the code of this checkout, or of the folder ``code``.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, code: pathlib.Path | None = None, **options: str
+    ) -> None:
         self._folder = folder
+        self._environment = os.environ | ({"PYTHONPATH": str(code)} if code else {})
         self._options = options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = ""
@@ -43,7 +50,12 @@ class Deployment:
         """Run a command to its end."""
         command = [self._program(program), *self.files(program), *arguments]
         return subprocess.run(
-            command, stdout=subprocess.PIPE, timeout=TIMEOUT, text=True, check=False
+            command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            timeout=TIMEOUT,
+            text=True,
+            check=False,
         )
 
     def start(self, name: str, program: str, **options: str) -> None:
@@ -67,7 +79,9 @@ class Deployment:
 
     def _spawn(self, name: str, command: list[str]) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+            self._processes[name] = subprocess.Popen(
+                command, env=self._environment, stdout=log, stderr=log
+            )
 
     def log(self, name: str) -> str:
         """All that a service has said."""
