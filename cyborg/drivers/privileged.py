@@ -42,7 +42,8 @@ erasing = priv_context.PrivContext(
 )
 
 #: ``[cyborg_program]``, a helper of its own, which must be root: a vendor's tool that is
-#: started by another user has no capability, even if the helper has.
+#: started by another user has no capability, even if the helper has. The tools get the helper's
+#: capabilities and no others: they open device files and files in sysfs, and XRT's insists on root.
 programming = priv_context.PrivContext(
     "cyborg",
     cfg_section="cyborg_program",
@@ -252,6 +253,7 @@ def fpgaconf(address: str, bitstream: str, timeout: float, lock: str, until: flo
         timeout,
         _file(lock),
         until,
+        programming.conf.capabilities,
     )
 
 
@@ -263,7 +265,7 @@ def xbmgmt(address: str, bitstream: str, timeout: float, lock: str, until: float
     """
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
-    tool_process.run(command, timeout, _file(lock), until)
+    tool_process.run(command, timeout, _file(lock), until, programming.conf.capabilities)
 
 
 def _file(path: str) -> str:

@@ -20,8 +20,10 @@ import stat
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, cast
+
+from oslo_privsep import capabilities
 
 from cyborg.drivers import permits
 
@@ -32,6 +34,8 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 #: seconds more than the agent would take.
 _WATCHDOG = "/usr/bin/timeout"
 _GRACE = 5.0
+#: Takes capabilities from a tool: a program of util-linux.
+_SETPRIV = "/usr/bin/setpriv"
 #: Seconds to wait for the end of what was killed; the kernel may be in the middle of a write.
 _KILLED_WAIT = 30.0
 #: Seconds to wait for what a tool has left behind, which may be about to end.
@@ -45,10 +49,13 @@ _PIECE = 64 * 1024
 _OUTPUT_MAX = 500
 
 
-def run(command: list[str], timeout: float, lock: str, until: float) -> None:
+def run(
+    command: list[str], timeout: float, lock: str, until: float, allowed: Iterable[int] = ()
+) -> None:
     """Run a tool, which holds the file ``lock`` until all its processes have ended.
 
-    The caller has checked every argument. ``until`` is when the permit to start it ends.
+    The caller has checked every argument. ``until`` is when the permit to start it ends, and
+    ``allowed`` are the numbers of the capabilities that it may have.
 
     :raises OSError: ENOENT without the tool, EAGAIN if the lock is held, ETIME if the permit has
         ended, ETIMEDOUT if the tool was killed after ``timeout`` seconds, EIO if it failed
@@ -58,9 +65,10 @@ def run(command: list[str], timeout: float, lock: str, until: float) -> None:
             # Last of all: this process may have been stopped since it was asked.
             if permits.is_over(until):
                 raise OSError(errno.ETIME, f"The permit ended before {command[0]} was started")
-            status, output = _wait(command, timeout, descriptor)
+            limits = [*_capability_limit(allowed), *_watchdog(timeout)]
+            status, output = _wait(limits, command, timeout, descriptor)
     except FileNotFoundError as exc:
-        raise OSError(errno.ENOENT, f"{command[0]} is not installed") from exc
+        raise OSError(errno.ENOENT, f"{exc.filename} is not installed") from exc
     except subprocess.TimeoutExpired as exc:
         _await_unlocked(lock, _KILLED_WAIT)
         sentence = f"{command[0]} did not end within {timeout:g} s: {_tail(exc.output)}"
@@ -103,13 +111,31 @@ def _locked(path: pathlib.Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _wait(command: list[str], timeout: float, descriptor: int) -> tuple[int, bytes]:
+def _watchdog(timeout: float) -> list[str]:
+    return [_WATCHDOG, "--signal=KILL", f"{timeout + _GRACE:.3f}"]
+
+
+def _capability_limit(allowed: Iterable[int]) -> list[str]:
+    """What starts a tool with no other capabilities than these.
+
+    A program that root starts gets all that its bounding set has, whatever this process has given
+    up. Another user's tool gets none.
+    """
+    if os.geteuid() != 0:
+        return []
+    names = [capabilities.CAPS_BYVALUE[number].removeprefix("CAP_").lower() for number in allowed]
+    kept = ",".join(["-all", *(f"+{name}" for name in sorted(names))])
+    return [_SETPRIV, f"--bounding-set={kept}", "--inh-caps=-all", "--"]
+
+
+def _wait(
+    limits: list[str], command: list[str], timeout: float, descriptor: int
+) -> tuple[int, bytes]:
     """The exit status of the tool, and its output."""
     if not os.path.lexists(command[0]):
-        raise FileNotFoundError
-    limit = [_WATCHDOG, "--signal=KILL", f"{timeout + _GRACE:.3f}"]
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     with subprocess.Popen(  # noqa: S603 - a fixed list; the rest of it was checked
-        [*limit, *command],
+        [*limits, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

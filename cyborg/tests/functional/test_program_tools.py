@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from oslo_privsep import capabilities
 
 from cyborg.drivers import base, intel_fpga, pci, privileged, xilinx_fpga
 from cyborg.tests.contract import passes
@@ -389,6 +390,7 @@ def test_a_helper_that_is_root_runs_the_tool(tool, tmp_path):
         f"""[ -e {tmp_path}/again ] && exec sleep 600
         touch {tmp_path}/again
         id -u > {tmp_path}/who
+        grep ^Cap[A-Z] /proc/self/status > {tmp_path}/capabilities
         """
     )
 
@@ -405,3 +407,9 @@ def test_a_helper_that_is_root_runs_the_tool(tool, tmp_path):
     assert first == "done"
     assert second.startswith("TimeoutError")
     assert (tmp_path / "who").read_text() == "0\n"
+    # A tool that root starts would have all of the kernel's.
+    found = dict(line.split() for line in (tmp_path / "capabilities").open())
+    only = f"{1 << capabilities.CAP_DAC_OVERRIDE:016x}"
+    none = f"{0:016x}"
+    expected = {"CapInh": none, "CapPrm": only, "CapEff": only, "CapBnd": only, "CapAmb": none}
+    assert {key.rstrip(":"): value for key, value in found.items()} == expected
