@@ -29,6 +29,15 @@ class MayNotLook(errors.ServiceUnavailable):
     """The user of ``[nova]`` may not see the servers of every project."""
 
 
+def why_other_region(conf: cfg.ConfigOpts) -> str | None:
+    """Why, by its options, Nova is of another region than Placement; None if it may be the same."""
+    groups = conf.nova, conf.placement
+    named, other = (None if group.endpoint_override else group.region_name for group in groups)
+    if not (named and other) or named == other:
+        return None
+    return f"[nova] region_name is {named}, and [placement] region_name is {other}"
+
+
 def bound_event(instance_uuid: str, arq_uuid: str, *, bound: bool) -> dict[str, str]:
     """One event for the body of ``POST /os-server-external-events``."""
     return {

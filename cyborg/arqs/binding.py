@@ -33,6 +33,17 @@ LOG = logging.getLogger(__name__)
 _Undecided = list[tuple[models.Arq, models.Deployable | None, int]]
 
 
+class _NotGiven(errors.Conflict):
+    """A device is not given out; ``why`` may name paths, addresses and other projects' instances.
+
+    So it is for administrators.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindTarget:
     """Where to bind an ARQ, as the consumer sent it.
@@ -102,8 +113,9 @@ def request_changes(
     try:
         _record(ctx, binds, unbinds, images)
     except errors.Conflict as exc:
-        _keep_refusal(ctx, binds, str(exc))
-        raise
+        whole = f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
+        _keep_refusal(ctx, binds, whole)
+        raise (errors.Conflict(whole) if ctx.is_admin else exc) from exc
 
 
 @db.retry
@@ -254,14 +266,16 @@ def _check_match(
             "tolerate that; choose another provider."
         )
     if deployable.device.unhealthy is not None:
-        raise errors.Conflict(
-            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy, choose "
-            f"another provider: {deployable.device.unhealthy}"
+        raise _NotGiven(
+            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy; choose "
+            "another provider.",
+            deployable.device.unhealthy,
         )
     if deployable.withheld is not None:
-        raise errors.Conflict(
-            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out, choose "
-            f"another one: {deployable.withheld}"
+        raise _NotGiven(
+            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out; choose "
+            "another one.",
+            deployable.withheld,
         )
     why_not = matching.why_not_now(arq.request, deployable, coming)
     if why_not:

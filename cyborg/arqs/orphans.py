@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
+from oslo_db import exception as db_exc
 
-from cyborg import arq_states, clients, db, nova, work
+from cyborg import arq_states, clients, db, errors, nova, work
 from cyborg.arqs import release
 from cyborg.db import models
 
@@ -51,10 +52,37 @@ def delete_expired(conf: cfg.ConfigOpts) -> None:
         LOG.info("Deleted %d ARQs that nobody had bound in %d s", len(expired), seconds)
 
 
+def check_region(conf: cfg.ConfigOpts) -> None:
+    """Log an error if ``[nova]`` is not the Nova whose instances have accelerators.
+
+    For the start of a conductor. Until that is mended, no instance counts as gone.
+    """
+    if not _is_asked(conf):
+        return
+    if other := nova.why_other_region(conf):
+        LOG.error("Nova is not asked which instances are gone: %s; mend the wrong one", other)
+        return
+    try:
+        found = [nova.is_there(conf, instance) for instance in _witnesses()]
+    except (ka_exc.ClientException, errors.CyborgError, db_exc.DBError) as exc:
+        LOG.warning("Nobody knows yet whether [nova] is the right one: %s", exc)
+        return
+    if found and not any(known is not False for known in found):
+        LOG.error(
+            "Nova has none of %d instances with accelerators. Check region_name and "
+            "endpoint_override of [nova]; until it has one, no accelerators are released",
+            len(found),
+        )
+
+
+def _is_asked(conf: cfg.ConfigOpts) -> bool:
+    return bool(conf.conductor.instance_audit_interval) and clients.configured(conf, "nova")
+
+
 def want_check(conf: cfg.ConfigOpts) -> None:
     """Want Nova to be asked for instances, if it is time and that is not wanted already."""
     interval = conf.conductor.instance_audit_interval
-    if interval and clients.configured(conf, "nova") and _next(interval, limit=1):
+    if _is_asked(conf) and not nova.why_other_region(conf) and _next(interval, limit=1):
         work.want_once(work.INSTANCES, KEY)
 
 

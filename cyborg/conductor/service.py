@@ -56,8 +56,9 @@ class ConductorService:
         self._heartbeat.start()
         work.wake_after_commit(self._worker.kick)
         self._worker.start()
-        # In a thread, since the database may be slow to answer, or be down.
+        # In threads, since the database or Nova may be slow to answer, or be down.
         threading.Thread(target=self._take_over, name="take-over", daemon=True).start()
+        threading.Thread(target=self._check_region, name="check-region", daemon=True).start()
         self._periodic_tasks.start()
         self._notifications.start(self._worker.kick)
         self._server.start()
@@ -69,6 +70,12 @@ class ConductorService:
             LOG.exception("Work of a conductor that died waits for the end of its lease")
         else:
             self._worker.kick()
+
+    def _check_region(self) -> None:
+        try:
+            orphans.check_region(self._conf)
+        except Exception:
+            LOG.exception("Nobody knows yet whether [nova] is the right one")
 
     def _kick(self) -> None:
         self._worker.kick()

@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from cyborg import context, db, nova, work
 from cyborg.arqs import orphans, service
+from cyborg.conductor.service import ConductorService
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -153,6 +154,52 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
     assert look(conf)
     assert holders() == {other: models.BOUND}
     assert errors_of(caplog) == ""
+
+
+def test_a_conductor_says_at_its_start_that_nova_is_another_one(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    orphans.check_region(conf)
+    assert (errors_of(caplog), sink.asked) == ("", [])
+    one, _other = boot(conf, ctx, sink), boot(conf, ctx, sink)
+    sink.servers.clear()
+    service = ConductorService(conf)
+    service._check_region()
+    assert "Nova has none of 2 instances with accelerators" in errors_of(caplog)
+    # One is enough, and silence says nothing.
+    sink.servers.add(one)
+    service._check_region()
+    sink.servers.clear()
+    sink.status = 503
+    service._check_region()
+    sink.stop()
+    service._check_region()
+    assert errors_of(caplog) == ""
+
+
+def test_a_nova_of_another_region_than_placement_is_not_asked(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    boot(conf, ctx, sink)
+    conf.set_override("region_name", "RegionOne", group="placement")
+    conf.set_override("region_name", "RegionTwo", group="nova")
+    let_an_interval_pass(conf)
+    # With endpoint_override nobody looks for a region.
+    assert look(conf)
+    conf.clear_override("endpoint_override", group="nova")
+    sink.asked.clear()
+    for _ in range(2):
+        let_the_grace_pass(conf)
+        assert not look(conf)
+    orphans.check_region(conf)
+    assert "region_name is RegionTwo, and [placement] region_name is RegionOne" in errors_of(caplog)
+    assert sink.asked == []
 
 
 def test_no_more_are_released_at_a_time_than_permitted(

@@ -153,3 +153,39 @@ def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigO
     refused = ask("GET", f"/accelerator_requests?instance={INSTANCE}", None, nova)
     assert refused.status_int == 409
     assert "is unhealthy. Delete" in refused.text
+
+
+def test_a_refused_bind_tells_a_tenant_what_and_not_where(ask: Ask) -> None:
+    make_profile(ask, "one")
+    hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
+    (arq,) = ask("POST", "/accelerator_requests", {"device_profile_name": "one"}, MEMBER).json[
+        "arqs"
+    ]
+    where = {"hostname": "host-1.example", "device_rp_uuid": boots.RP, "instance_uuid": INSTANCE}
+    patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in where.items()]
+
+    def refusal(who: dict[str, str]) -> str:
+        answer = ask("PATCH", "/accelerator_requests", {arq["uuid"]: patch}, who)
+        assert answer.status_int == 409, answer.text
+        return str(answer.json["errors"][0]["detail"])
+
+    device = f"the device of provider {boots.RP}"
+    what = f"device_rp_uuid: {device} is unhealthy; choose another provider"
+    assert refusal({**MEMBER, "X-Service-Roles": "service"}) == f"{what}."
+    assert refusal(ADMIN) == f"{what}: {HOT}"
+    # Administrators find in the history why, whoever was refused.
+    with db.reader() as session:
+        kept = set(session.scalars(sa.select(models.HistoryEntry.reason)))
+    assert f"{what}: {HOT}" in kept
+    with db.writer() as session:
+        db.update(session, models.Device, unhealthy=None)
+        session.add(
+            models.ResourceProvider(
+                uuid=boots.RP,
+                name="host-1_a",
+                host_id=session.scalars(sa.select(models.Host.id)).one(),
+                withheld="instance-of-others holds it.",
+            )
+        )
+    assert "instance-of-others" not in refusal({**MEMBER, "X-Service-Roles": "service"})
+    assert "instance-of-others" in refusal(ADMIN)
