@@ -37,8 +37,9 @@ MAX_RESTARTS = 30
 _AFTER_COMMIT = "cyborg_after_commit"
 
 #: Error codes of MySQL and MariaDB: 1020 "record has changed since last read", a lost snapshot;
-#: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT.
-_MYSQL_LOST_RACES = frozenset({1020, 1213})
+#: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT; 1412
+#: "table definition has changed, please retry transaction", where an upgrade has altered a table.
+_MYSQL_LOST_RACES = frozenset({1020, 1213, 1412})
 
 
 class RestartTransaction(Exception):

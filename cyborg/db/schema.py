@@ -59,10 +59,12 @@ def _lock(connection: sa.Connection) -> None:
             LOG.warning("Another process is changing the schema; waiting for it")
 
 
+@db.retry
 def upgrade(revision: str = "head") -> None:
     """Upgrade the database to ``revision``; do nothing if it has that already.
 
-    Another upgrade at the same time is waited for.
+    Another upgrade at the same time is waited for. If a service at work changes the rows that a
+    migration fills, the upgrade goes on where it lost, as after a kill.
     """
     with _alone() as connection:
         config = _config()

@@ -27,7 +27,7 @@ class Deployment:
     """
 
     def __init__(
-        self, folder: pathlib.Path, code: pathlib.Path | None = None, **options: str
+        self, folder: pathlib.Path, code: pathlib.Path | None = None, /, **options: str
     ) -> None:
         self._folder = folder
         self._environment = os.environ | ({"PYTHONPATH": str(code)} if code else {})

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent import futures
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -94,4 +95,23 @@ def test_those_who_come_at_once_wait_for_each_other(engine: sa.Engine, database_
     with futures.ThreadPoolExecutor() as pool:
         ended = [pool.submit(upgrade, database_url, NEVER) for _ in range(3)]
         assert [each.result() for each in ended] == [0, 0, 0]
+    assert_complete()
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("last", [3, 40])
+def test_a_race_with_a_service_is_run_again(engine: sa.Engine, last: int) -> None:
+    seen = 0
+
+    def lose(*_arguments: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == last:
+            lost = pymysql.err.OperationalError(1020, "Record has changed since last read")
+            raise sa.exc.OperationalError("UPDATE", {}, lost)
+
+    sa.event.listen(engine, "before_cursor_execute", lose)
+    schema.upgrade()
+    sa.event.remove(engine, "before_cursor_execute", lose)
+    assert seen > last
     assert_complete()
