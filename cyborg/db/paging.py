@@ -44,7 +44,22 @@ def fetch(
     where: Sequence[sa.ColumnElement[bool]] = (),
     options: Sequence[Any] = (),
 ) -> list[Any]:
-    """The rows of ``page`` among those of ``visible`` that have the values ``wanted``.
+    """The mapped rows of a page; see :func:`select`. ``options`` say how they are loaded."""
+    query = select(session, visible, columns, page, wanted, filters=filters, where=where)
+    return list(session.scalars(query.options(*options)))
+
+
+def select(
+    session: orm.Session,
+    visible: sa.Select[Any],
+    columns: Mapping[str, Any],
+    page: Page,
+    wanted: Mapping[str, Any],
+    *,
+    filters: Mapping[str, Any] | None = None,
+    where: Sequence[sa.ColumnElement[bool]] = (),
+) -> sa.Select[Any]:
+    """The query for the rows of ``page`` among those of ``visible`` with the values ``wanted``.
 
     ``columns`` are those to sort by, ``id`` and ``uuid`` among them; ``wanted`` names columns of
     ``filters``, or of ``columns``. It takes one SELECT, and one more for a marker. That may be any
@@ -68,7 +83,7 @@ def fetch(
         if found is None:
             raise errors.Invalid(f"marker: the list has no item {page.marker}.")
         rows = rows.where(_after(column, ids, tuple(found), descending=page.descending))
-    return list(session.scalars(rows.limit(page.limit).options(*options)))
+    return rows.limit(page.limit)
 
 
 def get(

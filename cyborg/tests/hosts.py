@@ -6,7 +6,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from cyborg import rpc
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, rpc
+from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 
@@ -78,6 +82,15 @@ def report(
         unread=tuple(unread),
         not_offered=not_offered,
     )
+
+
+def deployables() -> list[models.Deployable]:
+    """All deployables with their devices and attributes, oldest first."""
+    row = models.Deployable
+    query = sa.select(row).order_by(row.id)
+    query = query.options(orm.joinedload(row.device), orm.selectinload(row.attributes))
+    with db.reader() as session:
+        return list(session.scalars(query))
 
 
 def apply(*devices: base.Device, **options: object) -> None:

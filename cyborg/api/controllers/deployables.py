@@ -41,12 +41,12 @@ class Deployables(Resource):
         return super().find_handler(request, segments)
 
     @lists(policies.GET_ALL, kind, "deployables", query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Deployable]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.Deployable]:
         """List deployables."""
         return query.list_deployables(page, **wanted)
 
     @shows(policies.GET_ONE, kind, member=declare.Member())
-    def get_one(self, request: Request, uuid: str) -> models.Deployable:
+    def get_one(self, request: Request, uuid: str) -> query.Deployable:
         """Show a deployable."""
         return query.get_deployable(uuid)
 
@@ -57,7 +57,7 @@ class Deployables(Resource):
         body=declare.Body(name="program_info", type=types.PROGRAM),
         faults=[409, 501, 502],
     )
-    def program(self, request: Request, uuid: str, changes: Any) -> models.Deployable:
+    def program(self, request: Request, uuid: str, changes: Any) -> query.Deployable:
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
         with place(request.program_places) as may_wait:
@@ -86,7 +86,7 @@ class Deployables(Resource):
                 program["programmed_by"] = None
         return shown
 
-    def view(self, request: Request, deployable: models.Deployable) -> dict[str, Any]:
+    def view(self, request: Request, deployable: query.Deployable) -> dict[str, Any]:
         """A deployable with its attributes and its program."""
         bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
         return {
@@ -96,7 +96,7 @@ class Deployables(Resource):
             "name": deployable.name,
             "num_accelerators": deployable.num_accelerators,
             "device_id": deployable.device_id,
-            "device_uuid": deployable.device.uuid,
+            "device_uuid": deployable.device_uuid,
             **_attributes(request, deployable.attributes),
             "program": _program(deployable),
             "rp_uuid": deployable.rp_uuid,
@@ -120,7 +120,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     return operations.ask(uuid, what, f"user {request.caller.user_id}")
 
 
-def _program(deployable: models.Deployable) -> dict[str, Any] | None:
+def _program(deployable: query.Deployable) -> dict[str, Any] | None:
     """How it is programmed and what it runs; None if its driver does not program it."""
     if deployable.program_mode is None:
         return None
@@ -137,9 +137,8 @@ def _program(deployable: models.Deployable) -> dict[str, Any] | None:
     }
 
 
-def _attributes(request: Request, rows: Sequence[models.Attribute]) -> dict[str, Any]:
+def _attributes(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     # Only one of the two is made, since a list has many of them.
     if request.version < versions.FACTS:
-        texts = [{attribute.key: attribute.value} for attribute in rows]
-        return {"attributes_list": json.dumps(texts)}
-    return {"attributes": {each.key: attributes.shown(each.key, each.value) for each in rows}}
+        return {"attributes_list": json.dumps([{key: value} for key, value in texts.items()])}
+    return {"attributes": {key: attributes.shown(key, text) for key, text in texts.items()}}

@@ -7,7 +7,7 @@ A real conductor's code and database; the steps reach the driver of a host whose
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,11 +15,10 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import context, rpc
-from cyborg.agent import discovery, host_steps, pass_counter
+from cyborg.agent import discovery, host_steps, ownership, pass_counter
 from cyborg.arqs import release, service
 from cyborg.db import models
 from cyborg.drivers import privileged, registry
-from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
@@ -51,8 +50,11 @@ def drivers() -> Any:
     return registry.load(configured()).drivers
 
 
-def discover() -> discovery.Findings:
-    return discovery.Discovery("host-1", drivers(), timeout=PATIENCE).run()
+def discover() -> Mapping[str, ownership.Devices]:
+    """What the driver finds; it must have no errors."""
+    found = discovery.Discovery("host-1", drivers(), timeout=PATIENCE).run()
+    assert found.errors == {}
+    return found.devices
 
 
 def step(wire: dict[str, Any]) -> str:
@@ -77,8 +79,7 @@ class Agent:
 
     def report(self) -> None:
         found = self.host.call(discover)
-        assert found.errors == {}
-        inventory_report.apply_report(hosts.report(by_driver=found.devices))
+        inventory_report.apply_report(hosts.report(by_driver=found))
 
     def mdevs(self) -> dict[str, str]:
         """The type of each mediated device by its uuid."""
@@ -171,7 +172,7 @@ def _virtfns(agent: Agent) -> Any:
 
 
 def _accelerators() -> dict[str, int]:
-    return {row.name: row.num_accelerators for row in query.list_deployables()}
+    return {row.name: row.num_accelerators for row in hosts.deployables()}
 
 
 def test_a_request_that_its_host_has_no_room_for_fails_with_the_kernels_words(agent, ctx, conf):

@@ -43,7 +43,7 @@ def card(parents: Mapping[str, str | None], place: str = "card") -> base.Device:
 
 def rows() -> dict[str, tuple[str | None, str | None, bool]]:
     """By name each deployable's parent, its root, and whether it is missing."""
-    found = query.list_deployables()
+    found = hosts.deployables()
     names: dict[int | None, str] = {row.id: row.name for row in found}
     return {
         row.name: (names.get(row.parent_id), names.get(row.root_id), row.missing) for row in found
@@ -127,13 +127,13 @@ def test_regions_with_allocations_move(
     placement.sync()
     hold(FIRST)
     placement.allocate(CONSUMER, provider_uuid(FIRST), FPGA=1)
-    uuids = {row.name: row.uuid for row in query.list_deployables()}
+    uuids = {row.name: row.uuid for row in hosts.deployables()}
 
     hosts.apply(card(after))
     placement.sync()
 
     assert parents(placement) == after
-    kept = {row.name: row.uuid for row in query.list_deployables()}
+    kept = {row.name: row.uuid for row in hosts.deployables()}
     assert [kept[name] for name in FLAT] == [uuids[name] for name in FLAT]
     held = placement.call("GET", f"/allocations/{CONSUMER}")["allocations"]
     assert held.keys() == {provider_uuid(FIRST)}
@@ -205,7 +205,7 @@ def test_a_device_is_removed_with_all_its_levels(placement: PlacementServer, roo
     hold(FIRST)
     hosts.apply()
     placement.sync()
-    (device,) = {row.device.uuid for row in query.list_deployables()}
+    (device,) = {row.device.uuid for row in hosts.deployables()}
 
     given_up = removal.remove_device(device, force=True)
     placement.sync()

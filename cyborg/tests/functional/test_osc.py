@@ -374,7 +374,7 @@ def test_history(
     engine.drain(conf)
     osc.do("device", "set", "--disable", "--reason", "The fan is loud.", boots.NAME)
     assert osc("device", "show", boots.NAME)["disabled_reason"] == "The fan is loud."
-    assert "with --disable only" in fails(
+    assert "with --disable or --taint only" in fails(
         osc, "device", "set", "--enable", "--reason", "quiet", boots.NAME
     )
 

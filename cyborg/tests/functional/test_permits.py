@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from cyborg import context, db, errors, rpc, work
 from cyborg.db import models
-from cyborg.inventory import query
 from cyborg.programming import executor, operations, permits, states
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_programming_edges import _situation, _withdrawn
@@ -105,7 +104,7 @@ def test_leave_waits_for_who_decides_about_the_deployable(claim: work.Claim) -> 
     executor.begin_to_write(claim)
     answers: list[str | None] = []
     asking = threading.Thread(target=lambda: answers.append(ask()))
-    (row,) = query.list_deployables()
+    (row,) = hosts.deployables()
     with db.writer() as session:
         deployable = operations.lock(session, row.uuid)
         operation = operations.active_on(session, row.uuid)

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from cyborg import db, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import query
 from cyborg.placement import desired, tree
 from cyborg.programming import executor, operations, program
 from cyborg.tests import engine, hosts, servers
@@ -28,7 +27,7 @@ def claim(database: sa.Engine) -> work.Claim:
     """A conductor writes another function to the card, which nobody has."""
     card = hosts.deployable("host-1_a", program_mode=base.SINGLE_PROGRAM, function="aes")
     hosts.apply(hosts.device("card", card))
-    (deployable,) = query.list_deployables()
+    (deployable,) = hosts.deployables()
     operations.ask(deployable.uuid, program.Program(function_id="zip"), "user 1")
     claimed = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claimed is not None

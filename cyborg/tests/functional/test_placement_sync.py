@@ -14,7 +14,7 @@ from oslo_context import context as oslo_context
 from cyborg import db, liveness, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
-from cyborg.inventory import admin, query
+from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
@@ -190,7 +190,7 @@ def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
         return {name: (inv.total, inv.reserved, inv.max_unit) for name, inv in offered.items()}
 
     report((4, 2, 1))
-    (device,) = {found.device.uuid for found in query.list_deployables() if found.name in names}
+    (device,) = {found.device.uuid for found in hosts.deployables() if found.name in names}
     admin.disable_device(device)
     placement.sync()
     off = {"host-1_a0": (4, 4, 4), "host-1_a1": (2, 2, 2), "host-1_a2": (1, 1, 1)}

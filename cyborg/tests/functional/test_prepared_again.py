@@ -14,7 +14,6 @@ from cyborg.agent import host_steps, pass_counter
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base, fake
-from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
@@ -98,7 +97,7 @@ def test_handles_that_are_new_do_not_hinder_it(
     agent.report()
     engine.drain(conf)
     assert agent.prepared() == boots.handles(ctx)
-    assert [row.num_accelerators for row in query.list_deployables()] == [20]
+    assert [row.num_accelerators for row in hosts.deployables()] == [20]
 
 
 def test_nothing_is_done_for_a_handle_that_is_ready(

@@ -11,7 +11,6 @@ from sqlalchemy import orm
 
 from cyborg import availability, context, db, work
 from cyborg.db import models
-from cyborg.inventory import query
 from cyborg.programming import executor, operations, program, states
 from cyborg.programming.states import Event
 from cyborg.tests import boots, engine, hosts
@@ -34,7 +33,7 @@ def row() -> models.Deployable:
 
 
 def deployable() -> models.Deployable:
-    (found,) = query.list_deployables()
+    (found,) = hosts.deployables()
     return found
 
 

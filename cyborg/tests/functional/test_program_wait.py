@@ -14,7 +14,6 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.api import app, server
 from cyborg.db import models
-from cyborg.inventory import query
 from cyborg.programming import operations
 from cyborg.tests import hosts, messages
 from cyborg.tests.service import until
@@ -49,7 +48,7 @@ def _end() -> None:
 
 
 def test_those_who_wait_leave_threads_to_others(url: str) -> None:
-    (deployable,) = query.list_deployables()
+    (deployable,) = hosts.deployables()
 
     def patch() -> requests.Response:
         path = f"{url}/deployables/{deployable.uuid}/program"

@@ -16,7 +16,6 @@ from cyborg import consistency, context, db, errors, glance, rpc, work
 from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import query
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import executor, image_match, operations, program, states
 from cyborg.tests import boots, engine, hosts
@@ -39,7 +38,7 @@ def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
 
 
 def deployable() -> models.Deployable:
-    (found,) = query.list_deployables()
+    (found,) = hosts.deployables()
     return found
 
 
@@ -113,7 +112,7 @@ def claim() -> work.Claim:
 def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None:
     before = _situation(claim)
     hosts.apply()
-    assert [found.uuid for found in query.list_deployables()] == [claim.key]
+    assert [found.uuid for found in hosts.deployables()] == [claim.key]
     away = _situation(claim)
     # The host is asked for the same, and so goes on with what it does.
     assert _handles(away) == _handles(before)
@@ -130,7 +129,7 @@ def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: w
     failure = rpc.ProgramFailed("There is no such card.", written=True)
     executor.end_failed(claim, _situation(claim), failure, unchanged=False)
     hosts.apply()
-    assert query.list_deployables() == []
+    assert hosts.deployables() == []
 
 
 def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
@@ -146,7 +145,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
         "The deployable is gone from its host.",
     )
     hosts.apply()
-    assert query.list_deployables() == []
+    assert hosts.deployables() == []
 
 
 def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(

@@ -11,6 +11,7 @@ from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.inventory import query
 from cyborg.programming import operations
+from cyborg.tests import hosts
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
 from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
@@ -379,7 +380,7 @@ def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Mach
 
     # It was refused at once; who asked first waits.
     assert [each.got for each in machine.guests] == [IMAGES["aes-1"]]
-    (deployable,) = (row for row in query.list_deployables() if row.in_doubt)
+    (deployable,) = (row for row in hosts.deployables() if row.in_doubt)
     joined = operations.ask(deployable.uuid, PROGRAMS["aes"], "user admin")
     with pytest.raises(errors.ServiceUnavailable, match=r"again and again: it cannot be written"):
         operations.wait(joined.uuid, 60)

@@ -10,7 +10,6 @@ from cyborg import consistency, context, errors, glance, rpc, work
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import query
 from cyborg.programming import executor, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
@@ -41,7 +40,7 @@ def bound(ctx: context.RequestContext, conf: cfg.ConfigOpts, **group: str) -> tu
 
 
 def found(name: str) -> models.Deployable:
-    return next(each for each in query.list_deployables() if each.name == name)
+    return next(each for each in hosts.deployables() if each.name == name)
 
 
 def test_a_card_with_another_name_is_not_programmed_under_its_guest(

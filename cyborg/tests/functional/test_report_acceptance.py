@@ -15,7 +15,7 @@ from oslo_config import cfg
 from cyborg import context, db, errors, liveness, rpc
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import acceptance, admin, query
+from cyborg.inventory import acceptance, admin
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import boots, engine, hosts
 
@@ -41,7 +41,7 @@ def errors_of(host: str) -> Mapping[str, str]:
 
 
 def names() -> list[str]:
-    return sorted(row.name for row in query.list_deployables())
+    return sorted(row.name for row in hosts.deployables())
 
 
 def device(name: str = "evil_x", **changes: object) -> base.Device:
@@ -121,7 +121,7 @@ def test_a_device_that_no_host_may_report_is_left_out_alone(
 def test_what_is_known_of_such_a_device_stays() -> None:
     send(evil(device()))
     send(evil(device(resource_class="MEMORY_MB")))
-    (kept,) = query.list_deployables()
+    (kept,) = hosts.deployables()
     assert {each.key: each.value for each in kept.attributes}["rc"] == "FPGA"
     assert not kept.missing
 
