@@ -483,21 +483,26 @@ def _take_handles(
 ) -> dict[int, list[sa.Row[int, str, str]]]:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
+    single = {dep.id for _, dep, _ in undecided if dep is not None and dep.num_accelerators == 1}
     for arq, deployable, _ in undecided:
         if deployable is not None and not refused[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
-        deployable_id: _free_handles(session, deployable_id, count)
+        deployable_id: _free_handles(session, deployable_id, count, is_one=deployable_id in single)
         for deployable_id, count in sorted(needed.items())
     }
 
 
 def _free_handles(
-    session: orm.Session, deployable_id: int, count: int
+    session: orm.Session, deployable_id: int, count: int, *, is_one: bool
 ) -> list[sa.Row[int, str, str]]:
+    """``is_one``: the deployable is one accelerator, however many handles it has."""
     handle = models.AttachHandle
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
-    free = (handle.deployable_id == deployable_id, handle.missing.is_(False), ~held)
+    free = [handle.deployable_id == deployable_id, handle.missing.is_(False), ~held]
+    if is_one:
+        # None of a card is given out before all of it is clean.
+        free.append(~_dirty_part(deployable_id))
     query = (
         sa.select(handle.id, handle.uuid, handle.attach_type)
         .where(*free)
@@ -512,6 +517,14 @@ def _free_handles(
         if (committed or 0) > len(found):
             raise db.RestartTransaction
     return found
+
+
+def _dirty_part(deployable_id: int) -> sa.Exists:
+    """A handle of the deployable waits until its host has cleaned it."""
+    part, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    held = sa.select(part.id).join(arq, arq.attach_handle_id == part.id)
+    dirty = held.where(part.deployable_id == deployable_id, arq.state.not_in(models.SERVING))
+    return dirty.correlate(None).exists()
 
 
 def _decide(

@@ -265,7 +265,10 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
         except rpc.HostStepFailed as exc:
             _note_unclean(claim, situation, str(exc))
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
-        except (rpc.HostUnreachable, rpc.BrokerUnreachable) as exc:
+        except rpc.HostUnreachable as exc:
+            # That it is being cleaned still, or that nothing can be asked at all, is no failure.
+            if not isinstance(exc, rpc.HostStepRunning | rpc.BrokerUnreachable):
+                _note_unclean(claim, situation, f"Host {situation.host} does not answer: {exc}")
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation.arq.uuid)
 

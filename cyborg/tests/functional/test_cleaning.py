@@ -6,12 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
 
-from cyborg import context, history
+from cyborg import context, history, rpc
 from cyborg.arqs import release
 from cyborg.conductor import gauges
+from cyborg.db import models
 from cyborg.drivers import base, pci
-from cyborg.tests import boots
+from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import RP, SERVER, Site, until
 
@@ -138,3 +141,81 @@ def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
     (entry,) = kept(site)
     assert entry["ended_at"] is not None
     assert entry["actor"].startswith("user ")
+
+
+class HostOfOneCard:
+    """What a host answers that cleans all handles but ``left``."""
+
+    def __init__(self) -> None:
+        self.left: set[str] = set()
+        self.error: Exception = rpc.HostStepFailed("the card does not answer")
+        self.cleaned: list[str] = []
+
+    def run_host_step(self, _conf: object, _host: str, step: rpc.HostStep, _limit: float) -> None:
+        address = str(step.attach_info["device"])
+        if address in self.left:
+            raise self.error
+        self.cleaned.append(address)
+
+
+@pytest.fixture
+def host_of_one_card(database: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> HostOfOneCard:
+    """A card that is one accelerator and has two functions, both of which are cleaned."""
+    hosts.apply(hosts.card("a", range(2), num_accelerators=1, cleans=True))
+    host = HostOfOneCard()
+    monkeypatch.setattr(rpc, "run_host_step", host.run_host_step)
+    return host
+
+
+@pytest.mark.every_database
+def test_no_function_of_a_card_is_given_out_before_all_are_clean(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, host_of_one_card: HostOfOneCard
+) -> None:
+    first = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx, 2), first)
+    engine.drain(conf)
+    host_of_one_card.left = {"01"}
+    release.delete_instance_arqs(ctx, first)
+    engine.drain(conf)
+    assert host_of_one_card.cleaned == ["00"]
+
+    early, late = boots.arqs(ctx), boots.arqs(ctx, 2)
+    boots.bind(ctx, early, models.new_uuid())
+    engine.drain(conf)
+    assert boots.states(ctx)[early[0]] == models.BIND_FAILED
+
+    host_of_one_card.left = set()
+    engine.make_due()
+    engine.drain(conf)
+    boots.bind(ctx, late, models.new_uuid())
+    engine.drain(conf)
+    assert {boots.states(ctx)[uuid] for uuid in late} == {models.BOUND}
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (rpc.HostUnreachable("no answer in 60 s"), ["Host host-1 does not answer: no answer"]),
+        (rpc.HostStepRunning("it takes long"), []),
+        (rpc.BrokerUnreachable("no broker"), []),
+    ],
+)
+def test_a_host_that_does_not_answer_has_not_cleaned(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    host_of_one_card: HostOfOneCard,
+    error: Exception,
+    noted: list[str],
+) -> None:
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    engine.drain(conf)
+    host_of_one_card.left, host_of_one_card.error = {"00"}, error
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    said = list(zip(noted, history.unclean(), strict=True))
+    assert all(reason in sentence for reason, sentence in said)
+    host_of_one_card.left = set()
+    engine.make_due()
+    engine.drain(conf)
+    assert history.unclean() == []

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A random life of a host: binds, releases, failures, drains, taints, forced releases and kills.
+
+No dirty handle is given to anybody, no quota is exceeded, usage equals the history, and in the end
+Cyborg's, Placement's and Nova's books agree. ``CYBORG_TEST_DAY_TWO_STEPS`` makes the life longer,
+and ``CYBORG_TEST_DAY_TWO_SEED`` another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+
+from cyborg import consistency, context, db, errors, history, policy, profiles, quotas, rpc
+from cyborg.arqs import binding, books, draining, release, removal, service
+from cyborg.arqs.binding import BindTarget
+from cyborg.db import models
+from cyborg.inventory import admin
+from cyborg.inventory.apply import provider_uuid
+from cyborg.request_groups import TOLERATE_TAINT
+from cyborg.tests import engine, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+LOG = logging.getLogger(__name__)
+
+STEPS = int(os.environ.get("CYBORG_TEST_DAY_TWO_STEPS", "150"))
+SEED = int(os.environ.get("CYBORG_TEST_DAY_TWO_SEED", "20"))
+#: How often everything is checked, and not only who has which handle.
+THOROUGH = 25
+
+CARDS: dict[str, dict[str, Any]] = {
+    "a": {"handles": range(4), "cleans": True},
+    "b": {"handles": range(4, 8), "cleans": True, "prepares": True},
+    "c": {"handles": range(8, 12)},
+}
+LIMITS = {quotas.REQUESTS: 7, f"{quotas.CLASS}FPGA": 6}
+PROJECTS = ("project-1", "project-2")
+FPGA = {"resources:FPGA": "1"}
+
+
+class Killed(Exception):
+    """The process that made a change ends at this statement."""
+
+
+class Life:
+    """The host, its users and administrators, and what they know of each other."""
+
+    def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer, chance: random.Random):
+        self.conf = conf
+        self.chance = chance
+        self.users = {
+            project: context.admin(enforcer, project_id=project) for project in PROJECTS
+        }
+        #: What may be on a handle, by its uuid: the ARQ whose guest has had it.
+        self.dirty: dict[str, str] = {}
+        #: Where each instance has an allocation, and how much.
+        self.allocations: dict[str, Counter[str]] = {}
+        #: Instances that are to be deleted, since they have lost an ARQ.
+        self.broken: set[str] = set()
+        self.trouble = ""
+        self.cleaning = {f"host-1_{name}" for name, card in CARDS.items() if card.get("cleans")}
+        self.report()
+        for name, count in (("one", 1), ("two", 2)):
+            profiles.create_profile(name=name, groups=[FPGA] * count, description=None)
+        tolerant = {**FPGA, TOLERATE_TAINT: "true"}
+        profiles.create_profile(name="tolerant", groups=[tolerant], description=None)
+
+    def report(self, without: str = "", ill: str = "") -> None:
+        hosts.apply(
+            *(
+                hosts.card(name, unhealthy="It is hot" if name == ill else None, **card)
+                for name, card in CARDS.items()
+                if name != without
+            )
+        )
+
+    # What the host does.
+
+    def run_host_step(self, _conf: object, _host: str, step: rpc.HostStep, _limit: float) -> None:
+        handle = step.attach_handle_uuid
+        if self.trouble == "unreachable":
+            raise rpc.HostUnreachable("no answer")
+        if self.trouble == step.action:
+            raise rpc.HostStepFailed("the card does not answer")
+        if self.trouble == "killed before":
+            raise Killed("here")
+        if step.action == "clean":
+            self.dirty.pop(handle, None)
+        else:
+            holder = self.holders()[handle][0]
+            assert self.dirty.get(handle, holder) == holder
+            self.dirty[handle] = holder
+        if self.trouble == "killed after":
+            raise Killed("here")
+
+    # What everybody else does. Each returns nothing, and may be refused.
+
+    def create(self) -> None:
+        project = self.chance.choice(PROJECTS)
+        service.create(
+            self.users[project], self.chance.choice(["one", "two", "tolerant"]), LIMITS
+        )
+        arq = models.Arq
+        live = (arq.project_id == project, arq.state != models.DELETING)
+        with db.reader() as session:
+            number = session.scalars(sa.select(sa.func.count(arq.id)).where(*live)).one()
+        assert number <= min(LIMITS.values())
+
+    def bind(self) -> None:
+        uuids = self.choose(models.INITIAL, models.UNBOUND)
+        if not uuids:
+            return
+        name = self.chance.choice([*CARDS])
+        rp, instance = provider_uuid(f"host-1_{name}"), models.new_uuid()
+        target = BindTarget(hostname="host-1", device_rp_uuid=rp, instance_uuid=instance)
+        user = self.users[self.chance.choice(PROJECTS)]
+        with self.closed(user, name):
+            # It has claimed before, and gives the claim back if it is refused.
+            self.allocations[instance] = Counter({rp: len(uuids)})
+            try:
+                binding.request_changes(user, dict.fromkeys(uuids, target), [])
+            except errors.CyborgError:
+                del self.allocations[instance]
+                raise
+            except Exception:
+                # The API has died, and it is not known what it has done: Nova deletes the instance.
+                self.broken.add(instance)
+                raise
+
+    @contextlib.contextmanager
+    def closed(self, user: context.RequestContext, name: str) -> Iterator[None]:
+        """Nothing is given to new requests by a card that is disabled, drained or ill."""
+        with db.reader() as session:
+            device, host = models.Device, models.Host
+            query = (
+                sa.select(device.status, device.unhealthy, device.tainted, host.drained)
+                .join(host, host.id == device.host_id)
+                .join(device.deployables)
+                .where(models.Deployable.name == f"host-1_{name}")
+            )
+            found = session.execute(query).one_or_none()
+        before = self.serving()
+        yield
+        new = self.serving() - before
+        if new:
+            assert found is not None
+            status, unhealthy, tainted, drained = found
+            assert (status, unhealthy, drained) == (models.ENABLED, None, False)
+            profile_names = {
+                arq.device_profile_name for arq in service.list_arqs(user) if arq.uuid in new
+            }
+            assert not tainted or profile_names == {"tolerant"}
+
+    def unbind(self) -> None:
+        uuids = self.choose(models.BOUND, models.BIND_STARTED, models.BIND_FAILED)
+        self.lose(uuids)
+        binding.request_changes(self.users[PROJECTS[0]], {}, uuids)
+
+    def delete(self) -> None:
+        uuids = self.choose(*(models.INITIAL, models.UNBOUND, models.BOUND, models.BIND_FAILED))
+        self.lose(uuids)
+        release.delete_arqs(self.users[PROJECTS[0]], uuids)
+
+    def delete_instance(self) -> None:
+        if self.allocations:
+            instance = self.chance.choice(list(self.allocations))
+            # Nova tries again what was not answered.
+            self.broken.add(instance)
+            release.delete_instance_arqs(self.users[PROJECTS[0]], instance)
+            del self.allocations[instance]
+            self.broken.discard(instance)
+
+    def give_up(self) -> None:
+        held = list(self.holders().items())
+        if held:
+            handle, (uuid, _) = self.chance.choice(held)
+            self.lose([uuid])
+            removal.release_arq(self.users[PROJECTS[0]], uuid, force=True)
+            # Whoever forces it has seen to it that the handle is clean.
+            self.dirty.pop(handle, None)
+
+    def work(self) -> None:
+        engine.drain(self.conf)
+
+    def retry(self) -> None:
+        with db.writer() as session:
+            db.update(session, models.Work, due_ms=0, owner=None, lease_ms=None)
+        engine.drain(self.conf)
+
+    def disturb(self) -> None:
+        kinds = ("", "", "clean", "prepare", "unreachable", "killed before", "killed after")
+        self.trouble = self.chance.choice(kinds)
+
+    def close_device(self) -> None:
+        uuid = self.device()
+        change = (admin.disable_device, admin.enable_device, admin.enable_device)
+        self.chance.choice([*change, admin.taint_device, admin.untaint_device])(uuid)
+
+    def close_host(self) -> None:
+        draining.drain("host-1", None, 1)
+
+    def open_host(self) -> None:
+        draining.undrain("host-1", 1)
+
+    def look(self) -> None:
+        without, ill = (self.chance.choice(["", "", "", *CARDS]) for _ in range(2))
+        self.report(without, ill)
+
+    def device(self) -> str:
+        with db.reader() as session:
+            return self.chance.choice(
+                list(session.scalars(sa.select(models.Device.uuid).order_by(models.Device.id)))
+                or [models.new_uuid()]
+            )
+
+    def choose(self, *states: str) -> list[str]:
+        with db.reader() as session:
+            query = sa.select(models.Arq.uuid).where(models.Arq.state.in_(states))
+            found = list(session.scalars(query.order_by(models.Arq.id)))
+        self.chance.shuffle(found)
+        return found[: self.chance.randint(1, 2)]
+
+    def lose(self, uuids: list[str]) -> None:
+        """Nova deletes the instance of an ARQ that was taken away from it."""
+        with db.reader() as session:
+            query = sa.select(models.Arq.instance_uuid).where(models.Arq.uuid.in_(uuids))
+            self.broken |= {instance for instance in session.scalars(query) if instance}
+
+    # What must hold.
+
+    def holders(self) -> dict[str, tuple[str, str]]:
+        """The ARQ that holds each handle, and its state."""
+        handle, arq = models.AttachHandle, models.Arq
+        query = sa.select(handle.uuid, arq.uuid, arq.state).join(arq.attach_handle)
+        query = query.order_by(handle.id)
+        with db.reader() as session:
+            return {row[0]: (row[1], row[2]) for row in session.execute(query)}
+
+    def serving(self) -> set[str]:
+        return {arq for arq, state in self.holders().values() if state in models.SERVING}
+
+    def check(self) -> None:
+        handle, deployable = models.AttachHandle, models.Deployable
+        query = sa.select(handle.uuid).join(deployable, deployable.id == handle.deployable_id)
+        query = query.where(deployable.name.in_(self.cleaning))
+        with db.reader() as session:
+            cleaned = set(session.scalars(query))
+        for uuid, (arq, state) in self.holders().items():
+            if uuid in cleaned and state in models.SERVING:
+                assert self.dirty.get(uuid, arq) == arq, f"{uuid} is not clean"
+                if state == models.BOUND:
+                    self.dirty[uuid] = arq
+        # What left its host takes with it what is on it.
+        self.dirty = {uuid: arq for uuid, arq in self.dirty.items() if uuid in cleaned}
+
+    def check_all(self) -> None:
+        assert consistency.violations() == []
+        arq = models.Arq
+        bound = sa.select(arq.uuid).where(arq.state == models.BOUND)
+        entry = models.HistoryEntry
+        uses = sa.select(entry).where(entry.kind == history.USED).order_by(entry.id)
+        with db.reader() as session:
+            has = set(session.scalars(bound))
+            found = list(session.scalars(uses))
+        assert {each.arq_uuid for each in found if each.ended_ms is None} == has
+        assert sum(usage.in_use for usage in history.sum_uses(None)) == len(has)
+        last: dict[str | None, models.HistoryEntry] = {}
+        for each in found:
+            before = last.get(each.handle_uuid)
+            assert before is None or (before.ended_ms or 2**62) <= each.started_ms
+            last[each.handle_uuid] = each
+
+    def settle(self) -> None:
+        """Everything works again, nobody asks for anything, and all instances end that must."""
+        self.trouble = ""
+        self.report()
+        draining.undrain("host-1", 1)
+        with db.reader() as session:
+            devices = list(session.scalars(sa.select(models.Device.uuid)))
+            failed = sa.select(models.Arq.instance_uuid).where(
+                models.Arq.state == models.BIND_FAILED
+            )
+        for uuid in devices:
+            admin.enable_device(uuid)
+            admin.untaint_device(uuid)
+        self.retry()
+        with db.reader() as session:
+            self.broken |= {instance for instance in session.scalars(failed) if instance}
+        for instance in self.broken:
+            release.delete_instance_arqs(self.users[PROJECTS[0]], instance)
+            self.allocations.pop(instance, None)
+        for _ in range(3):
+            self.retry()
+        self.report()
+
+
+@contextlib.contextmanager
+def killing(engines: list[sa.Engine], number: int) -> Iterator[None]:
+    """Kill this process, as far as the database sees it, before that statement or commit."""
+    left = [number]
+
+    def count(*_arguments: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed("here")
+
+    for each in engines:
+        sa.event.listen(each, "before_cursor_execute", count)
+    try:
+        yield
+    except db_exc.DBError as exc:
+        # oslo.db wraps what is raised there.
+        raise Killed("here") from exc
+    finally:
+        for each in engines:
+            sa.event.remove(each, "before_cursor_execute", count)
+
+
+def steps(life: Life) -> dict[Callable[[], None], int]:
+    """What may happen, and how often."""
+    return {
+        life.create: 12,
+        life.bind: 20,
+        life.work: 14,
+        life.retry: 10,
+        life.delete_instance: 12,
+        life.unbind: 4,
+        life.delete: 5,
+        life.give_up: 3,
+        life.disturb: 6,
+        life.close_device: 5,
+        life.close_host: 1,
+        life.open_host: 3,
+        life.look: 5,
+    }
+
+
+def take(life: Life, step: Callable[[], None]) -> str:
+    """Take a step, perhaps killed in the middle; what came of it."""
+    number = life.chance.randint(1, 25) if life.chance.random() < 0.15 else 0
+    try:
+        with killing(list(db.engines()), number) if number else contextlib.nullcontext():
+            step()
+    except Killed:
+        return "killed"
+    except errors.CyborgError as exc:
+        return type(exc).__name__
+    return "killed" if number else "done"
+
+
+@pytest.mark.usefixtures("database")
+def test_a_random_life(
+    conf: cfg.ConfigOpts,
+    enforcer: policy.Enforcer,
+    placement: PlacementServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conf.set_override("allocation_audit_interval", 60, group="conductor")
+    placement.make_provider(hosts.ROOT)
+    life = Life(conf, enforcer, random.Random(SEED))
+    monkeypatch.setattr(rpc, "run_host_step", life.run_host_step)
+    known = steps(life)
+    came: Counter[str] = Counter()
+    for number in range(STEPS):
+        (step,) = life.chance.choices([*known], [*known.values()])
+        came[f"{step.__name__}: {take(life, step)}"] += 1
+        life.check()
+        if number % THOROUGH == 0:
+            life.check_all()
+    life.settle()
+    life.check()
+    life.check_all()
+
+    held = life.holders()
+    assert {state for _, state in held.values()} <= {models.BOUND}
+    assert life.dirty.keys() <= held.keys()
+    placement.sync()
+    for instance, claims in life.allocations.items():
+        for rp, amount in claims.items():
+            placement.allocate(instance, rp, FPGA=amount)
+    assert list(books.compare_all(conf, settle=0)) == []
+    LOG.info("What came of it: %s", sorted(came.items()))
+    for step in known:
+        assert any(what.startswith(f"{step.__name__}: done") for what in came), step
