@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from oslo_config import cfg
@@ -53,6 +54,8 @@ class Agent:
         self._pass_wanted = threading.Event()
         conf.register_mutate_hook(self._reload)
         self._delivered: rpc.HostReport | None = None
+        #: What is sent in the place of a report that says the same as the delivered one.
+        self._unchanged: rpc.UnchangedReport | None = None
         self._undelivered: rpc.HostReport | None = None
         self._last_report = self._next_attempt = -math.inf
         self._pause = _FIRST_PAUSE
@@ -155,9 +158,9 @@ class Agent:
         try:
             # Marked last of all: it may have waited long.
             marked = self._writes.marked(report)
-            same = _is_same(report, self._delivered)
-            if not (same and rpc.report_unchanged(self._conf, marked)):
+            if marked is not report or not self._is_stored(report):
                 rpc.report(self._conf, marked)
+                self._unchanged = report.unchanged() if marked is report else None
         except rpc.ReportFailed as exc:
             LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
             self._next_attempt = time.monotonic() + self._pause
@@ -167,6 +170,17 @@ class Agent:
         metrics.AGENT_LAST.labels("delivery").set_to_current_time()
         self._delivered, self._undelivered = report, None
         self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
+
+
+    def _is_stored(self, report: rpc.HostReport) -> bool:
+        """Have a conductor note a report that says the same as the delivered one, if it does.
+
+        The digest of many devices takes a while, so it is made once for each that is delivered.
+        """
+        if self._unchanged is None or not _is_same(report, self._delivered):
+            return False
+        said = replace(self._unchanged, counter=report.counter)
+        return rpc.report_unchanged(self._conf, said)
 
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:

@@ -149,7 +149,7 @@ def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
         raise ReportFailed(f"the conductor failed: {answer['failed']}")
 
 
-def report_unchanged(conf: cfg.ConfigOpts, host_report: HostReport) -> bool:
+def report_unchanged(conf: cfg.ConfigOpts, host_report: UnchangedReport) -> bool:
     """Have a conductor note that a host report is the stored one, without sending the devices.
 
     False if the report is to be sent whole: another is stored, or the conductor is older.

@@ -93,7 +93,7 @@ class Client:
         )
         return self._call(client, "a conductor", "report", report=report.to_wire())
 
-    def report_unchanged(self, report: payloads.HostReport) -> Mapping[str, Any]:
+    def report_unchanged(self, report: payloads.UnchangedReport) -> Mapping[str, Any]:
         """Have a conductor note that a host's report is what it has stored."""
         client = self._conductor.prepare(
             version=version.REPORT_UNCHANGED,
@@ -101,8 +101,7 @@ class Client:
             call_monitor_timeout=SILENCE,
             retry=1,
         )
-        said = report.unchanged()
-        return self._call(client, "a conductor", "report_unchanged", report=said.to_wire())
+        return self._call(client, "a conductor", "report_unchanged", report=report.to_wire())
 
     def permit_write(self, request: payloads.WriteRequest) -> Mapping[str, Any]:
         """Ask a conductor for leave to write."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cyborg import rpc
-from cyborg.agent import service
+from cyborg.agent import service, writes
 from cyborg.tests import messages
 from cyborg.tests.service import until
 from cyborg.tests.unit import test_payloads
@@ -138,6 +138,27 @@ def test_while_nothing_changes_only_the_digest_is_sent(run_conductor, run_agent)
     assert first.started == second.started
     assert first.digest() == second.digest()
     assert conductor.whole == 1
+
+
+def test_a_report_of_what_was_just_written_is_followed_by_a_whole_one(
+    run_conductor, run_agent, monkeypatch
+):
+    """Its digest is not that of the next one, which finds the same."""
+    conductor = run_conductor()
+
+    def marked(self: writes.Writes, report: rpc.HostReport) -> rpc.HostReport:
+        monkeypatch.undo()
+        (device,) = report.devices["fake_driver"]
+        doubtful = dataclasses.replace(device, being_written=True)
+        return dataclasses.replace(report, devices={"fake_driver": (doubtful,)})
+
+    monkeypatch.setattr(writes.Writes, "marked", marked)
+    run_agent(report_interval=1)
+
+    seen = [conductor.reports.get(timeout=PATIENCE) for _ in range(3)]
+    marks = [report.devices["fake_driver"][0].being_written for report in seen]
+    assert marks == [True, False, False]
+    assert conductor.whole == 2
 
 
 def test_a_conductor_that_has_stored_something_else_gets_the_whole_report(

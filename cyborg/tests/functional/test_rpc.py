@@ -179,8 +179,9 @@ def test_a_report_that_the_conductor_refuses_fails_with_its_sentence(services):
 def test_an_unchanged_report_is_answered_with_whether_it_is_the_stored_one(services):
     report = test_payloads.report()
 
-    assert rpc.report_unchanged(services.conf, report)
-    assert not rpc.report_unchanged(services.conf, dataclasses.replace(report, devices={}))
+    assert rpc.report_unchanged(services.conf, report.unchanged())
+    other = dataclasses.replace(report, devices={})
+    assert not rpc.report_unchanged(services.conf, other.unchanged())
 
 
 def test_an_unexpected_fault_of_the_conductor_shows_no_details(services):
