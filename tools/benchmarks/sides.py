@@ -171,6 +171,15 @@ class Side:
         )
         self._await("ready")
 
+    def start_conductor(self, name: str) -> None:
+        """Start one more, under that name."""
+        self._run(name, self.kind.bin / "cyborg-conductor", f"--config-file={self.config}")
+
+    @property
+    def conductors(self) -> list[str]:
+        """The names of the conductors."""
+        return [name for name in self.processes if name.startswith("conductor")]
+
     def start_agent(self) -> None:
         """Start an agent too, to see its size."""
         self._run("agent", self.kind.bin / "cyborg-agent", f"--config-file={self.config}")

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import dataclass
 from typing import Any
 
 import readings
@@ -55,6 +56,14 @@ _COUNTERS = {
     "Com_rollback": "ROLLBACKs",
     "Com_admin_commands": "pings",
 }
+
+
+@dataclass(frozen=True)
+class Added:
+    """Hosts that were added, and the seconds that it took."""
+
+    names: list[str]
+    seconds: float
 
 
 class Bench:
@@ -193,6 +202,15 @@ class Bench:
         time.sleep(1)
         again = self._timed(lambda: self.side.report(hosts, 8, HANDLES))
         return {"hosts first": 60 * count / first, "hosts unchanged": 60 * count / again}
+
+    def add_hosts(self, count: int, devices: int, at_once: int) -> Added:
+        """Add hosts, and wait until Placement holds all their devices."""
+        hosts = self._new_hosts(count)
+        begin = time.perf_counter()
+        self.side.report(hosts, devices, HANDLES, at_once)
+        for host in hosts:
+            self._await_providers(host, devices)
+        return Added(hosts, time.perf_counter() - begin)
 
     def _report(self, hosts: list[str], devices: int) -> None:
         self.side.report(hosts, devices, HANDLES)
