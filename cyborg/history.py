@@ -37,6 +37,8 @@ DRAINED = "drained"
 
 #: A device, or a host as a whole, was kept from guests that did not tolerate it.
 TAINTED = "tainted"
+#: An administrator gave up what an ARQ had, without what its host was to do for it.
+RELEASED = "released"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING, TAINTED})
 KINDS = (
@@ -49,6 +51,7 @@ KINDS = (
     DRAINED,
     CLEAN_FAILED,
     TAINTED,
+    RELEASED,
 )
 
 #: Entries that are deleted in one transaction.

@@ -57,7 +57,9 @@ HOST_COUNTS = Version(2, 15)
 PROFILE_STATE = Version(2, 16)
 #: Devices and hosts can be kept from all but the profiles that tolerate it.
 TAINTS = Version(2, 17)
-MAX = TAINTS
+#: A forced release has a reason, which the history keeps.
+RELEASE_REASON = Version(2, 18)
+MAX = RELEASE_REASON
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

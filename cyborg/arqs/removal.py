@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, work
+from cyborg import db, errors, history, notifications, work
 from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -24,6 +24,9 @@ from cyborg.notifications import notices
 from cyborg.programming import operations, permits
 
 LOG = logging.getLogger(__name__)
+
+#: What the owner of an ARQ may read of its forced release.
+_GIVEN_UP = "An administrator gave up the accelerator request."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +66,28 @@ class GivenUp:
         )
 
 
-def release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
+def release_arq(
+    ctx: RequestContext, uuid: str, *, force: bool, reason: str | None = None
+) -> GivenUp:
     """Free the handle of the caller's ARQ without the host step that it waits for.
 
-    ``force`` does so even if the host is up, or the ARQ is Bound.
+    ``force`` does so even if the host is up, or the ARQ is Bound. The history keeps who has done
+    it, and the ``reason``.
 
     :raises NotFound: there is none, or it is another project's
     :raises Conflict: it holds no handle; or, without ``force``, its host may still do the step or
         an instance may use its device
     """
-    given_up = _release_arq(ctx, uuid, force=force)
-    LOG.warning("Gave up the host steps of ARQ %s: %s", uuid, given_up)
+    given_up = _release_arq(ctx, uuid, force=force, reason=reason)
+    # %r: the reason may hold what no log file can.
+    LOG.warning("Gave up the host steps of ARQ %s (%r): %s", uuid, reason, given_up)
     return given_up
 
 
 @db.retry
-def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
+def _release_arq(
+    ctx: RequestContext, uuid: str, *, force: bool, reason: str | None
+) -> GivenUp:
     query = sa.select(models.Arq).where(models.Arq.uuid == uuid, *service.in_scope(ctx))
     with db.writer() as session:
         arq = session.scalar(query.with_for_update())
@@ -88,8 +97,28 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool) -> GivenUp:
         _refuse_release(arq, host, force=force)
         facts = _facts(session, [arq])
         given_up = GivenUp(arqs=facts, not_excluded=_late_steps(host, facts))
+        history.write(session, [_chronicle(facts[0], reason)])
         release.force(session, [arq])
     return given_up
+
+
+def _chronicle(given_up: GivenUpArq, reason: str | None) -> dict[str, Any]:
+    """The entry of the history for an ARQ that is given up."""
+    handle = given_up.attach_handle_uuid
+    return {
+        "kind": history.RELEASED,
+        "device_uuid": history.device_of_provider(given_up.device_rp_uuid),
+        "handle_uuid": handle,
+        "resource_class": None if handle is None else history.class_of_handle(handle),
+        "project_id": given_up.project_id,
+        "instance_uuid": given_up.instance_uuid,
+        "arq_uuid": given_up.uuid,
+        "hostname": given_up.hostname,
+        "reason": reason,
+        "plain": _GIVEN_UP,
+        "actor": history.user(),
+        "ended_ms": db.now_ms(),
+    }
 
 
 def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:

@@ -80,9 +80,13 @@ class Release(removals.Removal):
         """Add the ARQ."""
         parser.add_argument("accelerator_request", metavar="<accelerator_request>", help="Uuid")
         removals.add_force(parser)
+        parser.add_argument("--reason", metavar="<text>", help="Why; kept in the history")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Free it."""
         self.api.need("2.6")
         path = f"/accelerator_requests/{parsed_args.accelerator_request}/release"
-        return self.remove(parsed_args, "POST", path)
+        if parsed_args.reason is None:
+            return self.remove(parsed_args, "POST", path)
+        self.api.need("2.18")
+        return self.remove(parsed_args, "POST", path, {"reason": parsed_args.reason})

@@ -21,10 +21,12 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 class Removal(command.Table):
     """A command that lists what was given up."""
 
-    def remove(self, parsed: argparse.Namespace, method: str, path: str) -> command.Shown:
+    def remove(
+        self, parsed: argparse.Namespace, method: str, path: str, body: Any = None
+    ) -> command.Shown:
         """Ask for it, and list what was given up."""
         query = {"force": True} if parsed.force else {}
-        given_up: dict[str, Any] = self.api.call(method, path, query=query)["given_up"]
+        given_up: dict[str, Any] = self.api.call(method, path, query=query, body=body)["given_up"]
         rows = [("device", uuid, "") for uuid in given_up["devices"]]
         rows += [("resource provider", uuid, "") for uuid in given_up["resource_providers"]]
         rows += [("accelerator request", arq["uuid"], _told(arq)) for arq in given_up["arqs"]]

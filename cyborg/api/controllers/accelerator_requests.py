@@ -13,13 +13,14 @@ from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import accelerator_requests as types
-from cyborg.api.types import fields, removals
+from cyborg.api.types import fields, hosts, removals
 from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import arq as policies
 from cyborg.programming import trait_match
 
+_WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.RELEASE_REASON)
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
 
 #: What SDKs in the field send behind the collection in the path of a PATCH changes nothing.
@@ -114,13 +115,17 @@ class AcceleratorRequests(Resource):
         since=versions.SERVICES,
         member=_MEMBER,
         query=removals.QUERY,
+        body=_WHY,
         answer=removals.Removal,
         faults=[409],
     )
-    def release(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
+    def release(
+        self, request: Request, uuid: str, given: dict[str, Any], body: dict[str, Any]
+    ) -> dict[str, Any]:
         """Free what an ARQ holds without the host step that it waits for."""
         force = given.get("force", False)
-        given_up = removal.release_arq(request.caller, uuid, force=force)
+        reason = body.get("reason")
+        given_up = removal.release_arq(request.caller, uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
 
     def view(self, request: Request, arq: models.Arq) -> dict[str, Any]:

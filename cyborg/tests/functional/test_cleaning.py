@@ -143,6 +143,20 @@ def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
     assert entry["actor"].startswith("user ")
 
 
+def test_why_it_was_given_up_is_recorded(site: Site, unclean: str) -> None:
+    path = f"/accelerator_requests/{unclean}/release?force=true"
+    reason = {"reason": "The card was reset by hand"}
+    assert site.ask("POST", path, {"reason": ""}, version="2.18").status_code == 400
+    # Before, what a client sends is ignored, whatever it is.
+    assert site.ask("POST", path.replace(unclean, RP), [], version="2.17").status_code == 404
+    site.call("POST", path, reason, version="2.18")
+    (entry,) = site.call("GET", "/history?kind=released", version="2.18")["history"]
+    assert entry["reason"] == reason["reason"]
+    assert entry["actor"].startswith("user ")
+    assert entry["arq_uuid"] == unclean
+    assert None not in (entry["ended_at"], entry["device_uuid"], entry["attach_handle_uuid"])
+
+
 class HostOfOneCard:
     """What a host answers that cleans all handles but ``left``."""
 

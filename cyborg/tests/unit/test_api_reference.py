@@ -66,7 +66,7 @@ def properties(schema: Schema) -> dict[str, Schema]:
 
 def of_request(known: declare.Operation, version: versions.Version) -> dict[str, Schema]:
     found = declare.query_schemas(known.query, version)
-    if known.body is not None:
+    if known.body is not None and known.body.is_in(version):
         found |= properties(schema_of(known.body.type, version, sent=True))
     return found
 
