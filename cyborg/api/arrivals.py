@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ipaddress
 import logging
+import queue
 import re
 import selectors
 import socket
@@ -41,6 +42,8 @@ _LINGER_BYTES = 16 * 1024 * 1024
 _TICK = 0.25
 #: A length that is too large under any configuration.
 _HUGE = b"9" * 17
+
+_BUSY = "More requests have arrived than can wait for an answer; try again later."
 
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 
@@ -297,7 +300,10 @@ class Connection(cheroot.HTTPConnection):
 
 
 class Gate:
-    """Reads connections until a request has arrived, and hands the connection over then."""
+    """Reads connections until a request has arrived, and hands the connection over then.
+
+    If that raises ``queue.Full``, the request is answered with 503.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, hand_over: Callable[[Connection], None]) -> None:
         self._conf = conf
@@ -367,9 +373,7 @@ class Gate:
             self._drop(connection)
 
     def _enter(self, connection: Connection) -> None:
-        connection.socket.settimeout(0)
-        self._waiting[connection] = None
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._keep(connection)
         if connection.lingers is None:
             connection.arrival, connection.told = Arrival(), False
             connection.deadline = time.monotonic() + self._conf.api.request_timeout
@@ -378,6 +382,11 @@ class Gate:
         self._make_room(connection.peer)
         if connection in self._waiting:
             self._step(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        connection.socket.settimeout(0)
+        self._waiting[connection] = None
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _make_room(self, peer: str) -> None:
         most = self._conf.api.max_connections_per_peer
@@ -428,7 +437,11 @@ class Gate:
         if arrival.is_complete(connection.rfile.content, limit):
             self._leave(connection)
             connection.socket.settimeout(connection.server.timeout)
-            self._hand_over(connection)
+            try:
+                self._hand_over(connection)
+            except queue.Full:
+                self._keep(connection)
+                raise Refused("503 Service Unavailable", _BUSY) from None
             return True
         if arrival.head and arrival.head.waits and not connection.told:
             connection.told = True

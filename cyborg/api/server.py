@@ -105,7 +105,8 @@ class _HttpServer(wsgi.Server):
         if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
             self._checks.put(connection)
         else:
-            super().process_conn(connection)
+            # Cheroot would answer 503 itself if it is full, and leave the connection open.
+            self.requests.put(connection)
 
     def _answer_checks(self) -> None:
         """Answer health checks, also while all other threads are busy."""

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+from cyborg.tests import crowd
 from cyborg.tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -76,6 +77,27 @@ def get(port: int, path: str) -> int | None:
             return connection.getresponse().status
         except ConnectionError:
             return None
+
+
+def resident(process: subprocess.Popen[bytes]) -> int:
+    """Bytes of memory that a process has."""
+    pages = pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_crowd_of_wasteful_clients_takes_little_from_the_others(
+    served: tuple[subprocess.Popen[bytes], int],
+) -> None:
+    process, port = served
+    for _ in range(20):
+        assert get(port, "/v2/devices") == 200
+    before = resident(process)
+    with crowd.Crowd(port):
+        used = []
+        for _ in range(40):
+            assert get(port, "/v2/devices") == 200
+            used.append(resident(process))
+    assert max(used) - before < 50_000_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

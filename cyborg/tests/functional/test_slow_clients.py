@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
+import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -240,6 +242,36 @@ def test_a_health_check_is_answered_while_all_threads_are_busy(start: Start) -> 
             assert answer.text == "it is me"
         busy.go_on.set()
         assert waits.recv(12) == b"HTTP/1.1 200"
+
+
+def test_more_requests_than_can_wait_for_a_thread_are_sent_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_QUEUE_MAX", 2)
+    busy = Busy()
+    port = start(busy)
+    with contextlib.ExitStack() as stack:
+        served = [stack.enter_context(connect(port, GET))]
+        assert busy.asked.acquire(timeout=SOON)
+        others = [connect(port, GET) for _ in range(5)]
+        for one in _answered(others, 3):
+            answer = read_all(one)
+            assert statuses(answer) == [b"503"]
+            assert b"Connection: close" in answer
+            assert b"try again later" in answer
+        busy.go_on.set()
+        served += [stack.enter_context(one) for one in others if one.fileno() >= 0]
+        assert [one.recv(12) for one in served] == [b"HTTP/1.1 200"] * 3
+
+
+def _answered(connections: list[socket.socket], count: int) -> list[socket.socket]:
+    """So many connections with an answer, as soon as they have one."""
+    found: list[socket.socket] = []
+    deadline = time.monotonic() + SOON
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        found = select.select(connections, [], [], 1)[0]
+    return found
 
 
 def test_a_client_that_is_silent_about_tls_stops_nobody(
