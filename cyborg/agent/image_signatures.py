@@ -43,6 +43,7 @@ class NoKeyManager(errors.CyborgError):
 def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[str]) -> None:
     """Verify that the file was signed with the key of the certificate named in ``signature``.
 
+    The certificate must be valid now, whenever the file was signed.
     If ``trusted`` has ids of certificates, one of them must have signed that certificate.
 
     :raises BadSignature: it was not, or it cannot be verified
@@ -57,6 +58,8 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
         raise BadSignature(f"the image has no property {missing[0]}")
     try:
         verifier = _verifier(signature, trusted)
+    except BadSignature:
+        raise
     except Exception as exc:
         # Key managers differ in what they raise.
         kind = NoKeyManager if _is_unanswered(exc) else BadSignature
@@ -88,6 +91,11 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
                 raise
     if trusted:
         certificate_utils.verify_certificate(caller, certificate, list(trusted))
+    # cursive looks at the dates only together with those who are trusted.
+    elif not certificate_utils.is_within_valid_dates(
+        signature_utils.get_certificate(caller, certificate)
+    ):
+        raise BadSignature(f"certificate {certificate} is not valid yet or any more")
     return signature_utils.get_verifier(
         context=caller,
         img_signature_certificate_uuid=certificate,

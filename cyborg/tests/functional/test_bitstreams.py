@@ -250,7 +250,11 @@ class Signer:
     """A key whose certificate is in the key manager; signed by another one's, or by itself."""
 
     def __init__(
-        self, keys: mock_key_manager.MockKeyManager, by: Signer | None = None, public=None
+        self,
+        keys: mock_key_manager.MockKeyManager,
+        by: Signer | None = None,
+        public=None,
+        days: tuple[int, int] = (-1, 1),
     ) -> None:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"signer {id(self)}")])
@@ -262,8 +266,8 @@ class Signer:
             .issuer_name(issuer.name)
             .public_key(public or self.key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(today - datetime.timedelta(days=1))
-            .not_valid_after(today + datetime.timedelta(days=1))
+            .not_valid_before(today + datetime.timedelta(days=days[0]))
+            .not_valid_after(today + datetime.timedelta(days=days[1]))
             .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
             .add_extension(
                 x509.KeyUsage(
@@ -397,3 +401,16 @@ def test_only_those_whom_the_operator_trusts_may_sign(conf, cache, images, keys)
     assert read(cache, trusted) == b"abc"
     with pytest.raises(bitstream_cache.Refused, match="signature of image"):
         read(cache, other)
+
+
+@pytest.mark.parametrize("days", [(-3, -1), (1, 3)])
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_certificate_signs_as_long_as_it_is_valid(conf, cache, images, keys, days, trusts):
+    authority = Signer(keys)
+    if trusts:
+        conf.set_override("trusted_certificate_ids", [authority.uuid], group="programming")
+    ended = Signer(keys, by=authority, days=days)
+    step = step_for(images.upload("aes", b"abc"), b"abc", signature=ended.sign(b"abc"))
+
+    with pytest.raises(bitstream_cache.Refused, match="signature of image"):
+        read(cache, step)
