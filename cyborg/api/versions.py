@@ -59,7 +59,9 @@ PROFILE_STATE = Version(2, 16)
 TAINTS = Version(2, 17)
 #: A forced release has a reason, which the history keeps.
 RELEASE_REASON = Version(2, 18)
-MAX = RELEASE_REASON
+#: Device profiles warn of what may fail.
+PROFILE_WARNINGS = Version(2, 19)
+MAX = PROFILE_WARNINGS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

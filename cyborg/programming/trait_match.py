@@ -76,6 +76,18 @@ def why_never(group: RequestGroup, image: glance.Image | None = None) -> str | N
     return None
 
 
+def warnings(groups: Iterable[Mapping[str, str]]) -> list[str]:
+    """What may go wrong with binds of a profile with those groups: sentences."""
+    return [
+        f"groups[{index}] asks for {program.of_group(group)} and requires no trait of a function: "
+        "a card that runs one function for all its guests is offered while it is partly used with "
+        "another one, and such a boot fails. Require the function's trait, and let a function pool "
+        "keep such cards ready."
+        for index, group in enumerate(map(RequestGroup.parse, groups))
+        if group.names_program and not any(map(program.is_function_trait, group.required))
+    ]
+
+
 def known(group: RequestGroup, image: glance.Image | None) -> RequestGroup:
     """The group with the function of the image that is written for it, if that is known."""
     function = image.function_id if image is not None else None

@@ -146,6 +146,7 @@ class DeviceProfiles(Resource):
             "enabled": profile.enabled,
             "extra": profile.extra or {},
             "in_use": profile.in_use or 0,
+            "warnings": trait_match.warnings(profile.groups),
             "created_at": timestamp(profile.created_at),
             "updated_at": timestamp(profile.updated_at),
             "links": [self_link(request, self.collection, profile.uuid)],

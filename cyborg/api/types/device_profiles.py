@@ -169,6 +169,9 @@ class DeviceProfile(Object):
         since=_STATE,
         readonly=True,
     )
+    warnings = Field(
+        [str], "What may go wrong with it.", since=versions.PROFILE_WARNINGS, readonly=True
+    )
     uuid = Field(fields.UUID, "The UUID; without it one is made.")
     created_at = Field(fields.TIME, "When it was made, in UTC.", readonly=True)
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, or null.", readonly=True)
