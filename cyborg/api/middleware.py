@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from keystonemiddleware import auth_token
 from keystonemiddleware import opts as auth_token_opts
 from oslo_config import cfg
+from oslo_messaging import opts as messaging_opts
 from oslo_middleware import cors as oslo_cors
 from oslo_middleware import healthcheck as oslo_health
 from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
@@ -29,6 +32,10 @@ Filter = Callable[[WSGIApplication], WSGIApplication]
 
 #: Paths that everybody may read: the documents about the API itself.
 PUBLIC_PATHS = frozenset({"/", "/v2", "/v2.json", "/v2/openapi.json"})
+
+#: The map of audit events that is used if the operator has none.
+SHIPPED_AUDIT_MAP = pathlib.Path(__file__).with_name("api_audit_map.conf")
+_NOTIFICATIONS = "oslo_messaging_notifications"
 
 HEALTHCHECK_PATH = "/healthcheck"
 
@@ -140,6 +147,32 @@ def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
     def wrap(app: WSGIApplication) -> WSGIApplication:
         validated = auth_token.AuthProtocol(app, {"oslo_config_config": conf, **local_conf})
         return _Public(app, validated)
+
+    return wrap
+
+
+def audit(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """Audit events of requests, for ``[api] audit``."""
+    conf = lent_conf()
+    if not conf.api.audit:
+        return lambda app: app
+    # Only those load pycadf who need it.
+    from keystonemiddleware import audit as auditing  # noqa: PLC0415
+
+    for group, options in messaging_opts.list_opts():
+        if group == _NOTIFICATIONS:
+            conf.register_opts(options, group=group)
+    # By default a request would wait until the broker is back.
+    conf.set_default("retry", 0, group=_NOTIFICATIONS)
+    map_file = conf.find_file(conf.api.audit_map_file) or str(SHIPPED_AUDIT_MAP)
+
+    def wrap(app: WSGIApplication) -> WSGIApplication:
+        return cast(
+            WSGIApplication,
+            auditing.AuditMiddleware(
+                app, oslo_config_config=conf, audit_map_file=map_file, **local_conf
+            ),
+        )
 
     return wrap
 

@@ -16,6 +16,7 @@ from cyborg.conf import drivers, obsolete
 
 _LIBRARIES = {
     "castellan.config",
+    "keystonemiddleware.audit",
     "keystonemiddleware.auth_token",
     "oslo.db",
     "oslo.log",

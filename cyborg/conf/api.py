@@ -68,6 +68,20 @@ OPTS: list[cfg.Opt] = [
         help="Paste file with the middleware pipelines: an absolute path, or the name of a file in "
         "a configuration directory or of the file that Cyborg ships.",
     ),
+    cfg.BoolOpt(
+        "audit",
+        default=False,
+        help="Send an audit event (CADF) when a request that changes something arrives, and one "
+        "when it is answered. [audit_middleware_notifications] says where they go, by default "
+        "where [oslo_messaging_notifications] says. A paste file of your own needs the filter "
+        "audit. Without tokens, with auth_strategy = noauth, nothing is audited.",
+    ),
+    cfg.StrOpt(
+        "audit_map_file",
+        default="api_audit_map.conf",
+        help="File that says what requests are in audit events: an absolute path, or the name of "
+        "a file in a configuration directory or of the file that Cyborg ships.",
+    ),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",

@@ -160,5 +160,6 @@ def test_the_operator_says_what_counts(ask: Ask, conf: cfg.ConfigOpts) -> None:
 
 def test_the_file_for_operators_is_the_one_that_is_used(database: sa.Engine) -> None:
     root = pathlib.Path(app.__file__).parents[2]
-    shipped = pathlib.Path(app.__file__).with_name("api-paste.ini").read_text()
-    assert (root / "etc/cyborg/api-paste.ini").read_text() == shipped
+    for name in ("api-paste.ini", "api_audit_map.conf"):
+        shipped = pathlib.Path(app.__file__).with_name(name).read_text()
+        assert (root / "etc/cyborg" / name).read_text() == shipped
