@@ -20,7 +20,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients, errors, glance, rpc
-from cyborg.agent import image_signatures
+from cyborg.drivers import image_signatures
 
 LOG = logging.getLogger(__name__)
 

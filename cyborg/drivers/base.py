@@ -371,7 +371,8 @@ class ProgramTarget:
     ``function`` is the id of the function that the bitstream should have, or None if it is not
     known. A driver that can read a bitstream's function refuses any other before it writes.
     ``until`` is when the permit to begin to write ends, by the clock of
-    :mod:`cyborg.drivers.permits`.
+    :mod:`cyborg.drivers.permits`. ``signature`` has the properties of the image that sign the
+    bitstream, if it is signed: a privileged helper verifies it again before it writes.
     """
 
     deployable: str
@@ -379,6 +380,7 @@ class ProgramTarget:
     attach_handles: tuple[AttachHandle, ...]
     function: str | None = None
     until: float = math.inf
+    signature: Mapping[str, str] = field(default_factory=dict)
 
     def check_permit(self) -> None:
         """Check that writing may still begin. Call this right before the first byte is written.

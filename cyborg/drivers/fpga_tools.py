@@ -31,17 +31,17 @@ def check_not_running(conf: cfg.ConfigOpts, address: str) -> None:
 
 def write(
     conf: cfg.ConfigOpts,
-    tool: Callable[[str, str, float, str, float], None],
+    tool: Callable[[str, str, float, str, float, dict[str, str]], None],
     address: str,
     bitstream: pathlib.Path,
-    until: float,
+    target: base.ProgramTarget,
 ) -> None:
     """Load a bitstream with the tool, a function of :mod:`cyborg.drivers.privileged`.
 
-    ``until`` is when the permit to start it ends, by the clock of :mod:`cyborg.drivers.permits`.
-
-    :raises NothingWritten: there is no such tool, or the lock cannot be created
-    :raises NotPermitted: the permit ended before the tool could be started
+    :raises NothingWritten: there is no such tool, the lock cannot be created, or the bitstream is
+        not signed as it must be
+    :raises NotPermitted: the permit ended before the tool could be started, or the signature cannot
+        be verified now
     :raises BeingWritten: another tool writes the card, or this one left a process that does
     :raises OSError: the tool failed, and none of its processes is left
     """
@@ -52,14 +52,17 @@ def write(
     except OSError as exc:
         raise base.NothingWritten(f"The card cannot be locked: {exc}") from exc
     try:
-        tool(address, str(bitstream), conf.programming.tool_timeout, str(lock), until)
+        timeout, signature = conf.programming.tool_timeout, dict(target.signature)
+        tool(address, str(bitstream), timeout, str(lock), target.until, signature)
     except BlockingIOError as exc:
         raise _being_written(conf, address) from exc
     except FileNotFoundError as exc:
         raise base.NothingWritten(str(exc)) from exc
     except OSError as exc:
-        if exc.errno == errno.ETIME:
+        if exc.errno in {errno.ETIME, errno.ENOKEY}:
             raise base.NotPermitted(str(exc)) from exc
+        if exc.errno == errno.EKEYREJECTED:
+            raise base.NothingWritten(str(exc)) from exc
         if is_running(conf, address):
             raise _being_written(conf, address, exc) from exc
         raise

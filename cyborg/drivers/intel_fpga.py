@@ -213,7 +213,7 @@ class IntelFpgaDriver(pci.PciDriver):
             raise base.NothingWritten(
                 f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
             )
-        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target.until)
+        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target)
         shown = _region_now(address)
         if shown is None or shown.function != wanted.afu_id:
             loaded = shown.function if shown is not None else None

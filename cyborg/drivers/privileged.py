@@ -15,12 +15,16 @@ import errno
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar, cast
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar, cast
 
+from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
 
-from cyborg.drivers import nvme_admin, tool_process
+from cyborg.conf import programming as programming_conf
+from cyborg.drivers import image_signatures, nvme_admin, tool_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -231,41 +235,84 @@ def nvme_zero(address: str) -> None:
 
 
 @programming.entrypoint
-def fpgaconf(address: str, bitstream: str, timeout: float, lock: str, until: float) -> None:
+def fpgaconf(
+    address: str, bitstream: str, timeout: float, lock: str, until: float, signature: dict[str, str]
+) -> None:
     """Load a bitstream into the one region of an Intel card with OPAE's tool.
 
     The tool holds the card's lock, the file ``lock``, as long as it runs. It is not started after
-    ``until``, by the clock of :mod:`cyborg.drivers.permits`.
+    ``until``, by the clock of :mod:`cyborg.drivers.permits`. ``signature`` has the properties of
+    the image that sign the bitstream, if it is signed.
 
-    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    :raises OSError: EKEYREJECTED if it is not signed as it must be, ENOKEY if that cannot be
+        verified now, else as :func:`cyborg.drivers.tool_process.run`
     """
     domain, bus, place = _checked(_ADDRESS, address).split(":")
     device, number = place.split(".")
-    tool_process.run(
-        [
-            _FPGACONF,
-            *("--segment", f"0x{domain}"),
-            *("--bus", f"0x{bus}"),
-            *("--device", f"0x{device}"),
-            *("--function", f"0x{number}"),
-            _file(bitstream),
-        ],
-        timeout,
-        _file(lock),
-        until,
-        programming.conf.capabilities,
-    )
+    command = [_FPGACONF, "--segment", f"0x{domain}", "--bus", f"0x{bus}"]
+    command += ["--device", f"0x{device}", "--function", f"0x{number}"]
+    _run_tool(command, bitstream, timeout, lock, until, signature)
 
 
 @programming.entrypoint
-def xbmgmt(address: str, bitstream: str, timeout: float, lock: str, until: float) -> None:
+def xbmgmt(
+    address: str, bitstream: str, timeout: float, lock: str, until: float, signature: dict[str, str]
+) -> None:
     """Load a bitstream into a Xilinx card with XRT's tool. ``address`` is its managing function.
 
     :raises OSError: as :func:`fpgaconf`
     """
     place = _checked(_ADDRESS, address)
-    command = [_XBMGMT, "--force", "program", "--device", place, "--user", _file(bitstream)]
-    tool_process.run(command, timeout, _file(lock), until, programming.conf.capabilities)
+    command = [_XBMGMT, "--force", "program", "--device", place, "--user"]
+    _run_tool(command, bitstream, timeout, lock, until, signature)
+
+
+def _run_tool(
+    command: list[str],
+    bitstream: str,
+    timeout: float,
+    lock: str,
+    until: float,
+    signature: Mapping[str, str],
+) -> None:
+    """Run a tool whose last argument is the file that it writes."""
+    with _signed(_file(bitstream), signature) as file:
+        allowed = programming.conf.capabilities
+        tool_process.run([*command, file], timeout, _file(lock), until, allowed)
+
+
+@contextlib.contextmanager
+def _signed(path: str, signature: Mapping[str, str]) -> Iterator[str]:
+    """The path of what was signed: a copy that the agent's user cannot change any more.
+
+    Who has become that user may say anything of the file, but this process reads the options
+    itself, from a file of root.
+    """
+    options = _programming_options()
+    if not signature:
+        if options.require_signature:
+            sentence = f"{path} is not signed, and [programming] require_signature is true"
+            raise OSError(errno.EKEYREJECTED, sentence)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="cyborg-") as folder:
+        try:
+            copy = shutil.copyfile(path, pathlib.Path(folder, "bitstream"))
+        except OSError as exc:
+            raise OSError(errno.ENOENT, f"{path} cannot be copied: {exc}") from exc
+        try:
+            image_signatures.verify(copy, signature, options.trusted_certificate_ids)
+        except image_signatures.NoKeyManager as exc:
+            raise OSError(errno.ENOKEY, f"The signature cannot be verified now: {exc}") from exc
+        except image_signatures.BadSignature as exc:
+            raise OSError(errno.EKEYREJECTED, f"The signature is not good: {exc}") from exc
+        yield str(copy)
+
+
+def _programming_options() -> Any:
+    # The helper registers no options but those of oslo.privsep.
+    cfg.CONF.register_opts(programming_conf.OPTS, group="programming")
+    return cfg.CONF.programming
 
 
 def _file(path: str) -> str:

@@ -89,7 +89,7 @@ class XilinxFpgaDriver(pci.PciDriver):
         address = pci.join(target.control_path.cpid_info)
         fpga_tools.check_not_running(self.conf, address)
         fpga_tools.check_whole_card(target, _slot(address, pci.scan()))
-        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream, target.until)
+        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream, target)
         shown = _loaded(address, pci.scan())
         if shown is None:
             return base.Programmed(function=wanted, verified_by="exit status of xbmgmt")

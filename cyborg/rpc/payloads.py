@@ -246,6 +246,7 @@ class ProgramStep(_Message):
             control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
             attach_handles=self.attach_handles,
             function=self.function_id,
+            signature=self.signature,
         )
 
     @classmethod

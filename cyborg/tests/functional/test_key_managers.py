@@ -12,7 +12,7 @@ from castellan import key_manager
 from castellan.key_manager import vault_key_manager
 from oslo_config import cfg
 
-from cyborg.agent import image_signatures
+from cyborg.drivers import image_signatures
 from cyborg.tests import ports
 
 SIGNATURE = {

@@ -351,11 +351,11 @@ def test_no_path_is_taken_for_an_option(place):
 
     for tool in (privileged.fpgaconf, privileged.xbmgmt):
         with pytest.raises(OSError, match="is no file by its full path"):
-            tool("0000:3b:00.0", place, 1, __file__, math.inf)
+            tool("0000:3b:00.0", place, 1, __file__, math.inf, {})
         with pytest.raises(OSError, match="is no file by its full path"):
-            tool("0000:3b:00.0", __file__, 1, place, math.inf)
+            tool("0000:3b:00.0", __file__, 1, place, math.inf, {})
         with pytest.raises(ValueError, match="cannot be part of a path"):
-            tool("0000:3b:00.0; reboot", place, 1, __file__, math.inf)
+            tool("0000:3b:00.0; reboot", place, 1, __file__, math.inf, {})
 
 
 HELPER = (
@@ -371,7 +371,7 @@ privileged.act_alone()
 assert privileged.programming.client_mode
 for timeout in (60, 1):
     try:
-        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout, sys.argv[1], float("inf"))
+        privileged.fpgaconf("0000:3b:00.0", sys.argv[1], timeout, sys.argv[1], float("inf"), {})
     except OSError as exc:
         print(type(exc).__name__, exc)
     else:

@@ -13,7 +13,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import errors, glance
+from cyborg import errors
 
 _CHUNK = 1024 * 1024
 #: The first HTTP status of server errors.
@@ -53,11 +53,10 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
     # Imported only for a signed image: these libraries are large.
     from cryptography import exceptions as crypto_exc  # noqa: PLC0415
 
-    missing = [key for key in glance.SIGNATURE if not signature.get(key)]
-    if missing:
-        raise BadSignature(f"the image has no property {missing[0]}")
     try:
         verifier = _verifier(signature, trusted)
+    except KeyError as exc:
+        raise BadSignature(f"the image has no property {exc.args[0]}") from exc
     except BadSignature:
         raise
     except Exception as exc:
