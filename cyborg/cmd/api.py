@@ -10,7 +10,7 @@ from oslo_log import log
 
 from cyborg import db, metrics, notifications, policy, process, rpc
 from cyborg.api import app, server
-from cyborg.db import schema
+from cyborg.db import revision
 
 LOG = log.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
     db.configure(conf)
-    schema.check_if_reachable()
+    revision.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     app.tell_conductors()

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.conductor import gauges, service
-from cyborg.db import schema
+from cyborg.db import revision
 
 _HELP = (
     "Bind accelerators, write to Placement and send events to Nova, until SIGTERM. "
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
     db.configure(conf)
-    schema.check_if_reachable()
+    revision.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     shown = metrics.endpoints(conf, gauges.Gauges(conf))

@@ -15,7 +15,7 @@ from oslo_log import log
 
 from cyborg import conf as cyborg_conf
 from cyborg import db, errors, process, version
-from cyborg.db import schema
+from cyborg.db import revision, schema
 from cyborg.importing import run as importing
 from cyborg.importing import source as old
 
@@ -23,13 +23,13 @@ LOG = log.getLogger(__name__)
 
 
 def _upgrade(conf: cfg.ConfigOpts) -> None:
-    before = schema.version()
+    before = revision.version()
     schema.upgrade(conf.command.revision)
-    print(f"The schema is at revision {schema.version()}; it was at {before or 'none'}.")
+    print(f"The schema is at revision {revision.version()}; it was at {before or 'none'}.")
 
 
 def _version(conf: cfg.ConfigOpts) -> None:
-    print(schema.version() or "no schema")
+    print(revision.version() or "no schema")
 
 
 def _online_data_migrations(conf: cfg.ConfigOpts) -> None:
@@ -156,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     log.setup(conf, "cyborg")
     db.configure(conf)
     try:
-        schema.check_not_foreign()
+        revision.check_not_foreign()
         conf.command.run(conf)
     except (db_exc.DBError, sa.exc.OperationalError) as exc:
         # The driver's message may contain the URL with its password.

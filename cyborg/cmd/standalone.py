@@ -42,7 +42,7 @@ from cyborg.api import app, noauth, server
 from cyborg.conductor import gauges
 from cyborg.conductor import service as conductor_service
 from cyborg.conf import default
-from cyborg.db import schema
+from cyborg.db import revision, schema
 from cyborg.placement import local
 
 DATABASE = "cyborg.sqlite"
@@ -144,7 +144,7 @@ def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
 
 def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     db.configure(conf)
-    schema.check_not_foreign()
+    revision.check_not_foreign()
     schema.upgrade()
     # The process that had claimed work in this directory is dead: we hold its lock.
     work.hand_back_all()

@@ -38,7 +38,7 @@ from cyborg import (
 from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
 from cyborg.cmd import old_files, upgrade_checks
-from cyborg.db import schema
+from cyborg.db import revision, schema
 from cyborg.inventory import admin
 from cyborg.placement import adoption, compare
 
@@ -145,7 +145,7 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
 def _rename_host(conf: cfg.ConfigOpts) -> int:
     try:
         db.configure(conf)
-        schema.check()
+        revision.check()
         admin.rename_host(conf.command.old, conf.command.new)
     except errors.CyborgError as exc:
         print(f"cyborg-status: {exc}", file=sys.stderr)
@@ -157,7 +157,7 @@ def _rename_host(conf: cfg.ConfigOpts) -> int:
 def _accept(conf: cfg.ConfigOpts) -> int:
     try:
         db.configure(conf)
-        schema.check()
+        revision.check()
         reason = adoption.accept(conf.command.provider)
     except errors.CyborgError as exc:
         print(f"cyborg-status: {exc}", file=sys.stderr)
@@ -181,8 +181,8 @@ def _check(conf: cfg.ConfigOpts) -> int:
     hosts, found, fault = _Hosts(), list[Finding](), None
     try:
         db.configure(conf)
-        schema.check()
-        if schema.version() != schema.head():
+        revision.check()
+        if revision.version() != schema.head():
             raise errors.ServiceUnavailable(  # noqa: TRY301 - reported like the others
                 "The schema is not this release's; run `cyborg-dbsync upgrade`."
             )

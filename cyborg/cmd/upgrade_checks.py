@@ -14,7 +14,7 @@ from cyborg import conf as cyborg_conf
 from cyborg import db, errors, policies, rpc
 from cyborg.api import app
 from cyborg.cmd import known_options
-from cyborg.db import schema
+from cyborg.db import revision, schema
 
 SUCCESS = upgradecheck.Code.SUCCESS
 WARNING = upgradecheck.Code.WARNING
@@ -32,8 +32,8 @@ class Checks(upgradecheck.UpgradeCommands):
         """Whether the database has the schema of this release."""
         try:
             db.configure(self.conf)
-            schema.check_not_foreign()
-            found = schema.version()
+            revision.check_not_foreign()
+            found = revision.version()
         except errors.ServiceUnavailable as exc:
             return upgradecheck.Result(FAILURE, str(exc))
         except (db_exc.DBError, sa.exc.SQLAlchemyError) as exc:

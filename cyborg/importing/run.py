@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from cyborg import db, errors, liveness
-from cyborg.db import models, schema
+from cyborg.db import models, revision, schema
 from cyborg.importing import convert, store
 from cyborg.importing.source import Source
 
@@ -104,7 +104,7 @@ def _check_target() -> None:
 
     :raises Misconfigured: its schema is not this release's, or a conductor runs on it
     """
-    if schema.version() != schema.head():
+    if revision.version() != schema.head():
         raise errors.Misconfigured(
             "The schema of this database is not this release's; run `cyborg-dbsync upgrade` first."
         )

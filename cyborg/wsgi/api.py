@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app
-from cyborg.db import schema
+from cyborg.db import revision
 
 
 def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -51,7 +51,7 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     conf = cfg.CONF
     process.configure(conf, arguments)
     db.configure(conf)
-    schema.check_if_reachable()
+    revision.check_if_reachable()
     rpc.configure(conf)
     notifications.configure(conf)
     app.tell_conductors()

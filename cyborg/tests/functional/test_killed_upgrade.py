@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_utils import timeutils
 
 from cyborg import db
-from cyborg.db import models, schema
+from cyborg.db import models, revision, schema
 
 #: How often an upgrade is killed; a long run has more.
 KILLS = int(os.environ.get("CYBORG_TEST_KILLS", "6"))
@@ -59,7 +59,7 @@ def add_hosts() -> None:
 
 
 def assert_complete() -> None:
-    assert schema.version() == schema.head()
+    assert revision.version() == schema.head()
     with db.engine().connect() as connection:
         assert schema.differences(connection) == []
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import consistency, db
-from cyborg.db import models, schema
+from cyborg.db import models, revision, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers
 from cyborg.tests.deployment import Deployment
@@ -224,6 +224,6 @@ def test_each_release_serves_beside_the_other(
         replace_conductor(new, old)
         boots.go_on("the conductor before again", *every)
         replace_conductor(old, new)
-    assert schema.version() == schema.head()
+    assert revision.version() == schema.head()
     wait_for("all work", lambda: not work_left())
     assert consistency.violations() == []

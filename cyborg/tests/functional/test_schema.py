@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslo_utils import timeutils
 
 from cyborg import db
-from cyborg.db import models, schema
+from cyborg.db import models, revision, schema
 from cyborg.programming import operations
 
 
@@ -19,10 +19,10 @@ from cyborg.programming import operations
 def test_migrations_build_the_models(conf: cfg.ConfigOpts, database_url: str) -> None:
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
-    assert schema.version() is None
+    assert revision.version() is None
     schema.upgrade()
     schema.upgrade()
-    assert schema.version() == schema.head()
+    assert revision.version() == schema.head()
     with db.engine().connect() as connection:
         assert schema.differences(connection) == []
     db.dispose()
