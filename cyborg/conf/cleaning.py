@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oslo_config import cfg, types
 
 OFF, ON, REQUIRED = "off", "on", "required"
@@ -26,10 +28,20 @@ OPTS: list[cfg.Opt] = [
         default={},
         help="The same for single resource classes, for example PGPU:required,CUSTOM_NIC:on.",
     ),
+    cfg.Opt(
+        "drivers",
+        type=types.Dict(value_type=_POLICY),
+        default={},
+        help="The same for single drivers, by their names in [agent] enabled_drivers, for example "
+        "intel_qat_driver:required. What classes says of a resource class goes first.",
+    ),
 ]
 
 
-def policy(conf: cfg.ConfigOpts, resource_class: str) -> str:
-    """What is wanted for a resource class: one of the three."""
+def policy(conf: cfg.ConfigOpts, resource_class: str, drivers: Collection[str]) -> str:
+    """What is wanted for a resource class of a driver that has these names: one of the three."""
     options = conf.cleaning
-    return str(options.classes.get(resource_class, options.default))
+    if resource_class in options.classes:
+        return str(options.classes[resource_class])
+    named = [options.drivers[name] for name in sorted(drivers) if name in options.drivers]
+    return str(named[0] if named else options.default)

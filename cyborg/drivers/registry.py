@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 from collections.abc import Iterable, Mapping
@@ -47,6 +48,14 @@ def load_others(conf: cfg.ConfigOpts) -> Mapping[str, base.Driver]:
     """The drivers that are installed and not enabled, as far as they can be loaded."""
     installed = importlib.metadata.entry_points(group=NAMESPACE).names
     return _load(sorted(installed - set(conf.agent.enabled_drivers)), conf).drivers
+
+
+@functools.cache
+def names_of(driver: type) -> frozenset[str]:
+    """The names under which a driver of this class is installed."""
+    where = f"{driver.__module__}:{driver.__qualname__}"
+    installed = importlib.metadata.entry_points(group=NAMESPACE)
+    return frozenset(each.name for each in installed if each.value == where)
 
 
 def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:

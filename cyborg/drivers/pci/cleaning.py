@@ -11,10 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-from oslo_config import cfg
 
 from cyborg.conf import cleaning
 from cyborg.drivers import base, privileged
@@ -22,6 +20,9 @@ from cyborg.drivers.pci import facts
 from cyborg.drivers.pci.snapshot import Function, Snapshot, join, scan
 
 LOG = logging.getLogger(__name__)
+
+#: What ``[cleaning]`` says of a resource class of the driver.
+Policy = Callable[[str], str]
 
 #: Methods that reset one function and leave its neighbours alone.
 _OF_ONE_FUNCTION = frozenset({"device_specific", "acpi", "flr", "af_flr", "pm"})
@@ -45,24 +46,23 @@ def why_not_resettable(function: Function, functions: Snapshot) -> str | None:
 
 
 def arranged(
-    conf: cfg.ConfigOpts,
+    policy: Policy,
     deployable: base.Deployable,
     members: Sequence[Function],
     functions: Snapshot,
 ) -> base.Deployable:
     """The deployable, which is cleaned by a reset if that is wanted and possible."""
-    if deployable.cleans or cleaning.policy(conf, deployable.resource_class) == cleaning.OFF:
+    if deployable.cleans or policy(deployable.resource_class) == cleaning.OFF:
         return deployable
     if any(why_not_resettable(each, functions) for each in members):
         return deployable
     return replace(deployable, cleans=True)
 
 
-def why_unclean(conf: cfg.ConfigOpts, device: base.Device, functions: Snapshot) -> str | None:
+def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str | None:
     """Why a device must not be given out since it could not be cleaned, or None."""
     for deployable in device.deployables:
-        policy = cleaning.policy(conf, deployable.resource_class)
-        if policy != cleaning.REQUIRED or deployable.cleans:
+        if policy(deployable.resource_class) != cleaning.REQUIRED or deployable.cleans:
             continue
         for handle in deployable.attach_handles:
             function = functions.get(join(handle.attach_info))

@@ -20,7 +20,8 @@ from typing import ClassVar, Literal
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, kept_facts, trait_names
+from cyborg.conf import cleaning as cleaning_options
+from cyborg.drivers import base, kept_facts, registry, trait_names
 from cyborg.drivers.pci import cleaning, device_spec, devices, facts, health
 from cyborg.drivers.pci.snapshot import (
     Function,
@@ -230,7 +231,11 @@ class PciDriver:
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""
         unhealthy = self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
-        return unhealthy or cleaning.why_unclean(self.conf, device, host.pci)
+        return unhealthy or cleaning.why_unclean(self._cleaning, device, host.pci)
+
+    def _cleaning(self, resource_class: str) -> str:
+        names = registry.names_of(type(self))
+        return cleaning_options.policy(self.conf, resource_class, names)
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Reset the handle's function.
@@ -434,7 +439,7 @@ class PciDriver:
             traits=trait_names.legal_with_facts(traits, attributes),
             attributes=attributes,
         )
-        return cleaning.arranged(self.conf, deployable, members, functions)
+        return cleaning.arranged(self._cleaning, deployable, members, functions)
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
         """The facts. What cannot be read, as while a guest has the card, is kept."""

@@ -59,6 +59,10 @@ def card(reset_method: str, **more: object) -> dict[str, Any]:
         ("", "classes = CUSTOM_PCI:required", False, True),
         ("flr", "default = on\nclasses = CUSTOM_PCI:off", False, False),
         ("flr", "classes = CUSTOM_NIC:required", False, False),
+        ("", "drivers = pci_driver:required", False, True),
+        ("", "default = required\ndrivers = pci_driver:on", False, False),
+        ("flr", "drivers = intel_qat_driver:required", False, False),
+        ("flr", "classes = CUSTOM_PCI:off\ndrivers = pci_driver:required", False, False),
     ],
 )
 def test_what_the_policy_and_the_kernel_permit(simulate, methods, policy, cleans, withheld):
