@@ -89,7 +89,7 @@ class Boots:
     def go_on(self, stage: str, *kinds: tuple[str, str]) -> None:
         """Return when so many boots of each kind, API and host, have ended from now on."""
         before, self._kinds = self.ended.copy(), kinds
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
 
         def done() -> bool:
