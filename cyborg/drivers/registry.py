@@ -51,9 +51,9 @@ def load_others(conf: cfg.ConfigOpts) -> Mapping[str, base.Driver]:
 
 
 @functools.cache
-def names_of(driver: type) -> frozenset[str]:
-    """The names under which a driver of this class is installed."""
-    where = f"{driver.__module__}:{driver.__qualname__}"
+def names_of(module: str, name: str) -> frozenset[str]:
+    """The names under which a driver is installed whose class is that one."""
+    where = f"{module}:{name}"
     installed = importlib.metadata.entry_points(group=NAMESPACE)
     return frozenset(each.name for each in installed if each.value == where)
 

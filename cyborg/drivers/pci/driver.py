@@ -234,7 +234,7 @@ class PciDriver:
         return unhealthy or cleaning.why_unclean(self._cleaning, device, host.pci)
 
     def _cleaning(self, resource_class: str) -> str:
-        names = registry.names_of(type(self))
+        names = registry.names_of(type(self).__module__, type(self).__qualname__)
         return cleaning_options.policy(self.conf, resource_class, names)
 
     def clean(self, handle: base.HeldHandle) -> None:
