@@ -13,7 +13,7 @@ ROOT = pathlib.Path(cyborg.__file__).parent
 
 #: What opens a transaction, by its name within the package.
 WRITERS = frozenset({"cyborg.db.writer", "cyborg.db.statement"})
-OPENERS = WRITERS | {"cyborg.db.reader", "cyborg.db.snapshot"}
+OPENERS = WRITERS | {"cyborg.db.reader", "cyborg.db.snapshot", "cyborg.db.schema._alone"}
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
