@@ -20,6 +20,10 @@ from oslo_context import context as oslo_context
 
 from cyborg import metrics
 
+#: TCP connections to a service that are kept. More than 10, the default of requests, are used at
+#: the same time by a busy conductor: each one above would be closed after its call, with a WARNING.
+_KEPT = 100
+
 
 class Proxy(proxy.Proxy):
     """A service's HTTP verbs, measured. An error status raises only with ``raise_exc``."""
@@ -58,9 +62,19 @@ class Connection(sdk_connection.Connection):
         """The proxy that the options of ``group`` describe, made at the first call."""
         if group not in self._of_groups:
             auth = ka_loading.load_auth_from_conf_options(self._conf, group)
-            session = ka_loading.load_session_from_conf_options(self._conf, group, auth=auth)
+            session = ka_loading.load_session_from_conf_options(
+                self._conf, group, auth=auth, session=_session()
+            )
             options: dict[str, Any] = {}
             ka_loading.adapter.process_conf_options(self._conf[group], options)
             made = self._of_groups[group] = Proxy(session, **options)
             made._connection = self  # noqa: SLF001 - as the SDK does it
         return self._of_groups[group]
+
+
+def _session() -> requests.Session:
+    """A session as keystoneauth makes it, but with a connection to keep for each thread."""
+    session = requests.Session()
+    for scheme in list(session.adapters):
+        session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
+    return session

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import http.server
 import pathlib
+import threading
+from concurrent import futures
+from typing import ClassVar
 
 import pytest
 from keystoneauth1 import adapter as ka_adapter
@@ -106,3 +110,35 @@ def test_a_connection_is_tried_again_only_if_configured(
         with pytest.raises(ka_exc.ConnectFailure):
             placement.get("/resource_providers")
     assert seen == [0, 3]
+
+
+class _Together(http.server.BaseHTTPRequestHandler):
+    """Answers requests when as many are there as the barrier waits for."""
+
+    protocol_version = "HTTP/1.1"
+    barrier: ClassVar[threading.Barrier]
+    peers: ClassVar[set[object]]
+
+    def do_GET(self) -> None:
+        self.peers.add(self.client_address)
+        self.barrier.wait(30)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_given: object) -> None:
+        """Say nothing."""
+
+
+def test_connections_of_many_threads_are_kept(conf: cfg.ConfigOpts) -> None:
+    _Together.barrier, _Together.peers = threading.Barrier(20), set()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Together)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    conf.set_override("endpoint_override", url, "placement")
+    proxy = clients.proxy(conf, "placement")
+    with futures.ThreadPoolExecutor(20) as pool:
+        for _ in range(3):
+            assert all(pool.map(lambda _number: proxy.get("/").ok, range(20)))
+    server.shutdown()
+    server.server_close()
+    assert len(_Together.peers) == 20
