@@ -139,7 +139,8 @@ class Side:
         }
         if self.kind.name == "ours":
             options["api"] = {"auth_strategy": "noauth"}
-            options["conductor"] = {"allocation_audit_interval": 0}
+            # The hosts report no more when they have been measured.
+            options["conductor"] = {"allocation_audit_interval": 0, "host_down_time": 7200}
             options["nova"] = {"auth_type": "none", "endpoint_override": self.neighbours.nova}
         parser = configparser.RawConfigParser(default_section="")
         parser.read_dict(options)
@@ -211,9 +212,9 @@ class Side:
         self._await("done")
 
     def _await(self, word: str) -> None:
+        """Read what the reporter prints, which may be a log's lines too, up to that word."""
         stdout = self.processes["reporter"].stdout
-        said = stdout.readline().strip() if stdout is not None else ""
-        if said != word:
+        if stdout is None or all(line.strip() != word for line in iter(stdout.readline, "")):
             raise Failed(f"the reporter of {self.kind.name} ended; see {self.folder}/log")
 
     def pids(self, name: str) -> list[int]:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sides import Failed, Side, until
 
 from cyborg.inventory.apply import provider_uuid
+from cyborg.tests import servers
 
 #: The host that accelerators are taken from: enough handles for 32 boots of 4 at once.
 HOST, DEVICES, HANDLES = "benchmark-0", 32, 16
@@ -56,6 +57,11 @@ _COUNTERS = {
     "Com_rollback": "ROLLBACKs",
     "Com_admin_commands": "pings",
 }
+#: Messages that were published on RabbitMQ since its start.
+_MESSAGES = (
+    "maps:get(messages_received_total,"
+    " maps:get([{protocol,amqp091}], rabbit_global_counters:overview()))."
+)
 
 
 @dataclass(frozen=True)
@@ -161,39 +167,45 @@ class Bench:
         used |= {name: readings.cpu(pids) - before[name] for name, pids in parts.items()}
 
     def counts(self, total: int) -> dict[str, float]:
-        """What a boot asks of the database and of Placement; nobody else may use the server."""
-        before, calls = self._counters(), self.side.neighbours.calls
-        for _ in range(total):
-            self.boot(1, 0)
+        """What a boot asks of the servers."""
+        with self._asked("a boot", total) as found:
+            for _ in range(total):
+                self.boot(1, 0)
+        return found
+
+    @contextlib.contextmanager
+    def _asked(self, unit: str, total: int = 1) -> Iterator[dict[str, float]]:
+        """What each of ``total`` units of work asks of the servers; nobody else may use them."""
+        found: dict[str, float] = {}
+        before = self._counters()
+        yield found
+        # What is done after the last answer is part of it.
         time.sleep(1)
         after = self._counters()
-        counted = {
-            f"a boot: {title}": (after[name] - before[name]) / total
-            for name, title in _COUNTERS.items()
-        }
-        placement = (self.side.neighbours.calls - calls) / total
-        return counted | {"a boot: Placement calls": placement}
+        found |= {f"{unit}: {name}": (after[name] - before[name]) / total for name in before}
 
     def _counters(self) -> dict[str, int]:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.text("SHOW GLOBAL STATUS")).all()
-        return {name: int(value) for name, value in rows if name in _COUNTERS}
+        found = {_COUNTERS[name]: int(value) for name, value in rows if name in _COUNTERS}
+        messages = int(servers.rabbitmqctl("eval", _MESSAGES))
+        return found | {"Placement calls": self.side.neighbours.calls, "RPC messages": messages}
 
     def first_report(self, devices: int) -> dict[str, float]:
         """A new host with many devices, until Placement holds them all."""
         host = self._new_hosts(1)
-        calls = self.side.neighbours.calls
-        took = self._timed(lambda: self._report(host, devices))
-        name = f"first report {devices}"
-        return {name: took, f"{name} calls": self.side.neighbours.calls - calls}
+        with self._asked("a device's first report", devices) as asked:
+            took = self._timed(lambda: self._report(host, devices))
+        return {f"first report {devices}": took, **asked}
 
     def unchanged_report(self, devices: int) -> dict[str, float]:
         """Seconds that the same report takes once more."""
         host = self._new_hosts(1)
         self._report(host, devices)
         time.sleep(1)
-        took = self._timed(lambda: self.side.report(host, devices, HANDLES))
-        return {f"unchanged report {devices}": 1000 * took}
+        with self._asked("an unchanged report") as asked:
+            took = self._timed(lambda: self.side.report(host, devices, HANDLES))
+        return {f"unchanged report {devices}": 1000 * took, **asked}
 
     def many_hosts(self, count: int) -> dict[str, float]:
         """Hosts a minute, each with 8 devices: new ones, and the same once more."""
@@ -225,9 +237,11 @@ class Bench:
     def _roots(self, hosts: list[str]) -> None:
         """The root providers, as nova-compute makes them; ours has another name than upstream's."""
         for name in hosts:
-            node = f"{name}.example" if self.side.kind.name == "ours" else name
-            url = f"{self.side.neighbours.placement}/resource_providers"
-            requests.post(url, json={"name": node}, headers=_PLACEMENT, timeout=60)
+            self._root(f"{name}.example" if self.side.kind.name == "ours" else name)
+
+    def _root(self, name: str) -> None:
+        url = f"{self.side.neighbours.placement}/resource_providers"
+        requests.post(url, json={"name": name}, headers=_PLACEMENT, timeout=60)
 
     def _await_providers(self, host: str, count: int) -> None:
         def held() -> bool:
@@ -267,6 +281,8 @@ class Bench:
 
     def memory(self) -> dict[str, float]:
         """MiB of each service."""
+        # Upstream's agent ends if its root provider is not there.
+        self._root("benchmark")
         self.side.start_agent()
         time.sleep(10)
         names = ("api", "conductor", "agent")
