@@ -21,6 +21,16 @@ from cyborg import process, rpc
 from cyborg.tests import hosts
 
 
+def deliver(conf: cfg.ConfigOpts, report: rpc.HostReport) -> None:
+    """Send a report until a conductor has it, as an agent does."""
+    while True:
+        try:
+            return rpc.report(conf, report)
+        except rpc.ReportFailed as exc:
+            print(exc, file=sys.stderr, flush=True)
+            time.sleep(1)
+
+
 def main() -> None:
     """Take requests as lines of JSON; answer each when all its hosts are stored."""
     conf = cfg.CONF
@@ -45,7 +55,7 @@ def main() -> None:
                 for each in range(asked["devices"])
             )
             said = hosts.report(*made, host=host, order=(began, number))
-            rpc.report(conf, said)
+            deliver(conf, said)
             stored[host] = asked["devices"], said.unchanged()
 
         with futures.ThreadPoolExecutor(asked["at_once"]) as pool:

@@ -23,6 +23,8 @@ import readings
 from sides import Failed, Side, ours, running
 from work import HANDLES, Bench
 
+#: The table that the administrators' page shows.
+DOCS = pathlib.Path(__file__).parents[2] / "doc/source/admin/capacity.inc"
 #: Devices of each host.
 DEVICES = 8
 #: Hosts that report at the same time.
@@ -80,7 +82,7 @@ def measure(side: Side, options: argparse.Namespace) -> list[dict[str, float]]:
 def table(found: Sequence[dict[str, float]]) -> str:
     """A Markdown table."""
     lines = [list(COLUMNS.values()), ["---"] * len(COLUMNS)]
-    lines += [[f"{row[key]:.4g}" for key in COLUMNS] for row in found]
+    lines += [[readings.number(row[key]) for key in COLUMNS] for row in found]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -107,6 +109,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, default=100)
     parser.add_argument("--conductors", type=int, default=1)
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("benchmark-results"))
+    parser.add_argument("--docs", action="store_true", help="renew the table of the docs page too")
     parser.add_argument("--plot", action="store_true", help="draw the curves; needs matplotlib")
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-benchmark-"))
@@ -122,6 +125,11 @@ def main() -> int:
     (options.results / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
     (options.results / f"{name}.md").write_text(table(found))
     print(table(found))
+    if options.docs:
+        number = options.conductors
+        who = "one conductor" if number == 1 else f"{number} conductors"
+        head = f".. Written by tools/benchmarks/scale.py.\n\nWith {who}:\n\n"
+        DOCS.write_text(head + readings.rst(table(found)))
     if options.plot:
         plot(found, options.results / f"{name}.png")
     return 0

@@ -191,7 +191,7 @@ class Side:
             start_new_session=True,
             # uWSGI imports from the working directory first.
             cwd=self.folder,
-            env={key: text for key, text in os.environ.items() if not key.startswith("OS_")},
+            env=_environment(),
         )  # fmt: skip
 
     def _answers(self) -> bool:
@@ -212,10 +212,14 @@ class Side:
         self._await("done")
 
     def _await(self, word: str) -> None:
-        """Read what the reporter prints, which may be a log's lines too, up to that word."""
+        """Read what the reporter prints up to that word; the rest, which it logs, is kept."""
         stdout = self.processes["reporter"].stdout
-        if stdout is None or all(line.strip() != word for line in iter(stdout.readline, "")):
-            raise Failed(f"the reporter of {self.kind.name} ended; see {self.folder}/log")
+        for line in iter(stdout.readline, "") if stdout is not None else ():
+            if line.strip() == word:
+                return
+            self._log.write(line.encode())
+            self._log.flush()
+        raise Failed(f"the reporter of {self.kind.name} ended; see {self.folder}/log")
 
     def pids(self, name: str) -> list[int]:
         """The processes of a service."""
@@ -245,6 +249,12 @@ def running(kind: Kind, folder: pathlib.Path) -> Iterator[Side]:
             yield side
         finally:
             side.stop()
+
+
+def _environment() -> dict[str, str]:
+    """That of services: this one's, with what the shipped units set."""
+    own = {key: text for key, text in os.environ.items() if not key.startswith("OS_")}
+    return own | {"MALLOC_ARENA_MAX": "2"}
 
 
 def free_port() -> int:
