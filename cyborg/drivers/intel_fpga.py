@@ -2,24 +2,21 @@
 """Intel FPGA cards under the kernel's DFL driver or the older OPAE one.
 
 A card has regions, each with a program of its own. If each region has a virtual function, each is
-a deployable below the card's. A card with one region can be programmed by OPAE's ``fpgaconf``,
-which cannot select one of several regions.
+a deployable below the card's. A card with one region is programmed by OPAE's ``fpgaconf``, a region
+of several by the kernel's DFL driver.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import pathlib
 import re
-import struct
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, fpga_tools, pci, privileged, trait_names
+from cyborg.drivers import base, fpga_tools, gbs, pci, privileged, trait_names
 
 #: Cards by vendor and device of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -36,52 +33,24 @@ _CARDS = {
 _OFS = ("8086", "bcce")
 _NOTHING_LOADED = re.compile(r"f+|0+")
 
-_GBS_MAGIC = b"XeonFPGA\xb7GBSv001"
-#: A signature puts two blocks before a bitstream, which begin with this number.
-_SIGNED_MAGIC = struct.pack("<I", 0xB6EAFD19)
-_SIGNED_SIZE = 1024
-_METADATA_MAX = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gbs:
-    """Ids in the header of a bitstream for Intel's cards, as sysfs shows them."""
-
-    afu_id: str
-    interface_id: str
-
-    @classmethod
-    def read(cls, bitstream: pathlib.Path) -> _Gbs:
-        """The ids in the file.
-
-        :raises cyborg.drivers.base.NothingWritten: it is no such bitstream
-        """
-        with bitstream.open("rb") as file:
-            start = file.read(_SIGNED_SIZE)
-            if start.startswith(_SIGNED_MAGIC):
-                start = file.read(_SIGNED_SIZE)
-            start += file.read(_METADATA_MAX)
-        if not start.startswith(_GBS_MAGIC):
-            raise base.NothingWritten("This is no bitstream for an Intel FPGA (GBS)")
-        try:
-            (size,) = struct.unpack_from("<I", start, len(_GBS_MAGIC))
-            begin = len(_GBS_MAGIC) + 4
-            image: dict[str, Any] = json.loads(start[begin : begin + size])["afu-image"]
-            (cluster,) = image["accelerator-clusters"]
-            return cls(
-                afu_id=uuid.UUID(cluster["accelerator-type-uuid"]).hex,
-                interface_id=uuid.UUID(image["interface-uuid"]).hex,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as exc:
-            raise base.NothingWritten(f"The bitstream's header cannot be read: {exc!r}") from exc
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Region:
-    """The function that is loaded in a region, and the interface that bitstreams for it have."""
+    """The function that is loaded in a region, and the interface that bitstreams for it have.
+
+    ``node`` and ``port`` are the device file and the number by which the kernel's DFL driver writes
+    it.
+    """
 
     afu_id: str | None
     interface_id: str | None
+    node: str | None = None
+    port: int | None = None
+
+    @property
+    def is_written_by_kernel(self) -> bool:
+        """Whether the kernel can write it, and it shows what is loaded then."""
+        return None not in {self.node, self.port, self.afu_id}
 
     @property
     def function(self) -> str | None:
@@ -148,11 +117,12 @@ class IntelFpgaDriver(pci.PciDriver):
         card = functions[function.pf or function.address]
         yield "CUSTOM_FPGA_INTEL"
         yield f"CUSTOM_FPGA_INTEL_{_CARDS[card.vendor, card.device]}"
-        changes = _single_region(card, functions) is not None
-        for region in _regions_of(function, functions) if not changes else ():
-            if region.afu_id and not _NOTHING_LOADED.fullmatch(region.afu_id):
-                yield f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.afu_id}"
-        for region in _regions_of(function, functions):
+        regions = _regions_of(function, functions)
+        if _single_region(card, functions) is None and _own_region(function, functions) is None:
+            for region in regions:
+                if region.function:
+                    yield f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{region.afu_id}"
+        for region in regions:
             if region.interface_id:
                 yield f"CUSTOM_FPGA_REGION_INTEL_{region.interface_id}"
 
@@ -173,6 +143,8 @@ class IntelFpgaDriver(pci.PciDriver):
 
         A card is not programmed if another driver has a function of it.
         """
+        if _has_vf_per_region(function, _regions(function, functions)):
+            return self._refine_regions(device, functions)
         region = _single_region(function, functions)
         written = fpga_tools.is_running(self.conf, function.address)
         if written or region is not None:
@@ -197,28 +169,85 @@ class IntelFpgaDriver(pci.PciDriver):
         )
         return replace(device, deployables=(programmable,), being_written=written)
 
+    def _refine_regions(self, device: base.Device, functions: pci.Snapshot) -> base.Device:
+        """The device with each region that the kernel can write as one that is programmed."""
+        card, *parts = device.deployables
+        found, written = [], False
+        for part in parts:
+            address = pci.join(part.attach_handles[0].attach_info)
+            running = fpga_tools.is_running(self.conf, address)
+            region = _own_region(functions[address], functions)
+            written = written or running
+            if region is None and not running:
+                found.append(part)
+                continue
+            shown = region.function if region is not None and not running else None
+            mode, vendor = base.DYNAMIC, "INTEL"
+            found.append(
+                replace(part, program_mode=mode, function=shown, function_vendor=vendor)
+            )
+        return replace(device, deployables=(card, *found), being_written=written)
+
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
-        """Load a bitstream with ``fpgaconf``; sysfs shows then what is loaded."""
-        wanted = _Gbs.read(bitstream)
+        """Load a bitstream; sysfs shows then what is loaded."""
+        wanted = gbs.Header.read(bitstream)
         fpga_tools.check_function(target, wanted.afu_id)
+        card = pci.join(target.control_path.cpid_info)
+        # The card, or the virtual function of the region that is written.
+        (first, *others) = [pci.join(each.attach_info) for each in target.attach_handles] or [card]
+        functions = pci.scan()
+        region = _own_region(functions[first], functions) if first in functions else None
+        if region is not None and not others:
+            return self._program_region(target, bitstream, wanted, first, region)
+        return self._program_card(target, bitstream, wanted, functions.get(card), functions)
+
+    def _program_card(
+        self,
+        target: base.ProgramTarget,
+        bitstream: pathlib.Path,
+        wanted: gbs.Header,
+        card: pci.Function | None,
+        functions: pci.Snapshot,
+    ) -> base.Programmed:
+        """Load a bitstream into a card with one region."""
         address = pci.join(target.control_path.cpid_info)
         fpga_tools.check_not_running(self.conf, address)
-        functions = pci.scan()
-        card = functions.get(address)
         region = _single_region(card, functions) if card is not None else None
         if card is None or region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
         fpga_tools.check_whole_card(target, _program_users(card, functions))
-        if region.interface_id not in {None, wanted.interface_id}:
-            raise base.NothingWritten(
-                f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
-            )
+        _check_interface(wanted, region)
         fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target)
-        shown = _region_now(address)
-        if shown is None or shown.function != wanted.afu_id:
-            loaded = shown.function if shown is not None else None
-            raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
-        return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
+        functions = pci.scan()
+        now = functions.get(address)
+        shown = _single_region(now, functions) if now is not None else None
+        return _verified(address, shown, wanted)
+
+    def _program_region(
+        self,
+        target: base.ProgramTarget,
+        bitstream: pathlib.Path,
+        wanted: gbs.Header,
+        address: str,
+        region: _Region,
+    ) -> base.Programmed:
+        """Load a bitstream into the region of one virtual function, by whose address it is locked.
+
+        The other regions of the card go on.
+        """
+        fpga_tools.check_not_running(self.conf, address)
+        _check_interface(wanted, region)
+        if wanted.signed:
+            raise base.NothingWritten(
+                "The bitstream has blocks of a signature, which only fpgaconf can write"
+            )
+        place = f"{region.node}/{region.port}"
+        tool = functools.partial(privileged.dfl_region, place)
+        fpga_tools.write(self.conf, tool, address, bitstream, target)
+        functions = pci.scan()
+        now = functions.get(address)
+        shown = _own_region(now, functions) if now is not None else None
+        return _verified(address, shown, wanted)
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The static part reads as all ones, unless the card is being written: it does not work."""
@@ -267,9 +296,35 @@ def _with_trait(deployable: base.Deployable, region: _Region | None) -> base.Dep
     return replace(deployable, traits=tuple(dict.fromkeys((*deployable.traits, trait))))
 
 
-def _region_now(address: str) -> _Region | None:
-    functions = pci.scan()
-    return _single_region(functions[address], functions) if address in functions else None
+def _own_region(function: pci.Function, functions: pci.Snapshot) -> _Region | None:
+    """The region of a virtual function, if it is one of several and the kernel can write it."""
+    if function.pf is None:
+        return None
+    card = functions[function.pf]
+    if not _has_vf_per_region(card, _regions(card, functions)):
+        return None
+    (region,) = _regions_of(function, functions)
+    if region.afu_id is None:
+        # The kernel moves the port of a region to its virtual function.
+        for port in _regions(function, functions):
+            region = replace(
+                region, afu_id=port.afu_id, port=port.port, node=_node(card.address, functions)
+            )
+    return region if region.is_written_by_kernel else None
+
+
+def _check_interface(wanted: gbs.Header, region: _Region) -> None:
+    if region.interface_id not in {None, wanted.interface_id}:
+        raise base.NothingWritten(
+            f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
+        )
+
+
+def _verified(address: str, shown: _Region | None, wanted: gbs.Header) -> base.Programmed:
+    if shown is None or shown.function != wanted.afu_id:
+        loaded = shown.function if shown is not None else None
+        raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
+    return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
 
 
 def _has_vf_per_region(card: pci.Function, regions: Sequence[_Region]) -> bool:
@@ -287,14 +342,23 @@ def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
     )
     if not ports:
         return [_Region(afu_id=None, interface_id=interface) for interface in interfaces]
+    node = _node(address, functions)
     return [
         _Region(
             afu_id=functions.text(address, f"{path}/afu_id"),
             # All ports of one region have the same interface.
             interface_id=interfaces[min(number, len(interfaces) - 1)] if interfaces else None,
+            node=node,
+            port=functions.number(address, f"{path}/id"),
         )
         for number, path in enumerate(ports)
     ]
+
+
+def _node(address: str, functions: pci.Snapshot) -> str | None:
+    """The device file by which the kernel's driver writes a card; older ones have another call."""
+    names = [path.rpartition("/")[2] for path in _below(address, functions, "fme")]
+    return names[0] if len(names) == 1 and names[0].startswith("dfl-fme.") else None
 
 
 def _interfaces(address: str, functions: pci.Snapshot) -> Iterator[str]:

@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
@@ -56,8 +57,10 @@ programming = priv_context.PrivContext(
 )
 
 _FPGACONF = "/usr/bin/fpgaconf"
+_DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 
+_DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
 _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
@@ -66,6 +69,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
 #: Drivers, mdev types and parents of mediated devices: no slash, no leading dot.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
@@ -251,6 +255,30 @@ def fpgaconf(
     device, number = place.split(".")
     command = [_FPGACONF, "--segment", f"0x{domain}", "--bus", f"0x{bus}"]
     command += ["--device", f"0x{device}", "--function", f"0x{number}"]
+    _run_tool(command, bitstream, timeout, lock, until, signature)
+
+
+@programming.entrypoint
+def dfl_region(
+    place: str,
+    _address: str,
+    bitstream: str,
+    timeout: float,
+    lock: str,
+    until: float,
+    signature: dict[str, str],
+) -> None:
+    """Load a bitstream into one of several regions of an Intel card, by the kernel's driver.
+
+    ``place`` is the name of the card's device file, a slash and the number of the region's port.
+
+    :raises OSError: as :func:`fpgaconf`
+    """
+    name, _, port = place.partition("/")
+    node = _DEV / _checked(_FME, name)
+    if not node.exists():
+        raise OSError(errno.ENOENT, f"There is no {node}")
+    command = [*_DFL_REGION, str(node), _checked(_NUMBER, port)]
     _run_tool(command, bitstream, timeout, lock, until, signature)
 
 

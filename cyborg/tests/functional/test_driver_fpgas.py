@@ -94,10 +94,24 @@ def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
     assert first.parent == second.parent == card.name
     assert first.attach_handles == (handle(vfs[0]),)
     assert "CUSTOM_FPGA_REGION_INTEL_F3C99413FE5C4B3183AA4B1C8D1A6E3E" in first.traits
-    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_9AEFFE5F84570612C000C9660D824272" in first.traits
+    assert (first.program_mode, first.function_vendor) == ("dynamic", "INTEL")
+    assert first.function == "9aeffe5f84570612c000c9660d824272"
     assert "CUSTOM_FPGA_REGION_INTEL_BFAC4D851EE856FE8C95865CE1BBAA2D" in second.traits
-    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_56E203E9864F49A7B94B12284C31E02B" in second.traits
+    assert second.function == "56e203e9864f49a7b94b12284c31e02b"
     assert not set(first.traits) >= {trait for trait in second.traits if "REGION" in trait}
+
+
+def test_a_region_that_does_not_show_its_function_is_not_programmed(simulate):
+    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
+    card = simulated.root / "sys/bus/pci/devices" / simulated.card("d5005")
+    for port in card.glob("fpga_region/*/dfl-port.*/afu_id"):
+        if "56e203" in port.read_text():
+            port.unlink()
+
+    (device,) = found(simulated, "intel_fpga_driver")
+
+    _, first, second = device.deployables
+    assert (first.program_mode, second.program_mode) == ("dynamic", None)
 
 
 def test_one_region_has_a_handle_for_each_virtual_function(simulate):

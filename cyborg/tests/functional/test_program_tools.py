@@ -6,6 +6,7 @@ The tools are recorded ones: they note their arguments and change sysfs as the r
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from collections.abc import Callable
 import pytest
 from oslo_privsep import capabilities
 
-from cyborg.drivers import base, intel_fpga, pci, privileged, xilinx_fpga
+from cyborg.drivers import base, dfl_region, intel_fpga, pci, privileged, xilinx_fpga
 from cyborg.tests.contract import passes
 from cyborg.tests.simulated import preload
 
@@ -82,12 +83,14 @@ def attempt(
 ) -> str:
     """Program a card on the host that this process sees; what came of it, in words.
 
-    ``function`` is what the image says, ``without`` a function that another driver has, and
+    ``function`` is what the image says, ``without`` a function that is not of the deployable, and
     ``until`` when the permit ends.
     """
     show_simulation(pathlib.Path(tool))
     privileged.programming.set_client_mode(False)
     privileged._FPGACONF = privileged._XBMGMT = tool
+    privileged._DFL_REGION = [tool]
+    privileged._DEV = pathlib.Path(tool).parent
     state = pathlib.Path(bitstream).parent / "state"
     conf = passes.configured(settings(str(state), timeout), [], "host-1")
     drivers: dict[str, Callable[..., base.Programmable]] = {
@@ -281,6 +284,104 @@ def test_a_card_with_two_regions_is_not_programmed(simulate, program, tool):
 
     assert "shows no region that can be programmed" in done
     assert asked(tool) is None
+
+
+SECOND_REGION = "bfac4d851ee856fe8c95865ce1bbaa2d"
+
+
+@pytest.fixture
+def regions(simulate, tmp_path):
+    """A host with a card of two regions, each with a virtual function."""
+    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
+    card = simulated.root / "sys/bus/pci/devices" / simulated.card("d5005")
+    (fme,) = card.glob("fpga_region/*/dfl-fme.*")
+    (tmp_path / fme.name).touch()
+    return simulated
+
+
+def second_port(simulated) -> str:
+    """Where the second region shows its function."""
+    place = simulated.root / "sys/bus/pci/devices"
+    ports = (place / simulated.card("d5005")).glob("fpga_region/*/dfl-port.*")
+    (port,) = [each for each in ports if (each / "id").read_text() == "1\n"]
+    return f"{port.relative_to(place)}/afu_id"
+
+
+def first_vf(simulated) -> str:
+    """The function of the first region, of which the second one's deployable is without."""
+    return simulated.vfs(simulated.card("d5005"))[0]
+
+
+def test_one_of_two_regions_is_programmed_by_the_kernel(regions, program, tool, tmp_path):
+    data, port = gbs(region=SECOND_REGION), second_port(regions)
+    first = first_vf(regions)
+
+    done = program(regions, "intel", "d5005", data, shows(port, AFU), without=first)
+
+    assert done == f"{AFU} by afu_id in sysfs"
+    (node,) = tmp_path.glob("dfl-fme.*")
+    assert asked(tool) == [str(node), "1", str(tmp_path / "bitstream")]
+    card, *both = reports(regions, "intel_fpga_driver")
+    assert card == (None, None)
+    assert both == [("dynamic", AFU)] * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (gbs(), f"is for region {REGION}, not {SECOND_REGION}"),
+        (gbs(region=SECOND_REGION, signed=True), "which only fpgaconf can write"),
+    ],
+)
+def test_what_is_not_for_a_region_never_reaches_it(regions, program, tool, data, sentence):
+    done = program(regions, "intel", "d5005", data, without=first_vf(regions))
+
+    assert done.startswith("NothingWritten")
+    assert sentence in done
+    assert asked(tool) is None
+
+
+def test_without_the_cards_device_file_a_region_is_what_it_was(regions, program, tool, tmp_path):
+    (node,) = tmp_path.glob("dfl-fme.*")
+    node.unlink()
+
+    done = program(regions, "intel", "d5005", gbs(region=SECOND_REGION), without=first_vf(regions))
+
+    assert done.startswith("NothingWritten")
+    assert asked(tool) is None
+
+
+def test_a_region_that_does_not_show_what_was_written_is_not_loaded(regions, program):
+    done = program(regions, "intel", "d5005", gbs(region=SECOND_REGION), without=first_vf(regions))
+
+    assert done.startswith("RuntimeError")
+
+
+def test_the_kernel_is_given_the_port_and_the_bits_alone(tmp_path, monkeypatch):
+    seen = []
+
+    def ioctl(file, number, request):
+        size, flags, port, length, address = struct.unpack("=IIIIQ", request)
+        seen.append((str(file.name), number, size, flags, port, ctypes.string_at(address, length)))
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    node, bitstream = tmp_path / "dfl-fme.0", tmp_path / "bitstream"
+    node.touch()
+    bitstream.write_bytes(gbs())
+
+    assert dfl_region.main([str(node), "1", str(bitstream)]) is None
+    assert seen == [(str(node), 0xB680, 24, 0, 1, b"\xff" * 4096)]
+
+
+def test_what_the_kernel_refuses_is_said(tmp_path):
+    node, bitstream = tmp_path / "dfl-fme.0", tmp_path / "bitstream"
+    node.touch()
+    bitstream.write_bytes(gbs())
+
+    said = dfl_region.main([str(node), "1", str(bitstream)])
+
+    assert said is not None
+    assert "Inappropriate ioctl" in said
 
 
 def reports(simulated, driver: str) -> list[tuple[str | None, str | None]]:
