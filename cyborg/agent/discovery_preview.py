@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import discovery, node_name, not_offered, sriov
+from cyborg.agent import blank_images, discovery, node_name, not_offered, sriov
 from cyborg.drivers import base, pci, registry
 
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
@@ -43,7 +43,7 @@ def make(conf: cfg.ConfigOpts) -> Preview:
     """Make a pass with the drivers of ``[agent] enabled_drivers``."""
     loaded = registry.load(conf)
     passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
-    found = passes.run()
+    found = blank_images.noted(conf, passes.run(), loaded.drivers)
     errors = {**loaded.errors, **found.errors}
     findings = dataclasses.replace(found, errors=errors)
     left_out: list[not_offered.NotOffered] = []

@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
 from cyborg.agent import (
+    blank_images,
     discovery,
     host_steps,
     hotplug,
@@ -40,7 +41,7 @@ class Agent:
         self._passes = pass_counter.PassCounter(self._look_now)
         self._last_summary: str | None = None
         loaded = registry.load(conf)
-        self._load_errors = loaded.errors
+        self._drivers, self._load_errors = loaded.drivers, loaded.errors
         self._discovery = discovery.Discovery(
             conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
         )
@@ -127,7 +128,8 @@ class Agent:
         counter = self._passes.begin()
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             sriov_errors = self._sriov.apply()
-            findings = self._discovery.run()
+            found = self._discovery.run()
+            findings = blank_images.noted(self._conf, found, self._drivers)
             self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"

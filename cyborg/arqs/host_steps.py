@@ -7,6 +7,7 @@ one that is released. For a Bound one it is prepared again, which changes nothin
 has lost it.
 
 A deployable that does not run what the ARQ asks for is programmed before the handle is prepared.
+One with a blank image is overwritten before the handle is cleaned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import arq_states, db, history, rpc, work
-from cyborg.arqs import matching, release
+from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.programming import operations
@@ -253,6 +254,8 @@ def _restart_clock(claim: work.Claim, arq_uuid: str) -> None:
 
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     deployable, missing = situation.deployable, situation.handle.missing
+    if situation.arq.left_ms is not None and deployable.blank_image is not None:
+        _overwrite(claim, situation)
     # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it.
     if deployable.cleans and (deployable.clean_erases or not missing):
         if not deployable.is_settled and not missing:
@@ -271,6 +274,21 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
                 _note_unclean(claim, situation, f"Host {situation.host} does not answer: {exc}")
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation.arq.uuid)
+
+
+def _overwrite(claim: work.Claim, situation: _Situation) -> None:
+    """Return when what the guest may have left in the deployable is overwritten.
+
+    :raises TryLater: it is not yet
+    """
+    _defer_if_down(situation)
+    waits = overwriting.why_not_done(claim, situation.arq.uuid, situation.deployable.uuid)
+    if waits is None:
+        return
+    if not waits.is_failure:
+        raise work.NotYet(waits.reason)
+    _note_unclean(claim, situation, waits.reason)
+    raise work.TryLater(f"Cannot clean the handle: {waits.reason}")
 
 
 @db.retry

@@ -30,6 +30,7 @@ _NOT_JUDGED = (
     models.Deployable.contradicted,
     models.Deployable.cleans,
     models.Deployable.clean_erases,
+    models.Deployable.blank_image,
 )
 #: What is judged of deployables and their devices, as options of a query for the former. Other
 #: columns are read when they are asked for.

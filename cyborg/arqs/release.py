@@ -36,6 +36,7 @@ class _Held:
     device_uuid: str
     prepares: bool
     cleans: bool
+    blank_image: str | None
     host_id: int
     host_name: str
 
@@ -201,6 +202,7 @@ _FACTS_OF_HANDLES = (
         models.Device.uuid,
         models.Deployable.prepares,
         models.Deployable.cleans,
+        models.Deployable.blank_image,
         models.Host.id,
         models.Host.name,
     )
@@ -227,6 +229,10 @@ def _begin_steps(
 ) -> set[int]:
     """Want the host steps that releasing ``arqs`` takes; return the ids of the ARQs that wait."""
     waiting = {arq.id: held[arq.id] for arq in arqs if _needs_step(arq, held.get(arq.id))}
+    used = [arq.id for arq in arqs if arq.state == models.BOUND]
+    left = [arq_id for arq_id in used if arq_id in waiting and waiting[arq_id].blank_image]
+    if left:
+        db.update(session, models.Arq, models.Arq.id.in_(left), left_ms=db.now_ms())
     work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
     # The handle is dirty from now on: Placement must not offer it.
     work.want(session, work.PLACEMENT, {handle.host_name for handle in waiting.values()})
@@ -237,7 +243,9 @@ def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
     """Whether the handle must be cleaned first, or may be being prepared at present."""
     if handle is None:
         return False
-    return handle.cleans or (handle.prepares and arq.state == models.BIND_STARTED)
+    is_left = arq.left_ms is not None or (handle.blank_image and arq.state == models.BOUND)
+    being_prepared = handle.prepares and arq.state == models.BIND_STARTED
+    return bool(handle.cleans or is_left or being_prepared)
 
 
 def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
@@ -259,7 +267,8 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if deleted:
         db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
     if kept:
-        db.update(session, models.Arq, models.Arq.id.in_(kept), attach_handle_id=None)
+        where = models.Arq.id.in_(kept)
+        db.update(session, models.Arq, where, attach_handle_id=None, left_ms=None)
     history.end_unclean(session, [arq.uuid for arq in arqs])
     _announce(session, notices.ARQ_RELEASED, deleted, models.DELETING, held)
     for arq in arqs:
@@ -278,7 +287,8 @@ def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
     if arq.state == models.DELETING:
         db.delete(session, models.Arq, models.Arq.id == arq.id)
     else:
-        db.update(session, models.Arq, models.Arq.id == arq.id, attach_handle_id=None)
+        where = models.Arq.id == arq.id
+        db.update(session, models.Arq, where, attach_handle_id=None, left_ms=None)
     history.end_unclean(session, [arq.uuid])
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})

@@ -168,7 +168,7 @@ def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
     if handle is not None and (deployable.clean_erases or not handle.missing):
         if deployable.prepares and arq.state == models.BIND_STARTED:
             step = "prepare"
-        elif deployable.cleans:
+        elif deployable.cleans or arq.left_ms is not None:
             step = "clean"
     return GivenUpArq(
         uuid=arq.uuid,

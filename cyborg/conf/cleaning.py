@@ -16,11 +16,12 @@ OPTS: list[cfg.Opt] = [
         default=OFF,
         choices=[
             (OFF, "Cyborg does not reset PCI functions; vfio does when a guest ends"),
-            (ON, "reset each PCI function after use, if the kernel has a way"),
-            (REQUIRED, "the same, and do not offer a function for which the kernel has no way"),
+            (ON, "reset or overwrite each device after use, if there is a way"),
+            (REQUIRED, "the same, and do not offer a device for which there is no way"),
         ],
-        help="Whether PCI functions are reset before somebody else gets them. NVMe controllers, "
-        "mediated devices and virtual GPUs are erased by their own drivers in any case.",
+        help="Whether PCI functions are reset, and FPGAs overwritten as blank_images says, before "
+        "somebody else gets them. NVMe controllers, mediated devices and virtual GPUs are erased "
+        "by their own drivers in any case.",
     ),
     cfg.Opt(
         "classes",
@@ -35,6 +36,17 @@ OPTS: list[cfg.Opt] = [
         help="The same for single drivers, by their names in [agent] enabled_drivers, for example "
         "intel_qat_driver:required. What classes says of a resource class goes first.",
     ),
+    cfg.Opt(
+        "blank_images",
+        type=types.Dict(value_type=types.String(max_length=255)),
+        default={},
+        help="The image of Glance, by its UUID or its name, that overwrites what the last guest "
+        "may have left in an FPGA, by a trait of the deployable, its resource class or its "
+        "driver, for example CUSTOM_FPGA_INTEL_PAC_ARRIA10:blank-a10,xilinx_fpga_driver:UUID. A "
+        "trait goes before a class, and that before a driver. A deployable of a function pool is "
+        "overwritten with the image of the pool, so that its function stays ready. An FPGA "
+        "without such an image is not overwritten, and not offered where it is required.",
+    ),
 ]
 
 
@@ -45,3 +57,15 @@ def policy(conf: cfg.ConfigOpts, resource_class: str, drivers: Collection[str]) 
         return str(options.classes[resource_class])
     named = [options.drivers[name] for name in sorted(drivers) if name in options.drivers]
     return str(named[0] if named else options.default)
+
+
+def blank_image(
+    conf: cfg.ConfigOpts,
+    traits: Collection[str],
+    resource_class: str,
+    drivers: Collection[str],
+) -> str | None:
+    """The blank image for a deployable with these traits, of a driver that has these names."""
+    images = conf.cleaning.blank_images
+    named = [*sorted(traits), resource_class, *sorted(drivers)]
+    return next((str(images[name]) for name in named if images.get(name)), None)

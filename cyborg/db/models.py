@@ -267,6 +267,8 @@ class Deployable(Base):
     cleans: orm.Mapped[bool] = orm.mapped_column(default=False)
     #: Whether cleaning erases what a guest wrote; if so it is due though the handle has vanished.
     clean_erases: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: UUID or name of the image that is written between two guests; null: nothing is.
+    blank_image: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
     #: That of its provider.
@@ -418,6 +420,9 @@ class Arq(Base):
     instance_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Since when Placement has no allocation of the instance on the provider.
     allocation_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: When its guest left what it may have written to the deployable; null once that is overwritten
+    #: by the blank image, or if nothing is.
+    left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Unique: a handle cannot be given twice, whatever the code above does.
     attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey("attach_handles.id"), unique=True, default=None
@@ -512,7 +517,8 @@ class Operation(Base):
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: The function pool that asked for it, which may be gone; null if none did.
     pool_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
-    #: Who asked: ``user <id>``, ``instance <uuid>``, ``function pool <name>``, ``recovery``.
+    #: Who asked: ``user <id>``, ``instance <uuid>``, ``function pool <name>``, ``recovery``,
+    #: ``cleaning``.
     asked_by: orm.Mapped[str] = orm.mapped_column(string(255))
     #: The image that it is carried out with, once that is found: what the host checks it by.
     image: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)

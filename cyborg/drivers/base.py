@@ -118,6 +118,9 @@ class Deployable:
     :class:`Programmable` ability can load a function. ``function`` is the id of the function that
     the hardware itself shows as loaded: empty if it shows none, None if it cannot show it.
     ``function_vendor`` is the vendor's part of the function's trait, such as ``INTEL``.
+
+    ``blank_image`` is the UUID or the name of the image that is written between two guests; None
+    if nothing is. The agent sets it, as ``[cleaning]`` says.
     """
 
     name: str
@@ -134,10 +137,13 @@ class Deployable:
     program_mode: str | None = None
     function: str | None = None
     function_vendor: str = ""
+    blank_image: str | None = None
 
     def __post_init__(self) -> None:
         value_checks.text("name", self.name, value_checks.NAME_MAX)
         value_checks.program(self.program_mode, self.function, self.function_vendor)
+        if self.blank_image is not None:
+            value_checks.text("blank_image", self.blank_image, value_checks.NAME_MAX)
         for symbol in (self.resource_class, *self.traits):
             if not _CLASS_OR_TRAIT.fullmatch(symbol):
                 raise ValueError(
@@ -195,7 +201,12 @@ class Device:
 
     def to_wire(self) -> dict[str, Any]:
         """The device as plain data for a message."""
-        return asdict(self)
+        wire = asdict(self)
+        for part in wire["deployables"]:
+            if part["blank_image"] is None:
+                # As an agent of the release before says it.
+                del part["blank_image"]
+        return wire
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Device:

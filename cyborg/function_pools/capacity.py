@@ -79,6 +79,23 @@ def runs(pool: Any) -> sa.ColumnElement[bool]:
     return sa.and_(pool.function_plain == _DEPLOYABLE.function_plain, image)
 
 
+def pool_of(
+    session: orm.Session, deployable: models.Deployable
+) -> models.FunctionPool | None:
+    """The oldest pool whose function a deployable runs, if there is one."""
+    query = (
+        sa.select(_POOL)
+        .select_from(_DEPLOYABLE)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
+        .join(_POOL, runs(_POOL))
+        .where(_DEPLOYABLE.id == deployable.id, matches(_POOL))
+        .order_by(_POOL.id)
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
 def is_programmed_now() -> sa.ColumnElement[bool]:
     """An operation on the deployable has not ended."""
     on_it = sa.exists().where(_OPERATION.active == _DEPLOYABLE.uuid)
@@ -111,13 +128,17 @@ def size() -> sa.ColumnElement[int]:
     return sa.case((number < limit, number), else_=limit)
 
 
-def _free() -> sa.ColumnElement[int]:
+def _free(*, soon: bool = False) -> sa.ColumnElement[int]:
     """The free slots of a deployable. The query groups its handles and their ARQs by deployable.
 
-    Each handle that an ARQ holds takes an accelerator.
+    Each handle that an ARQ holds takes an accelerator; ``soon``: not one that waits for the
+    operation that overwrites what its guest has left.
     """
-    number = _count_if(sa.and_(_HANDLE.missing.is_(False), _ARQ.id.is_(None)))
-    left = _DEPLOYABLE.num_accelerators - _count_if(_ARQ.id.is_not(None))
+    held: sa.ColumnElement[bool] = _ARQ.id.is_not(None)
+    if soon:
+        held = sa.and_(held, _ARQ.left_ms.is_(None))
+    number = _count_if(sa.and_(_HANDLE.missing.is_(False), ~held))
+    left = _DEPLOYABLE.num_accelerators - _count_if(held)
     return sa.case((left < 0, 0), (number < left, number), else_=left)
 
 
@@ -229,7 +250,7 @@ def _coming(
         sa.or_(_POOL.image_uuid.is_(None), _POOL.image_uuid == _OPERATION.image_uuid),
     )
     stalled = sa.and_(_OPERATION.state != operations.QUEUED, is_stalled(patience_ms))
-    slots = sa.case((for_it, _free()), else_=0)
+    slots = sa.case((for_it, _free(soon=True)), else_=0)
     each = (
         sa.select(
             _POOL.id,

@@ -124,6 +124,7 @@ def _deployable_columns(
         "prepares": deployable.prepares,
         "cleans": deployable.cleans,
         "clean_erases": deployable.clean_erases,
+        "blank_image": deployable.blank_image,
     }
 
 

@@ -172,6 +172,19 @@ class Held:
         """Whether the operation is to write again what the hardware has lost."""
         return self.operation.asked_by == operations.RECOVERY
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether the operation is to overwrite what guests have left, whatever runs now."""
+        return self.operation.asked_by == operations.CLEANING
+
+    def why_used(self, written: program.Program) -> str | None:
+        """Who has the deployable, so that the program must not be written to it, or None."""
+        if self.deployable is None:
+            return None
+        # The handles that guests have left wait for the operation that overwrites.
+        check = guard.why_not_now if self.overwrites else guard.why_not
+        return check(self.session, self.deployable, written)
+
     def is_used(self) -> bool:
         """Whether a guest has any of the deployable, or is being given it."""
         return self.deployable is not None and guard.is_used(self.session, self.deployable)
@@ -200,6 +213,21 @@ class Held:
         self.move(operations.FAILED, reason, event, error=reason, fault=fault)
         self.notify()
         return None
+
+    def note_overwritten(self) -> None:
+        """What guests had left in the deployable is gone: their handles can be cleaned.
+
+        So it is after each write, also one that restores what others need.
+        """
+        row, handle, arq = self.deployable, models.AttachHandle, models.Arq
+        if row is None:
+            return
+        left = (handle.deployable_id == row.id, arq.left_ms.is_not(None))
+        query = sa.select(handle.uuid, arq.id).join(arq, arq.attach_handle_id == handle.id)
+        found = self.session.execute(query.where(*left)).all()
+        work.want(self.session, work.HOST_STEP, [uuid for uuid, _ in found])
+        ids = [arq_id for _, arq_id in found]
+        db.update(self.session, arq, arq.id.in_(ids), left_ms=None)
 
     def notify(self, *, binds: bool = True) -> None:
         """Want the work that depends on what has become of the deployable's program.
@@ -266,7 +294,7 @@ def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> boo
     if situation.operation.asked_by == operations.RECOVERY and reserve_again(claim):
         return True
     image, runs_already = _image(conf, situation)
-    if not runs_already:
+    if not runs_already or situation.operation.asked_by == operations.CLEANING:
         # Later as well, but by then the binds of these consumers are refused.
         with contextlib.suppress(client.NotFound):
             _refuse_consumers(client.Client(conf), claim, situation, image)
@@ -330,7 +358,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         if deployable.program_mode is None:
             raise Refused(operations.INVALID, "Its driver does not program it any more.")
         what = program.of_operation(operation)
-        if image_match.is_run(image, what, deployable):
+        if image_match.is_run(image, what, deployable) and not held.overwrites:
             if what.function_name is not None and deployable.function_name is None:
                 deployable.function_name = what.function_name
             held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
@@ -339,7 +367,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         if not held.restores:
             # Who names the image otherwise waits for it too.
             written = program.of_operation(operation, image)
-            why_not = guard.why_not(session, deployable, written)
+            why_not = held.why_used(written)
             if why_not:
                 raise Refused(operations.CONFLICT, why_not)
             if operation.instance_uuid:
@@ -427,6 +455,8 @@ def _refuse_consumers(
     """Return when only those have an allocation who wait for what is to be written.
 
     :raises Refused: another consumer has one
+    :raises NotYet: the same, of an operation that overwrites: Nova gives the allocation of an
+        instance back a little later than its ARQs
     """
     if situation.operation.asked_by == operations.RECOVERY:
         return
@@ -436,8 +466,12 @@ def _refuse_consumers(
         operation = operations.active_on(session, claim.key)
         if operation is not None:
             consumers = consumers - guard.awaiting(session, operation, image)
-    if consumers:
-        raise Refused(operations.CONFLICT, holders.sentence(min(consumers), provider))
+    if not consumers:
+        return
+    who = holders.sentence(min(consumers), provider)
+    if situation.operation.asked_by == operations.CLEANING:
+        raise work.NotYet(who)
+    raise Refused(operations.CONFLICT, who)
 
 
 @db.retry
@@ -555,22 +589,23 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             "programmed_by": held.operation.asked_by,
             "verified_by": answer.verified_by,
         }
-        later = None
+        function, later = expected or shown or None, None
         if expected and shown is not None and not program.same(expected, shown):
             # What it runs now is recorded when a report says the same.
             reason = f"The host shows function {shown or 'none'} where the image has {expected}."
             later = held.fail(reason, operations.BROKEN, written=True)
         else:
             text = f"Written, and verified by {answer.verified_by}."
+            is_blank = held.overwrites and held.operation.pool_uuid is None
+            # A blank image is no program that anybody asks for, or needs to have restored.
+            its = {} if is_blank else {"bitstream_id": image["uuid"], "bitstream": image}
             runs = states.record(
-                bitstream_id=image["uuid"],
-                function_id=expected or shown or None,
-                function_name=image.get("function_name"),
-                bitstream=image,
-                **by,
+                function_id=function, function_name=image.get("function_name"), **its, **by
             )
+            event = Event.BLANKED if is_blank and function is None else Event.VERIFIED
             ended = {"error": None, "fault": None}
-            held.move(operations.SUCCEEDED, text, Event.VERIFIED, runs=runs, **ended)
+            held.move(operations.SUCCEEDED, text, event, runs=runs, **ended)
+            held.note_overwritten()
             held.notify()
         _drop_reports(session, situation.host, answer.report_counter)
     if later:

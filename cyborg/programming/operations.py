@@ -56,6 +56,9 @@ CANCELLED = "An administrator has cancelled it."
 #: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"
 
+#: The same of one that overwrites what guests have left.
+CLEANING = "cleaning"
+
 _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     CONFLICT: errors.Conflict,
     INVALID: errors.Invalid,
@@ -301,6 +304,23 @@ def recover(session: orm.Session, deployable: models.Deployable) -> models.Opera
     return _insert(session, _new(session, deployable, what, RECOVERY))
 
 
+def overwrite(
+    session: orm.Session,
+    deployable: models.Deployable,
+    what: program.Program,
+    pool: models.FunctionPool | None,
+) -> models.Operation:
+    """Make the operation that writes a program over whatever a locked, settled deployable runs.
+
+    The caller has seen that it has no operation and that nobody has it. ``pool`` is the function
+    pool whose program it is; without one, it is the blank image.
+    """
+    made = _new(session, deployable, what, CLEANING)
+    made.pool_uuid = pool.uuid if pool is not None else None
+    work.want(session, work.PROGRAM, [deployable.uuid])
+    return _insert(session, made)
+
+
 def _new(
     session: orm.Session, deployable: models.Deployable, what: program.Program, asked_by: str
 ) -> models.Operation:
@@ -464,10 +484,15 @@ def note_wait(claim: work.Claim, reason: str) -> None:
         found = active_on(session, claim.key)
         # What is tried again says so in its error.
         if found is not None and found.error is None:
-            waits = found.history[-1]["text"].startswith(_WAITS)
+            waits = last_entry(found).startswith(_WAITS)
             before = found.history[:-1] if waits else found.history
             history = [*before, _entry(now(session), f"{_WAITS}{reason}")][-_HISTORY_MAX:]
             db.update(session, _MODEL, _MODEL.id == found.id, history=history)
+
+
+def last_entry(operation: models.Operation) -> str:
+    """What has happened last to an operation."""
+    return str(operation.history[-1]["text"])
 
 
 def _entry(at_ms: int, text: str) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class Event(enum.Enum):
     WITHDRAWN = "An operation that is to write something else begins to reserve it."
     WRITE_BEGAN = "An operation begins to write."
     VERIFIED = "The host has written it and said what it runs."
+    BLANKED = "The host has written the blank image over it, which shows no function."
     WRITE_FAILED = "The host has begun to write it and failed."
     UNWRITTEN = "The operation was refused or failed, and nothing was written."
     UNWRITTEN_BLANK = "The same, but nothing is recorded, or a report has shown something else."
@@ -96,6 +97,7 @@ TABLE: Mapping[tuple[str, Event], str] = {
     (WITHDRAWN, _E.UNWRITTEN): LOADED,
     (WITHDRAWN, _E.UNWRITTEN_BLANK): BLANK,
     (WRITING, _E.VERIFIED): LOADED,
+    (WRITING, _E.BLANKED): BLANK,
     (WRITING, _E.WRITE_FAILED): BLANK,
     (WRITING, _E.UNWRITTEN): LOADED,
     (WRITING, _E.UNWRITTEN_BLANK): BLANK,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cyborg import rpc
@@ -16,7 +16,9 @@ from cyborg.tests import hosts
 FUNCTIONS = ("aes", "zip")
 #: Images of functions by their names; the second of one is newer.
 IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
-_NAMES = {uuid: name for name, uuid in IMAGES.items()}
+#: The image that overwrites what guests have left; it has no function.
+BLANK = models.new_uuid()
+_NAMES = {uuid: name for name, uuid in IMAGES.items()} | {BLANK: ""}
 #: What is asked for, by a name.
 PROGRAMS = {
     **{name: program.Program(function_id=name) for name in FUNCTIONS},
@@ -47,6 +49,10 @@ class Fpga:
     handles: int
     #: Whether its handles are prepared for each use, and cleaned after it.
     stepped: bool = False
+    #: Whether it is overwritten between two guests.
+    wiped: bool = False
+    #: The numbers of handles whose guests may have left something on it.
+    left: set[int] = field(default_factory=set)
     #: The image of what the hardware runs.
     image: str = ""
     #: What it ran when its program was lost, until it is known for sure what it runs.
@@ -89,8 +95,14 @@ class Fpga:
             function_vendor="FAKE",
             prepares=self.stepped,
             cleans=self.stepped,
+            blank_image=BLANK if self.wiped else None,
         )
         return hosts.device(self.letter, part)
+
+    def load(self, image: str) -> None:
+        """All of it is overwritten; the blank image is nothing that it runs."""
+        self.image = "" if image == BLANK else image
+        self.left.clear()
 
     def lose(self) -> None:
         """The power fails; whatever writes it fails too."""
@@ -101,7 +113,8 @@ class Fpga:
     def end_child(self) -> None:
         """What still writes it has written."""
         if self.child is not None:
-            self.image, self.child = self.child, None
+            self.load(self.child)
+            self.child = None
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ class Fpgas(Cloud):
         if self.agent == "dies":
             card.child = step.image_uuid
             self._die()
-        card.image = step.image_uuid
+        card.load(step.image_uuid)
         return rpc.ProgramAnswer(
             function=card.loaded, verified_by="a look", report_counter=self.passes
         )
@@ -235,7 +235,9 @@ class Fpgas(Cloud):
         )
         with db.reader() as session:
             guests = session.scalars(query).all()
-        in_use = bool(guests) or not self.prepared.isdisjoint(card.numbers)
+        # What guests have left is overwritten before their handles are cleaned.
+        kept = not card.wiped and not self.prepared.isdisjoint(card.numbers)
+        in_use = bool(guests) or kept
         # What was lost may be put back under guests, and under handles that they have just left.
         known = self.look().records[card.name].image is not None
         assert not in_use or image == card.before or not known

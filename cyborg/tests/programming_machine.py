@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 
 import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg import consistency, db, errors
+from cyborg import consistency, db, errors, work
 from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
 from cyborg.function_pools import planner, pools
@@ -61,11 +62,19 @@ class Machine(stateful.RuleBasedStateMachine):
         self.steps = 0
 
     @stateful.initialize(
+        wiped=st.sets(LETTERS),
         programs=st.lists(st.sampled_from([*PROGRAMS, None]), min_size=1, max_size=3),
         boots=st.lists(BOOTS, min_size=1, max_size=4),
     )
-    def begin(self, programs: list[str | None], boots: list[tuple[str, str, bool]]) -> None:
+    def begin(
+        self,
+        programs: list[str | None],
+        boots: list[tuple[str, str, bool]],
+        wiped: Collection[str] = (),
+    ) -> None:
         """All is there, and some of it is programmed and in use."""
+        for letter in wiped:
+            self.cards[letter].wiped = True
         self.report(works=True)
         for letter, runs in zip(self.cards, programs, strict=False):
             if runs is not None:
@@ -240,6 +249,9 @@ class Machine(stateful.RuleBasedStateMachine):
             # No precondition: what Hypothesis may choose must not hang on what became of a boot.
             return
         guest = self.guests.pop(number % len(self.guests))
+        held = self.cloud.look().bound.get(guest.arq)
+        if held is not None and guest.card.wiped and not forced:
+            guest.card.left.add(held)
         if forced:
             self.cloud.prepared.discard(self.cloud.number_of(guest.arq))
             with contextlib.suppress(errors.Conflict):
@@ -253,6 +265,12 @@ class Machine(stateful.RuleBasedStateMachine):
         for consumer in self.leftovers:
             self.cloud.placement.release(consumer)
         self.leftovers.clear()
+
+    def _give_up_claims(self) -> None:
+        """Who has claimed some of a card that waits to be overwritten does not ask for it."""
+        for guest in [each for each in self.cloud.claimed if each.card.left]:
+            self.cloud.claimed.remove(guest)
+            self.cloud.placement.release(guest.uuid)
 
     @stateful.rule(
         function=st.sampled_from(FUNCTIONS),
@@ -337,6 +355,7 @@ class Machine(stateful.RuleBasedStateMachine):
             before = self.cloud.pieces_done
             self.report(works=False)
             self.drop_allocations()
+            self._give_up_claims()
             self.cloud.let_time_pass()
             self._go_on(works=True)
             busy, rounds = self.cloud.pieces_done > before, rounds + 1
@@ -344,7 +363,9 @@ class Machine(stateful.RuleBasedStateMachine):
         assert consistency.violations() == []
         self.cloud.placement.assert_right("host-1")
         with db.reader() as session:
-            assert session.scalars(sa.select(models.Work)).all() == []
+            left = {row.kind: row.last_error for row in session.scalars(sa.select(models.Work))}
+            # What guests have left on a card is overwritten when nobody has any of it.
+            assert left.keys() <= ({work.HOST_STEP} if self._waiting() else set())
             active = sa.select(models.Operation).where(
                 models.Operation.active.is_not(None)
             )
@@ -360,7 +381,11 @@ class Machine(stateful.RuleBasedStateMachine):
             assert row.is_settled
             assert (row.function_id or "") == card.loaded
             offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
-            assert self.cloud.free(card) == (card.handles if offered else 0)
+            assert self.cloud.free(card) == (card.handles - len(card.left) if offered else 0)
+
+    def _waiting(self) -> bool:
+        """Whether there are cards that guests have left and others still have."""
+        return any(each.card.left for each in self.guests)
 
     # What must be true at any moment.
 
@@ -397,6 +422,7 @@ class Machine(stateful.RuleBasedStateMachine):
         card = guest.card
         assert number in self.cloud.prepared or not card.stepped
         if guest.got is None:
+            assert number not in card.left
             guest.got = card.before if card.lost else card.image
             assert guest.is_served_by(guest.got)
         elif card.loaded and card.loaded == function_of(guest.got) and guest.image is None:

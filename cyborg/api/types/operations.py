@@ -31,7 +31,9 @@ class Operation(Object):
     function_id = Field(fields.TEXT_OR_NULL, "The function that was asked for by id, or null.")
     function_name = Field(fields.TEXT_OR_NULL, "The function that was asked for by name, or null.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance for whose binding it is, or null.")
-    asked_by = Field(fields.TEXT, "The user or the instance that asked for it, or ``recovery``.")
+    asked_by = Field(
+        fields.TEXT, "The user or the instance that asked for it, ``recovery`` or ``cleaning``."
+    )
     history = Field([OperationEvent], "What has happened.")
     links = Field([fields.Link], "Links to the operation itself.")
     created_at = Field(fields.TIME, "When it was asked for, in UTC.")

@@ -34,6 +34,7 @@ def report() -> rpc.HostReport:
         program_mode="dynamic",
         function="9aeffe5f84570612c000c9660d824272",
         function_vendor="INTEL",
+        blank_image="blank-a10",
     )
     device = base.Device(
         type="PCI",
@@ -152,7 +153,7 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
 def test_keys_that_an_older_sender_leaves_out_have_defaults():
     wire = report().to_wire()
     del wire["errors"]
-    program = ("program_mode", "function", "function_vendor")
+    program = ("program_mode", "function", "function_vendor", "blank_image")
     for key in ("traits", "attributes", "prepares", "cleans", "clean_erases", *program):
         del wire["devices"]["pci_driver"][0]["deployables"][0][key]
 
@@ -165,6 +166,7 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     assert not deployable.clean_erases
     assert (deployable.program_mode, deployable.function) == (None, None)
     assert deployable.function_vendor == ""
+    assert deployable.blank_image is None
 
 
 def test_a_parent_is_on_the_wire_and_an_older_sender_knows_none():
