@@ -118,4 +118,5 @@ def test_every_request_is_decided(
     if request.node.callspec.params["site"]:
         # Work without a step on the host is done in the process that wants it.
         things |= {"message sent", "message received"}
-    assert reached == {f"{when} {thing}" for when in ("before", "after") for thing in things}
+    # The agent may report in between, which is a message that has nothing to do with the way.
+    assert reached >= {f"{when} {thing}" for when in ("before", "after") for thing in things}
