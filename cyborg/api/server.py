@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built-in HTTP server: threads of one process, for sites without a WSGI server.
 
-:mod:`cyborg.api.arrivals` reads the requests, so that a slow client holds none of the threads.
+:mod:`cyborg.api.request_reader` reads the requests, so that a slow client holds none of the
+threads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
-from cyborg.api import arrivals, middleware, noauth
+from cyborg.api import middleware, noauth, request_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
 class _HttpServer(wsgi.Server):
     """Cheroot's server behind our gate, and with our log: it would write to standard error."""
 
-    ConnectionClass = arrivals.Connection
+    ConnectionClass = request_reader.Connection
     keep_alive_conn_limit = _KEPT_MAX
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
@@ -70,8 +71,8 @@ class _HttpServer(wsgi.Server):
             accepted_queue_size=_QUEUE_MAX,
             accepted_queue_timeout=0,
         )
-        self._gate = arrivals.Gate(conf, self._hand_over)
-        self._checks: queue.SimpleQueue[arrivals.Connection | None] = queue.SimpleQueue()
+        self._gate = request_reader.Gate(conf, self._hand_over)
+        self._checks: queue.SimpleQueue[request_reader.Connection | None] = queue.SimpleQueue()
         self._checker = threading.Thread(target=self._answer_checks, name="check", daemon=True)
 
     def serve(self) -> None:
@@ -87,11 +88,11 @@ class _HttpServer(wsgi.Server):
             self._checks.put(None)
         super().stop()
 
-    def process_conn(self, conn: arrivals.Connection) -> None:
+    def process_conn(self, conn: request_reader.Connection) -> None:
         """Take a new connection."""
         self._gate.admit(conn)
 
-    def put_conn(self, conn: arrivals.Connection) -> None:
+    def put_conn(self, conn: request_reader.Connection) -> None:
         """Take back a connection whose request was answered."""
         self._gate.admit(conn)
 
@@ -100,7 +101,7 @@ class _HttpServer(wsgi.Server):
         """Whether a connection may be kept when its request is answered."""
         return self.ready and self._gate.waiting < self.keep_alive_conn_limit
 
-    def _hand_over(self, connection: arrivals.Connection) -> None:
+    def _hand_over(self, connection: request_reader.Connection) -> None:
         head = connection.arrival.head
         if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
             self._checks.put(connection)

@@ -218,7 +218,7 @@ class Site:
         """Let these host steps take so long."""
         self._control_steps({action: {"seconds": seconds} for action in actions})
 
-    def ail(self, *devices: int) -> None:
+    def make_unhealthy(self, *devices: int) -> None:
         """Let these fake devices be unhealthy, from the next report on."""
         self._control_steps({"unhealthy": {str(number): "It is on fire." for number in devices}})
 

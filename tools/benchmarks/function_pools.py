@@ -60,7 +60,7 @@ def test_a_pool_is_restored(site: Site, images: GlanceServer, tmp_path: pathlib.
         failing = random.sample(sorted(offered(site)), 2)
         # Sometime between two passes.
         time.sleep(random.uniform(0, 10))
-        site.ail(*(CARDS.index(name) for name in failing))
+        site.make_unhealthy(*(CARDS.index(name) for name in failing))
         began = time.perf_counter()
         until(lambda gone=set(failing): offered(site).isdisjoint(gone))
         noticed = time.perf_counter() - began
@@ -70,7 +70,7 @@ def test_a_pool_is_restored(site: Site, images: GlanceServer, tmp_path: pathlib.
         for name in failing:
             # It comes back as it left the works.
             (loaded / f"{name}.function").write_text("")
-        site.ail()
+        site.make_unhealthy()
         time.sleep(11)
     print(f"longest {max(took):.1f} s, mean {sum(took) / len(took):.1f} s, at most {LIMIT:.0f} s")
     assert max(took) <= LIMIT

@@ -61,13 +61,13 @@ class TestQat(contract.SimulatedDriverContract):
         address = changeable.card("qat-4xxx")
         changeable.files.put(f"{changeable.path(address)}/qat/state", "down")
 
-        ailing = {
+        unhealthy = {
             pci.join(device.control_path.cpid_info): device.unhealthy
             for device in found(changeable, "intel_qat_driver")
             if device.unhealthy
         }
 
-        assert ailing == {address: f"QAT endpoint {address} is down"}
+        assert unhealthy == {address: f"QAT endpoint {address} is down"}
 
 
 class TestNic(contract.SimulatedDriverContract):

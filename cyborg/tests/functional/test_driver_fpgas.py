@@ -197,9 +197,9 @@ class TestXilinx(contract.SimulatedDriverContract):
         user = f"{changeable.card('u250')[:-1]}1"
         changeable.pull(user)
 
-        ailing, *others = found(changeable, "xilinx_fpga_driver")
+        device, *others = found(changeable, "xilinx_fpga_driver")
 
-        assert ailing.unhealthy == f"PCI function {user} is missing from the bus"
+        assert device.unhealthy == f"PCI function {user} is missing from the bus"
         assert {device.unhealthy for device in others} == {None}
 
 

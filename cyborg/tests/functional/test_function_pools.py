@@ -67,8 +67,8 @@ def test_devices_that_fail_are_replaced(cloud: Fpgas) -> None:
     uuid = cloud.pool(free=8, max_devices=4)
     assert sorted(cloud.settle()) == [f"host-1_{name}" for name in "abcd"]
 
-    ails = {"function": AES, "unhealthy": "it is on fire"}
-    cloud.report({"a": ails, "c": AES, "d": AES, "e": "", "f": ""})
+    unhealthy = {"function": AES, "unhealthy": "it is on fire"}
+    cloud.report({"a": unhealthy, "c": AES, "d": AES, "e": "", "f": ""})
 
     assert cloud.counts(uuid) == {"ready": 4, "devices": 2}
     assert sorted(cloud.settle()) == [f"host-1_{name}" for name in "acdef"]

@@ -77,7 +77,7 @@ def test_a_pool_is_restored_when_two_devices_fail(rack: Rack) -> None:
     assert len(before) == 4
 
     failed = sorted(before)[:2]
-    rack.site.ail(*(CARDS.index(name) for name in failed))
+    rack.site.make_unhealthy(*(CARDS.index(name) for name in failed))
     # There may be eight free slots again before anybody can look.
     until(lambda: rack.offered().isdisjoint(failed))
 

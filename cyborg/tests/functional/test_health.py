@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that ails is given to nobody, and says why, until its driver says that it is well."""
+"""An unhealthy device is given to nobody, with the reason, until its driver says that it is healthy."""
 
 from __future__ import annotations
 

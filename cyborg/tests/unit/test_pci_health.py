@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.drivers import base, declarative, pci
+from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -198,16 +198,3 @@ def test_a_function_that_vanishes_meanwhile_is_missing(conf):
 def test_the_layer_can_tell(conf):
     assert isinstance(Cards(conf), base.HealthReporting)
     assert isinstance(Cards(conf), base.Claiming)
-
-
-def test_a_driver_from_elsewhere_keeps_its_earlier_hook(conf):
-    class Earlier(declarative.PciDriver):
-        match = (declarative.Match(vendor="10de"),)
-        type = "GPU"
-        resource_class = "PGPU"
-        group = "gpu_devices"
-
-        def ailment(self, function, functions):
-            return "too warm" if functions.text(function.address, "temperature") else None
-
-    assert health(Earlier(conf), [CARD], {"temperature": "99"}) == ["too warm"]
