@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unhealthy device is given to nobody, with the reason, until its driver says that it is healthy."""
+"""An unhealthy device is given to nobody, with the reason, until it is healthy again."""
 
 from __future__ import annotations
 
