@@ -69,3 +69,13 @@ def test_mediated_devices_are_those_of_their_handles(boot, compute: Compute) -> 
     uuid = address.attrib["uuid"]
     assert uuid == arq["attach_handle_uuid"]
     assert answer["created"] == [["pci_0000_3b_00_0", "nvidia-474", uuid]]
+
+
+def test_nova_gives_a_typed_virtual_function_to_libvirt_to_manage(boot, compute: Compute) -> None:
+    # The page on drivers says so. Once this fails, virtual functions with types can be attached.
+    answer = compute.client.guest_devices(
+        boot("PCI", PLACES[0] | {"asked_type": "1137", "managed": "false"})
+    )
+
+    (hostdev,) = ElementTree.fromstring(answer["xml"]).findall("hostdev")
+    assert hostdev.attrib["managed"] == "yes"
