@@ -2,7 +2,7 @@
 """Where the groups of a device profile could be bound, the best candidates first.
 
 For consumers that choose by themselves. Placement says what has room; the order depends on what the
-deployables run, by which Placement cannot sort.
+deployables run and on how near they are to each other, by which Placement cannot sort.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from cyborg.db import models
 from cyborg.placement import client
 from cyborg.programming import program
 from cyborg.request_groups import RequestGroup
+
+#: The attributes that say where in its host a deployable is, the nearest first.
+_PLACES = ("pcie_switch", "numa_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,17 @@ class Candidate:
         return len(self.programmed)
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def spread(self) -> tuple[int, ...]:
+        """Over how many cards, PCIe switches and NUMA nodes the accelerators are spread."""
+        places = [_place(each.deployable) for each in self.choices]
+        return tuple(len(set(of_kind)) for of_kind in zip(*places, strict=True))
+
+    @property
+    def rank(self) -> tuple[int, ...]:
         """What to sort by: less is better."""
         lacks_functions = sum(each.lacks_function for each in self.choices)
         lacks_traits = sum(each.lacks_traits for each in self.choices)
-        return lacks_functions, lacks_traits, self.reprogrammings
+        return lacks_functions, lacks_traits, self.reprogrammings, *self.spread
 
 
 def find(
@@ -93,6 +102,16 @@ def find(
     used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
     free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
     return sorted(free, key=lambda candidate: candidate.rank)[:limit]
+
+
+def _place(deployable: models.Deployable) -> tuple[str, ...]:
+    """The card, the PCIe switch and the NUMA node of a deployable on its host.
+
+    What is not known of it is shared with no other card.
+    """
+    known = {each.key: each.value for each in deployable.attributes}
+    card = f"card {deployable.device.uuid}"
+    return (card, *(known.get(key, card) for key in _PLACES))
 
 
 def _used(deployables: Collection[int]) -> set[int]:

@@ -13,8 +13,8 @@ from cyborg import program_modes
 
 #: The common facts, attributes with the same meaning in every driver: the key and the type of its
 #: value. ``memory_mib`` and, for storage, ``capacity_mib`` are mebibytes; ``pci_address`` is
-#: ``0000:3b:00.0``; ``link`` is the speed that card and slot can do, with the lanes in use now:
-#: ``16.0 GT/s x16``.
+#: ``0000:3b:00.0``; ``pcie_switch`` is the address of the upstream port of the switch above;
+#: ``link`` is the speed that card and slot can do, with the lanes in use now: ``16.0 GT/s x16``.
 FACTS: Mapping[str, type[str] | type[int]] = {
     "capacity_mib": int,
     "driver_version": str,
@@ -23,6 +23,7 @@ FACTS: Mapping[str, type[str] | type[int]] = {
     "memory_mib": int,
     "namespaces": int,
     "numa_node": int,
+    "pcie_switch": str,
     "pci_address": str,
     "product": str,
 }

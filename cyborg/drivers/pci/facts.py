@@ -111,6 +111,16 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     return None if asleep else found
 
 
+def switch(function: Function, functions: Snapshot) -> str | None:
+    """The PCIe switch that the function is behind, by the address of its upstream port, or None.
+
+    Below the root port a switch shows its upstream port and a downstream port. If there are several
+    switches, this is the one next to the processor: cards may have one of their own.
+    """
+    _root, *ports = functions.bridges(function) or ("",)
+    return ports[0] if len(ports) > 1 else None
+
+
 def errors(function: Function, functions: Snapshot, kind: str) -> int:
     """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted."""
     text = functions.text(function.address, f"aer_dev_{kind}") or ""
@@ -207,6 +217,7 @@ def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
     facts: dict[str, str | int | None] = {
         "pci_address": function.address,
         "numa_node": function.numa_node,
+        "pcie_switch": switch(physical, functions),
         "product": vpd.product_name(physical) or functions.product(physical),
         "serial": functions.text(physical.address, "serial_number"),
         "link": str(present) if present is not None and present.is_up else None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH110, PTH208
+# ruff: noqa: PTH110, PTH115, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
 """The PCI functions of a host: one walk of the bus, read into values that never change.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,6 +31,7 @@ _OTHER_BRIDGES = "06"
 #: The offset of the header type in PCI configuration space, its bits, and that of bridges.
 _HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
 
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ID_WIDTH = 4
 _VFS_MAX = 0xFFFF
 _SENTENCE_MAX = 300
@@ -91,6 +93,12 @@ class Details(Protocol):
 
     def exists(self, address: str) -> bool:
         """Whether the function is still there."""
+
+    def location(self, address: str) -> str:
+        """The path of the function's directory, with those of the bridges above it.
+
+        :raises OSError: it cannot be read
+        """
 
     def product(self, vendor: str, device: str) -> str | None:
         """The name of a product, or None if it is not known."""
@@ -217,6 +225,14 @@ class Snapshot(Mapping[str, Function]):
                 self._must_exist(address)
             known = self._names.setdefault(key, names)
         return known
+
+    def bridges(self, function: Function) -> tuple[str, ...]:
+        """The addresses of the bridges above a function, the one next to the processor first."""
+        try:
+            *above, _own = self._details.location(function.address).split("/")
+        except OSError:
+            return ()
+        return tuple(name for name in above if _ADDRESS.fullmatch(name))
 
     def product(self, function: Function) -> str | None:
         """The name under which the card is sold, or None if the system does not know it."""
@@ -373,6 +389,9 @@ class _Tree:
 
     def exists(self, address: str) -> bool:
         return os.path.exists(f"{_DEVICES}/{address}")
+
+    def location(self, address: str) -> str:
+        return os.readlink(f"{_DEVICES}/{address}")
 
     def product(self, vendor: str, device: str) -> str | None:
         return product_names.find(vendor, device)

@@ -38,6 +38,8 @@ class Files:
         self.vanished: set[str] = set()
         #: What ``pci.ids`` has, by ``vendor:device``.
         self.products: dict[str, str] = {}
+        #: Where functions are, if that matters: the path of each.
+        self.locations: dict[str, str] = {}
 
     def read(self, address: str, path: str) -> str:
         text = self._texts.get(address, {}).get(path)
@@ -58,6 +60,9 @@ class Files:
 
     def exists(self, address: str) -> bool:
         return address not in self.vanished
+
+    def location(self, address: str) -> str:
+        return self.locations.get(address, address)
 
     def product(self, vendor: str, device: str) -> str | None:
         return self.products.get(f"{vendor}:{device}")

@@ -175,6 +175,10 @@ class _Vanishing:
     def exists(self, address: str) -> bool:
         return address != self._gone
 
+    def location(self, address: str) -> str:
+        self._look(address)
+        return self._details.location(address)
+
     def product(self, vendor: str, device: str) -> str | None:
         return self._details.product(vendor, device)
 

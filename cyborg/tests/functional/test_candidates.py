@@ -232,3 +232,37 @@ def test_what_would_be_programmed_costs_one_select_more(
     with count_sql() as counter:
         assert len(candidates(rack)) > 2
     assert len(counter.statements) == 4
+
+
+def test_accelerators_that_are_near_each_other_come_first(site: Site) -> None:
+    places: dict[str, dict[str, str | int]] = {
+        "card": {"pcie_switch": "0000:01:00.0", "numa_node": 0},
+        "beside": {"pcie_switch": "0000:01:00.0", "numa_node": 0},
+        "node": {"pcie_switch": "0000:02:00.0", "numa_node": 0},
+        "far": {"pcie_switch": "0000:03:00.0", "numa_node": 1},
+        "unknown": {},
+    }
+    devices = []
+    for number, (name, attributes) in enumerate(places.items()):
+        halves = (name, f"{name}2") if name == "card" else (name,)
+        parts = (
+            hosts.deployable(f"host-1_{half}", (8 * number + index,), attributes=attributes)
+            for index, half in enumerate(halves)
+        )
+        devices.append(hosts.device(name, *parts))
+    site.placement.make_provider(hosts.ROOT)
+    hosts.apply(*devices)
+    site.placement.sync()
+    names = {provider_uuid(f"host-1_{name}"): name for name in (*places, "card2")}
+    profile(site, {}, {})
+
+    found = [
+        frozenset(names[group["rp_uuid"]] for group in candidate["groups"])
+        for candidate in candidates(site, "?limit=100")
+    ]
+
+    near = [*dict.fromkeys(found)]
+    assert near[0] == {"card", "card2"}
+    assert set(near[1:3]) == {frozenset({"card", "beside"}), frozenset({"card2", "beside"})}
+    assert set(near[3:6]) == {frozenset({one, "node"}) for one in ("card", "card2", "beside")}
+    assert len(near) == 15

@@ -32,7 +32,8 @@ A card has these keys, and any of them may be given again where a host lists the
     the card that these keys are merged over; null takes a key away
 
 A host lists ``cards``: a name, or the keys above with ``card``, ``count``, ``name`` (for the
-tests), ``address``, ``numa`` and ``vfs``, how many are enabled. It may have ``numa_nodes``,
+tests), ``address``, ``numa``, ``switch``, the number (1 to 7) of the PCIe switch that it is behind,
+and ``vfs``, how many are enabled. It may have ``numa_nodes``,
 ``mounts`` (a path and its partition), ``swaps``, ``volumes`` and ``bridges`` (a name and what it
 is made of), ``default_route`` (a network device), and ``iommu: false``.
 """

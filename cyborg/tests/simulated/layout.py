@@ -64,11 +64,10 @@ class Layout:
         index = len(self.cards)
         domain, first = self._place(index, facts.get("address"))
         port_bus = (first >> 8) - 1
-        port_address = kernel_text.address(domain, port_bus << 8)
-        port = f"devices/pci{domain:04x}:{port_bus:02x}/{port_address}"
         numa = facts.get("numa", numa)
+        added = self._ports({**facts, "numa": numa}, domain, port_bus)
+        port = added[-1].path
         number = self._of_driver[facts["driver"]] = self._of_driver.get(facts["driver"], -1) + 1
-        added = [Function(port_address, port, {**_PORT, "numa": numa})]
         own = {key: value for key, value in facts.items() if key != "functions"}
         own["others"] = bool(facts.get("functions"))
         for position, more in enumerate([own, *facts.get("functions", ())]):
@@ -78,8 +77,9 @@ class Layout:
             names = self._names(address, number, index, f"f{position}", whole)
             added.append(Function(address, f"{port}/{address}", whole, names=names))
         self.functions |= {function.address: function for function in added}
-        self.cards.append(added[1].address)
-        self.named.setdefault(facts.get("name", facts["card"]), []).append(added[1].address)
+        card = kernel_text.address(domain, first)
+        self.cards.append(card)
+        self.named.setdefault(facts.get("name", facts["card"]), []).append(card)
         return added
 
     def virtual(self, pf: Function, number: int) -> Function:
@@ -97,6 +97,20 @@ class Layout:
         names = self._names(address, pf.names["n"], index, port, facts, number)
         path = f"{pf.path.rpartition('/')[0]}/{address}"
         return Function(address, path, facts, pf.address, names)
+
+    def _ports(self, facts: Mapping[str, Any], domain: int, bus: int) -> list[Function]:
+        """The ports above a card that are not there yet; the last one is that of its slot."""
+        address = kernel_text.address(domain, bus << 8)
+        above, found = f"devices/pci{domain:04x}:{bus:02x}", []
+        if "switch" in facts:
+            number = facts["switch"]
+            above = f"devices/pci{domain:04x}:00"
+            for place in (number << 3, number << 8):  # the root port, the upstream port
+                name = kernel_text.address(domain, place)
+                above = f"{above}/{name}"
+                if name not in self.functions:
+                    found.append(Function(name, above, {**_PORT, "numa": facts["numa"]}))
+        return [*found, Function(address, f"{above}/{address}", {**_PORT, "numa": facts["numa"]})]
 
     @staticmethod
     def _place(index: int, address: str | None) -> tuple[int, int]:

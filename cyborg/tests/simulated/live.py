@@ -106,7 +106,8 @@ class Host:
     def add(self, card: str, **keys: Any) -> str:
         """Plug in one more card; the address of its first function."""
         self.change("add", card, **keys)
-        return self._layout.add(cards.card({"card": card, **keys}))[1].address
+        self._layout.add(cards.card({"card": card, **keys}))
+        return self._layout.cards[-1]
 
     def writes(self) -> list[tuple[str, str]]:
         """What was written below ``/sys``, and to disks, with the path, in order."""

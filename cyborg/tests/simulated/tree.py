@@ -84,7 +84,7 @@ class Tree:
         added = self.layout.add(cards.card({"card": card, **keys}))
         for function in added:
             self.appear(function)
-        return added[1].address
+        return self.layout.cards[-1]
 
     def appear(self, function: Function, vfs: int | None = None) -> None:
         """A function is found on the bus, is bound, and its virtual functions are enabled."""
