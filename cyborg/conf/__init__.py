@@ -19,6 +19,7 @@ from cyborg.conf import (
     glance,
     metrics,
     nova,
+    nova_watcher,
     obsolete,
     placement,
     programming,
@@ -39,6 +40,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "glance": glance.OPTS,
     "metrics": metrics.OPTS,
     "nova": nova.OPTS,
+    "nova_watcher": nova_watcher.OPTS,
     "placement": placement.OPTS,
     "programming": programming.OPTS,
     "ssl": ssl.OPTS,
@@ -47,7 +49,12 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 }
 
 #: Groups with keystoneauth options for another service, and the type of that service.
-SERVICES = {"glance": "image", "nova": "compute", "placement": "placement"}
+SERVICES = {
+    "glance": "image",
+    "nova": "compute",
+    "nova_watcher": "accelerator",
+    "placement": "placement",
+}
 #: The endpoints of the catalogue that are used, the first one that there is.
 _INTERFACES = ["internal", "public"]
 

@@ -15,17 +15,27 @@ from collections.abc import Callable
 from typing import Any
 
 import nova.conf
+import nova.rpc
+import oslo_messaging
 from lxml import etree
-from nova import context, objects
+from nova import context, exception, objects
 from nova.accelerator import cyborg
+from nova.compute import utils as compute_utils
+from nova.scheduler import host_manager, weights
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver as libvirt_driver
+
+from cyborg.nova import weigher
 
 _FUNCTIONS = (
     cyborg.get_arq_pci_device_profile,
     cyborg.get_device_amount_of_dp_groups,
     cyborg.get_device_profile_group_requester_id,
 )
+
+
+#: As operators name it in the option weight_classes.
+WEIGHER = "cyborg.nova.weigher.AcceleratorWeigher"
 
 
 class Nova:
@@ -36,6 +46,7 @@ class Nova:
         for group, values in options.items():
             for name, value in values.items():
                 nova.conf.CONF.set_override(name, value, group=group)
+        self._weigher = weigher.AcceleratorWeigher()
         self._context = context.RequestContext(**user)
         self._client = cyborg.get_client(self._context)
 
@@ -53,6 +64,9 @@ class Nova:
             "get_arq_uuids_for_instance": self._uuids,
             "resolved": self._resolved,
             "guest_devices": _guest_devices,
+            "weigh": self._weigh,
+            "listed_weighers": _listed_weighers,
+            "announce_failure": _announce_failure,
             **{function.__name__: function for function in _FUNCTIONS},
         }
         return (known.get(name) or getattr(self._client, name))(*arguments)
@@ -64,6 +78,15 @@ class Nova:
     def _request_groups(self, *arguments: Any) -> list[dict[str, Any]]:
         return [_plain(group) for group in self._client.get_device_request_groups(*arguments)]
 
+    def _weigh(self, profile: str | None, nodes: list[str]) -> dict[str, float]:
+        """The weights that nova-scheduler's own code gives to hosts for a flavor."""
+        specs = {"accel:device_profile": profile} if profile else {}
+        spec = objects.RequestSpec(flavor=objects.Flavor(extra_specs=specs))
+        hosts = [host_manager.HostState(node, node, None) for node in nodes]
+        handler = weights.HostWeightHandler()
+        weighed = handler.get_weighed_objects([self._weigher], hosts, spec)
+        return {each.obj.nodename: each.weight for each in weighed}
+
     def _uuids(self, instance: str) -> Any:
         return self._client.get_arq_uuids_for_instance(objects.Instance(uuid=instance))
 
@@ -72,6 +95,43 @@ class Nova:
         query = {"instance": instance, "bind_state": "resolved"}
         answer, error = self._client._call_cyborg("get", self._client.ARQ_URL, params=query)
         return [answer.status_code, error, answer.json().get("arqs")]
+
+
+def _listed_weighers() -> list[str]:
+    """What nova-scheduler loads where its option names this project's weigher."""
+    handler = weights.HostWeightHandler()
+    return [each.__name__ for each in handler.get_matching_classes([WEIGHER])]
+
+
+def _announce_failure(url: str, topic: str, profile: str | None, kind: str) -> None:
+    """Announce as nova-conductor does that a server of a flavor could not be built."""
+    conf = nova.conf.CONF
+    # Registers the options.
+    oslo_messaging.get_notification_transport(conf, url=url).cleanup()
+    conf.set_override("transport_url", url)
+    conf.set_override("notification_format", "versioned", group="notifications")
+    conf.set_override("versioned_notifications_topics", [topic], group="notifications")
+    conf.set_override("driver", ["messagingv2"], group="oslo_messaging_notifications")
+    nova.rpc.set_defaults(control_exchange="nova")
+    nova.rpc.init(conf)
+    specs = {"accel:device_profile": profile} if profile else {}
+    flavor = objects.Flavor(
+        flavorid="f", memory_mb=64, vcpus=1, root_gb=1, ephemeral_gb=0, name="f", swap=0,
+        rxtx_factor=1.0, vcpu_weight=0, disabled=False, is_public=True, extra_specs=specs,
+        projects=[], description=None,
+    )  # fmt: skip
+    user = context.get_admin_context()
+    uuid = "7a1c2b3d-0000-4000-8000-00000000beef"
+    spec = objects.RequestSpec.from_components(
+        user, uuid, {}, flavor, None, None, {}, None, None, project_id="p", user_id="u"
+    )
+    try:
+        raise getattr(exception, kind)(reason="")
+    except exception.NovaException as exc:
+        compute_utils.notify_about_compute_task_error(
+            user, "build_instances", uuid, spec, "error", exc
+        )
+    nova.rpc.cleanup()
 
 
 def _guest_devices(arqs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -245,6 +245,14 @@ class Settings:
                 "conductor": {"workers": 1},
                 "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},
                 "quota": {"instances": -1, "cores": -1, "ram": -1},
+                "filter_scheduler": {
+                    "weight_classes": "nova.scheduler.weights.all_weighers,"
+                    "cyborg.nova.weigher.AcceleratorWeigher",
+                },
+                # More than all of Nova's own weighers together.
+                "cyborg_weigher": {"multiplier": 20},
+                "notifications": {"notification_format": "versioned"},
+                "oslo_messaging_notifications": {"driver": "messagingv2"},
                 "oslo_concurrency": {"lock_path": folder / "lock"},
             },
         )
@@ -282,6 +290,7 @@ class Settings:
                 "placement": self._user("cyborg"),
                 "nova": self._user("cyborg"),
                 "glance": self._user("cyborg"),
+                "nova_watcher": self._user("cyborg"),
                 # Short, because tests wait for it.
                 "conductor": {
                     "instance_audit_interval": 5,

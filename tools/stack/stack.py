@@ -42,6 +42,7 @@ SERVICES = HERE.parent / "services.sh"
 LOG_FORMAT = "%(ltime) %(tmsecs) %(method) %(uri) => %(status) in %(msecs) msecs"
 SERVERS = ("rabbitmq", "mariadb")
 CONDUCTORS = ("cyborg-conductor-1", "cyborg-conductor-2")
+WATCHER = "cyborg-nova-watcher"
 _BEGIN = time.monotonic()
 
 
@@ -80,7 +81,7 @@ class Stack:
             self._start_wsgi(name)
         for name in ("conductor", "scheduler"):
             self.start(f"nova-{name}")
-        for name in CONDUCTORS:
+        for name in (*CONDUCTORS, WATCHER):
             self.start(name)
         for name in ("placement", "glance", "neutron", "nova", "cyborg"):
             self.await_http(name)
@@ -128,6 +129,8 @@ class Stack:
             return [BIN / "cyborg-agent"], [etc / f"agent-{host}" / "cyborg.conf"]
         if name in CONDUCTORS:
             return [BIN / "cyborg-conductor"], [etc / "cyborg" / "cyborg.conf"]
+        if name == WATCHER:
+            return [BIN / name], [etc / "cyborg" / "cyborg.conf"]
         raise Failed(f"there is no process {name}")
 
     def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:

@@ -267,6 +267,29 @@ class Scene:
         program: dict[str, Any] = deployable["program"]
         return program
 
+    def make_pool(self, function: str, *, free: int, max_devices: int) -> str:
+        """Make a function pool; its uuid."""
+        body = {"name": f"pool-{uuidlib.uuid4()}", "function_id": function}
+        answer = self._pools(
+            "POST", json=body | {"free": free, "max_devices": max_devices}
+        )
+        return str(answer.json()["uuid"])
+
+    def pool(self, uuid: str) -> dict[str, Any]:
+        """A function pool, with its counts."""
+        found: dict[str, Any] = self._pools("GET", f"/{uuid}").json()
+        return found
+
+    def delete_pool(self, uuid: str) -> None:
+        """Delete a function pool."""
+        self._pools("DELETE", f"/{uuid}")
+
+    def _pools(self, method: str, path: str = "", **more: Any) -> Any:
+        return self.cloud.accelerator.request(
+            f"/function_pools{path}", method, raise_exc=True,
+            headers={"OpenStack-API-Version": "accelerator 2.9"}, **more,
+        )  # fmt: skip
+
     def operations_of(self, image: str) -> list[dict[str, Any]]:
         """The operations that an image was to be written by."""
         answer = self.cloud.accelerator.get(

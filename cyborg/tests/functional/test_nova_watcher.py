@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-nova-watcher hears from Nova's own code, over a real broker, that no host had room."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context
+from cyborg.nova import watcher
+from cyborg.tests import servers
+from cyborg.tests.compute import Client
+from cyborg.tests.fpgas import AES, SIX, Fpgas
+from cyborg.tests.service import Site, until
+
+pytestmark = pytest.mark.services
+
+Announce = Callable[..., None]
+
+
+@pytest.fixture
+def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
+    fpgas = Fpgas(site, ctx)
+    fpgas.report(SIX)
+    return fpgas
+
+
+@pytest.fixture
+def announce(site: Site, conf: cfg.ConfigOpts, nova_client: Client) -> Iterator[Announce]:
+    """Announce what could not be built for a device profile, while a watcher runs."""
+    topic, url = f"versioned-{uuid.uuid4().hex}", servers.url_of("rabbitmq")
+    options = {"transport_url": url, "topic": topic, "auth_type": "none"}
+    options["endpoint_override"] = site.endpoint
+    for name, value in options.items():
+        conf.set_override(name, value, group=watcher.GROUP)
+    running = watcher.Watcher(conf)
+    running.start()
+    until(lambda: running.listens)
+    yield lambda profile, kind="NoValidHost": nova_client.announce_failure(
+        url, topic, profile, kind
+    )
+    running.stop()
+
+
+def test_a_server_without_a_host_is_a_miss(
+    cloud: Fpgas, site: Site, announce: Announce
+) -> None:
+    pool = cloud.pool(free=0, max_devices=2)
+    group = {"resources:FPGA": "2"}
+    for name, more in (("with-aes", {"accel:function_id": AES}), ("plain", {})):
+        site.call("POST", "/device_profiles", [{"name": name, "groups": [group | more]}])
+
+    # None of these is one.
+    announce(None)
+    announce("plain")
+    announce("no-such-profile")
+    announce("with-aes", "AcceleratorRequestOpFailed")
+    announce("with-aes")
+
+    assert until(lambda: cloud.counts(pool).get("misses")) == 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"nova_object.data": None},
+        {"nova_object.data": {"reason": {"nova_object.data": {"exception": "NoValidHost"}}}},
+        {
+            "nova_object.data": {
+                "reason": {"nova_object.data": {"exception": "NoValidHost"}},
+                "request_spec": None,
+            }
+        },
+    ],
+)
+def test_what_says_nothing_of_a_profile_is_passed_over(payload: dict[str, object]) -> None:
+    assert watcher.missed_profile(payload) is None
