@@ -61,7 +61,9 @@ TAINTS = Version(2, 17)
 RELEASE_REASON = Version(2, 18)
 #: Device profiles warn of what may fail.
 PROFILE_WARNINGS = Version(2, 19)
-MAX = PROFILE_WARNINGS
+#: Candidates say which of them are equally good.
+CANDIDATE_RANK = Version(2, 20)
+MAX = CANDIDATE_RANK
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

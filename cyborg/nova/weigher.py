@@ -26,8 +26,8 @@ CONF = nova.conf.CONF
 GROUP = "cyborg_weigher"
 #: Nova's groups: how the API is reached, and the user that asks.
 _ENDPOINT, _USER = "cyborg", "service_user"
-#: The first microversion with candidates.
-_MICROVERSION = "2.9"
+#: The first microversion in which candidates have a rank.
+_MICROVERSION = "2.20"
 
 OPTS: list[cfg.Opt] = [
     cfg.FloatOpt(
@@ -54,7 +54,7 @@ CONF.register_opts(OPTS, group=GROUP)
 
 
 class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
-    """Weighs a host by its best candidate: what it lacks of what is preferred, what it programs."""
+    """Weighs a host by the rank of its best candidate."""
 
     def __init__(self) -> None:
         self._adapter: adapter.Adapter | None = None
@@ -75,12 +75,13 @@ class AcceleratorWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         """The weight of each host, the greatest for the best; all 0 if nothing is known."""
         profile = _device_profile(weight_properties)
         found = self._candidates(profile) if profile and CONF[GROUP].multiplier else []
-        costs = _costs(found)
-        places = {cost: place for place, cost in enumerate(sorted(set(costs.values())))}
+        ranks: dict[str, int] = {}
+        for each in found:
+            ranks.setdefault(each["hostname"], each["rank"])
         # A host without a candidate is behind all others.
-        last = len(places)
+        last = max(ranks.values(), default=-1) + 1
         nodes = [each.obj.nodename for each in weighed_obj_list]
-        return [float(-places[costs[node]] if node in costs else -last) for node in nodes]
+        return [-float(ranks.get(node, last)) for node in nodes]
 
     def _candidates(self, profile: str) -> list[dict[str, Any]]:
         """The candidates of a device profile, as the API lists them; none if it does not answer."""
@@ -112,16 +113,6 @@ def _device_profile(request_spec: Any) -> str | None:
     """The device profile of the flavor that is asked for."""
     specs: dict[str, str] = request_spec.flavor.extra_specs or {}
     return specs.get("accel:device_profile")
-
-
-def _costs(candidates: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """For each host the cost of its best candidate: less is better."""
-    costs: dict[str, tuple[int, int]] = {}
-    for each in candidates:
-        lacks = sum(not group["preferred"] for group in each["groups"])
-        cost = (lacks, each["reprogrammings"])
-        costs[each["hostname"]] = min(cost, costs.get(each["hostname"], cost))
-    return costs
 
 
 def _adapter() -> adapter.Adapter:

@@ -129,7 +129,14 @@ class DeviceProfiles(Resource):
         found = candidates.find(
             request.conf, profile.groups, most=request.max_limit, limit=limit
         )
-        return {"candidates": [_candidate(candidate) for candidate in found]}
+        absent = types.Candidate.absent(request.version)
+        ranks = {rank: place for place, rank in enumerate(sorted({each.rank for each in found}))}
+        shown = [_candidate(each, ranks[each.rank]) for each in found]
+        return {
+            "candidates": [
+                {key: value for key, value in each.items() if key not in absent} for each in shown
+            ]
+        }
 
     def view(self, request: Request, profile: models.DeviceProfile) -> dict[str, Any]:
         """A profile, for administrators with the projects with which it is shared."""
@@ -153,9 +160,10 @@ class DeviceProfiles(Resource):
         }
 
 
-def _candidate(candidate: candidates.Candidate) -> dict[str, Any]:
+def _candidate(candidate: candidates.Candidate, rank: int) -> dict[str, Any]:
     return {
         "hostname": candidate.hostname,
+        "rank": rank,
         "reprogrammings": candidate.reprogrammings,
         "groups": [
             {

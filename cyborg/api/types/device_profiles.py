@@ -12,6 +12,7 @@ from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versi
 
 _VISIBILITY = versions.PROFILE_VISIBILITY
 _STATE = versions.PROFILE_STATE
+_RANK = versions.CANDIDATE_RANK
 _NAME = Value(
     str,
     type="string",
@@ -243,6 +244,9 @@ class Candidate(Object):
     """A host on which what the profile asks for could be bound."""
 
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
+    rank = Field(
+        fields.COUNT, "0 for the best; equally good ones have the same.", since=_RANK
+    )
     reprogrammings = Field(fields.COUNT, "How many deployables would be programmed.")
     groups = Field([CandidateGroup], "What would serve each group.")
 

@@ -76,6 +76,13 @@ def test_a_preferred_function_comes_first_and_keeps_nothing_away(rack: Site) -> 
     assert cards(rack, "?limit=1") == ["aes"]
 
 
+def test_equally_good_candidates_have_the_same_rank(rack: Site) -> None:
+    profile(rack, {"accel:preferred_function": AES})
+    found = rack.call("GET", PATH, version="2.20")["candidates"]
+    assert [candidate["rank"] for candidate in found] == [0, 1, 1, 1]
+    assert all("rank" not in candidate for candidate in candidates(rack))
+
+
 def test_preferred_traits_come_first(rack: Site) -> None:
     profile(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
     assert cards(rack)[0] == "fixed"
