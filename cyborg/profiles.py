@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import os_traits
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
@@ -49,6 +50,7 @@ COLUMNS: dict[str, Any] = {
 }
 _FILTERS = {**COLUMNS, "enabled": models.DeviceProfile.enabled}
 _KIND = "Device Profile"
+_STANDARD_TRAITS = frozenset(os_traits.get_traits())
 #: Not what is to be tainted: Placement would refuse to forbid a trait that it does not have yet.
 _WITH_TAINTS = orm.with_expression(
     models.DeviceProfile.taints,
@@ -91,6 +93,10 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
         text = value.strip() if isinstance(value, str) else str(int(value))
         read[key] = str(int(text)) if kind == RESOURCES else text
     _check_taint(index, read)
+    for trait in RequestGroup.parse(read).traits:
+        # Placement refuses whoever asks for a trait that it does not know.
+        if not os_traits.is_custom(trait) and trait not in _STANDARD_TRAITS:
+            raise errors.Invalid(f"groups[{index}]: there is no standard trait {trait}.")
     return read
 
 

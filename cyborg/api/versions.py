@@ -63,7 +63,9 @@ RELEASE_REASON = Version(2, 18)
 PROFILE_WARNINGS = Version(2, 19)
 #: Candidates say which of them are equally good.
 CANDIDATE_RANK = Version(2, 20)
-MAX = CANDIDATE_RANK
+#: Groups of device profiles may have standard traits.
+STANDARD_TRAITS = Version(2, 21)
+MAX = STANDARD_TRAITS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

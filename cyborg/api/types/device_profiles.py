@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cyborg import profiles, request_groups
 from cyborg.api import arguments, versions
@@ -27,38 +27,34 @@ _NAME = Value(
 )
 _WRITTEN = {"type": ["string", "integer"], "maxLength": arguments.TEXT_MAX}
 # Blanks around what follows a prefix are permitted: they are removed later.
-_KEY: dict[str, Any] = {
-    "maxLength": arguments.TEXT_MAX,
-    "refusal": "Group keys must have at most {most} characters.",
-    "allOf": [
-        {
-            "pattern": "^(resources|trait|accel):",
-            "refusal": "Device profile group keys must be of the form ^(resources:|trait:|accel:)",
-        },
-        {
-            "pattern": r"^(resources:\s*((FPGA|GPU|VGPU|PGPU)\s*$|CUSTOM_)|trait:|accel:)",
-            "refusal": "Unsupported resource class {name}",
-        },
-        {
-            "pattern": r"^(trait:\s*CUSTOM_|resources:|accel:)",
-            "refusal": "Unsupported trait name format {name}, should start with CUSTOM_",
-        },
-    ],
+_KINDS = [
+    {
+        "pattern": "^(resources|trait|accel):",
+        "refusal": "Device profile group keys must be of the form ^(resources:|trait:|accel:)",
+    },
+    {
+        "pattern": r"^(resources:\s*((FPGA|GPU|VGPU|PGPU)\s*$|CUSTOM_)|trait:|accel:)",
+        "refusal": "Unsupported resource class {name}",
+    },
+]
+_OWN_TRAIT = {
+    "pattern": r"^(trait:\s*CUSTOM_|resources:|accel:)",
+    "refusal": "Unsupported trait name format {name}, should start with CUSTOM_",
+}
+#: From 2.21 on traits may be those that agents may report.
+_ANY_TRAIT = {
+    "pattern": r"^(trait:\s*((CUSTOM|HW|MISC|STORAGE)_|OWNER_CYBORG\s*$)|resources:|accel:)",
+    "refusal": "Unsupported trait {name}: it must begin with CUSTOM_, HW_, MISC_ or STORAGE_, "
+    "or be OWNER_CYBORG.",
 }
 #: From 2.4 on a key that means nothing is refused: it is a typing error.
-_KNOWN_KEY = {
-    **_KEY,
-    "allOf": [
-        *_KEY["allOf"],
-        {
-            "pattern": r"^(?!accel:)|^accel:\s*("
-            + "|".join(key.removeprefix("accel:") for key in request_groups.ACCEL_KEYS)
-            + r")\s*$",
-            "refusal": "Unknown group key '{value}': the known ones are "
-            + ", ".join(request_groups.ACCEL_KEYS)
-            + ".",
-        },
-    ],
+_KNOWN = {
+    "pattern": r"^(?!accel:)|^accel:\s*("
+    + "|".join(key.removeprefix("accel:") for key in request_groups.ACCEL_KEYS)
+    + r")\s*$",
+    "refusal": "Unknown group key '{value}': the known ones are "
+    + ", ".join(request_groups.ACCEL_KEYS)
+    + ".",
 }
 _AMOUNT = {
     **_WRITTEN,
@@ -76,12 +72,16 @@ _TRAIT = {
 }
 
 
-def _groups(keys: dict[str, Any]) -> Narrowed:
+def _groups(*rules: dict[str, str]) -> Narrowed:
     group = Value(
         dict,
         title="DeviceProfileGroup",
         type="object",
-        propertyNames=keys,
+        propertyNames={
+            "maxLength": arguments.TEXT_MAX,
+            "refusal": "Group keys must have at most {most} characters.",
+            "allOf": [*_KINDS, *rules],
+        },
         patternProperties={"^resources:": _AMOUNT, "^trait:": _TRAIT, "^accel:": _WRITTEN},
     )
     return Narrowed(
@@ -92,7 +92,13 @@ def _groups(keys: dict[str, Any]) -> Narrowed:
     )
 
 
-_GROUPS = Changed({versions.MIN: _groups(_KEY), versions.REGULAR: _groups(_KNOWN_KEY)})
+_GROUPS = Changed(
+    {
+        versions.MIN: _groups(_OWN_TRAIT),
+        versions.REGULAR: _groups(_OWN_TRAIT, _KNOWN),
+        versions.STANDARD_TRAITS: _groups(_ANY_TRAIT, _KNOWN),
+    }
+)
 _DESCRIPTION = Value(str, type=["string", "integer", "null"], maxLength=fields.DESCRIPTION_MAX)
 _VISIBLE = fields.one_of([profiles.PUBLIC, profiles.PRIVATE])
 # MySQL considers texts equal that differ only in blanks at their ends.

@@ -109,6 +109,24 @@ def test_groups_are_served_together(rack: Site) -> None:
     assert sorted(cards(rack)) == ["fixed", "idle", "zip"]
 
 
+def test_a_standard_trait_chooses(site: Site) -> None:
+    traits = {"trusted": ("HW_NIC_SRIOV", "HW_NIC_SRIOV_TRUSTED"), "other": ("HW_NIC_SRIOV",)}
+    site.placement.make_provider(hosts.ROOT)
+    hosts.apply(
+        *(
+            hosts.device(name, hosts.deployable(f"host-1_{name}", (number,), traits=has))
+            for number, (name, has) in enumerate(traits.items())
+        )
+    )
+    site.placement.sync()
+    body = {"name": "p", "groups": [FPGA | {"trait:HW_NIC_SRIOV_TRUSTED": "required"}]}
+    site.call("POST", "/device_profiles", body, "2.21")
+
+    (found,) = candidates(site)
+
+    assert found["groups"][0]["rp_uuid"] == provider_uuid("host-1_trusted")
+
+
 def test_what_nobody_has_has_no_candidates(rack: Site) -> None:
     profile(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
     assert cards(rack) == []

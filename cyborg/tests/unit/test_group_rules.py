@@ -34,6 +34,8 @@ def check_groups(groups: Any) -> list[dict[str, str]]:
         ({"resources: GPU ": "1"}, {"resources:GPU": "1"}),
         ({"resources:CUSTOM_QAT": "1"}, {"resources:CUSTOM_QAT": "1"}),
         ({"trait:CUSTOM_A": " forbidden "}, {"trait:CUSTOM_A": "forbidden"}),
+        ({"trait: HW_NIC_SRIOV ": "required"}, {"trait:HW_NIC_SRIOV": "required"}),
+        ({"trait:OWNER_CYBORG": "required"}, {"trait:OWNER_CYBORG": "required"}),
         ({"accel: function_id ": 5}, {"accel:function_id": "5"}),
         ({"accel:function_name": ""}, {"accel:function_name": ""}),
         ({}, {}),
@@ -62,7 +64,9 @@ def test_groups_are_stored_trimmed_and_as_texts(
         ({"resources:fpga": "1"}, "Unsupported resource class fpga"),
         ({"resources:": "1"}, "Unsupported resource class"),
         ({"resources:FPGA": "1", "resources: FPGA": "1"}, "more than once"),
-        ({"trait:HW_X": "required"}, "should start with CUSTOM_"),
+        ({"trait:HW_X": "required"}, "there is no standard trait HW_X"),
+        ({"trait:COMPUTE_NODE": "required"}, "Unsupported trait COMPUTE_NODE: it must begin with"),
+        ({"trait:OWNER_NOVA": "required"}, "Unsupported trait OWNER_NOVA"),
         ({"trait:CUSTOM_X": "Required"}, "Unsupported trait value Required"),
         ({"accel:function_id": None}, "must be a text"),
         ({"accel:function_id": {"a": 1}}, "must be a text"),
@@ -84,6 +88,14 @@ def test_groups_are_stored_trimmed_and_as_texts(
 def test_a_group_that_breaks_a_rule_is_refused(group: Any, sentence: str) -> None:
     with pytest.raises(errors.Invalid, match=sentence):
         check_groups([{"resources:GPU": "1"}, group])
+
+
+@pytest.mark.parametrize("version", [versions.MIN, versions.CANDIDATE_RANK])
+def test_up_to_220_traits_are_custom_ones(version: versions.Version) -> None:
+    schema = schema_of(types.DeviceProfile, version, sent=True)
+    group = {"resources:FPGA": "1", "trait:HW_NIC_SRIOV": "required"}
+    with pytest.raises(errors.Invalid, match="should start with CUSTOM_"):
+        validation.check(schema, {"name": "n", "groups": [group]})
 
 
 def test_up_to_23_a_key_that_means_nothing_is_kept() -> None:
