@@ -79,6 +79,17 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
     notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 
+@db.retry
+def note_refusal(host_name: str, sentence: str) -> None:
+    """Show with a host, until its next whole report is applied, that a message was refused."""
+    query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
+    with db.writer() as session:
+        host = session.scalar(query)
+        if host is not None and host.driver_errors.get(CONDUCTOR) != sentence:
+            host.driver_errors = {**host.driver_errors, CONDUCTOR: sentence}
+            host.report_digest = None
+
+
 def _before(seconds: float) -> sa.ColumnElement[int]:
     return db.now_ms() - round(seconds * 1000)
 

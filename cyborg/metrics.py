@@ -73,6 +73,12 @@ WORK_SECONDS = _histogram(
 REPORT_SECONDS = _histogram(
     "cyborg_report_duration_seconds", "Time it took to take in a host's report.", "outcome"
 )
+MESSAGES_REFUSED = _counter(
+    "cyborg_messages_refused",
+    "Messages between services that were refused for their signature.",
+    "method",
+    "reason",
+)
 CLIENT_SECONDS = _histogram(
     "cyborg_client_request_duration_seconds",
     "Time another service took to answer.",

@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.agent import service
-from cyborg.cmd import discover
+from cyborg.agent import keys, service
+from cyborg.cmd import agent_key, discover
 
 _HELP = (
     "Find the accelerators of this host and prepare them for guests, until SIGTERM. "
     "It reads [agent] and the groups of its drivers in cyborg.conf, and needs no database."
 )
+
+_COMMANDS = {discover.NAME: discover, agent_key.NAME: agent_key}
+
+
+def _add_commands(subparsers: Any) -> None:
+    subparsers.required = False
+    for command in _COMMANDS.values():
+        command.add(subparsers)
 
 
 @process.one_sentence("cyborg-agent")
@@ -23,14 +32,17 @@ def main(argv: list[str] | None = None) -> int:
     conf = cfg.CONF
     conf.register_cli_opt(
         cfg.SubCommandOpt(
-            "command", title="Commands", help="Without one, the agent runs.", handler=discover.add
+            "command", title="Commands", help="Without one, the agent runs.", handler=_add_commands
         )
     )
     process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
-    if conf.command.name == discover.NAME:
-        return discover.run(conf)
+    if conf.command.name is not None:
+        return int(_COMMANDS[conf.command.name].run(conf))
     process.open_log(conf)
     rpc.configure(conf)
+    own = keys.HostKeys(conf)
+    own.start()
+    rpc.use_keys(rpc.HOST, own)
     process.run([*metrics.endpoints(conf), service.Agent(conf)], conf=conf)
     return 0
 

@@ -8,7 +8,7 @@ import sys
 from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
-from cyborg.conductor import gauges, service
+from cyborg.conductor import gauges, keys, service
 from cyborg.db import revision
 
 _HELP = (
@@ -25,6 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     db.configure(conf)
     revision.check_if_reachable()
     rpc.configure(conf)
+    own = keys.DeploymentKeys(conf)
+    own.start()
+    rpc.use_keys(rpc.CONDUCTOR, own)
     notifications.configure(conf)
     shown = metrics.endpoints(conf, gauges.Gauges(conf))
     process.run([*shown, service.ConductorService(conf)], conf=conf)

@@ -23,7 +23,6 @@ def add(subparsers: Any) -> None:
         "not offer and why. No service need run, and nothing is written. The exit status is 1 if a "
         "driver failed."
     )
-    subparsers.required = False
     parser = subparsers.add_parser(NAME, help=text, description=text)
     parser.add_argument(
         "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."

@@ -2,6 +2,7 @@
 """``cyborg-status``: check a running cloud, or check whether it is ready for an upgrade.
 
 ``cyborg-status accept`` gives a resource provider out that is withheld.
+``cyborg-status host`` enrols and revokes the keys of hosts.
 ``cyborg-status check`` exits with 0 if nothing is wrong, 1 if something is, and 2 if the database
 or another service does not answer; it only reads, unless ``--repair`` is given. ``cyborg-status
 upgrade check`` exits with 0 if all is well, 1 for a warning and 2 for a failure.
@@ -37,7 +38,7 @@ from cyborg import (
 )
 from cyborg import conf as cyborg_conf
 from cyborg.arqs import books
-from cyborg.cmd import old_files, upgrade_checks
+from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.db import revision, schema
 from cyborg.inventory import admin
 from cyborg.placement import adoption, compare
@@ -130,6 +131,7 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     rename.add_argument("old", help="[DEFAULT] host of its agent before.")
     rename.add_argument("new", help="[DEFAULT] host of its agent now.")
     rename.set_defaults(run=_rename_host)
+    host_key_commands.add(parsers)
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")

@@ -60,4 +60,21 @@ OPTS: list[cfg.Opt] = [
         "no VF of the function may be in use, and a function that the host itself uses is left "
         "alone. May be given several times.",
     ),
+    cfg.BoolOpt(
+        "require_host_keys",
+        default=False,
+        help="Take no message between agents and conductors that is not signed. A conductor then "
+        "needs [conductor] signing_key_file and takes messages only of hosts with an enrolled key; "
+        "an agent needs conductor_public_keys. Set it for all of them, when every host has an "
+        "enrolled key. Without it anybody with the message broker's account of one host can report "
+        "for hosts without an enrolled key. The default will be true in the next release.",
+    ),
+    cfg.ListOpt(
+        "conductor_public_keys",
+        default=[],
+        help="The public keys whose owners may order steps of this host: of the files that "
+        "conductors have as [conductor] signing_key_file. `openssl pkey -pubout -in FILE` prints "
+        "one, between its first and last line. Have the former and the next key here while "
+        "conductors change theirs.",
+    ),
 ]

@@ -126,4 +126,10 @@ OPTS: list[cfg.Opt] = [
         help="Missing instances whose accelerators are released after one round of questions. If "
         "there are more, that is logged as an error, and the rest wait for the next round.",
     ),
+    cfg.StrOpt(
+        "signing_key_file",
+        help="File with the private key with which conductors sign what they order of hosts, in "
+        "PEM; all have the same. `openssl genpkey -algorithm ed25519` makes one. Its public part "
+        "belongs into [agent] conductor_public_keys of every agent, before this is set.",
+    ),
 ]

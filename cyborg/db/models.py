@@ -131,6 +131,29 @@ class Host(Base):
     allocations_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
 
 
+class HostKey(Base):
+    """The public part of a key that a host signs its messages with.
+
+    A host with any row, revoked or not, is believed nothing that is not signed.
+    """
+
+    __tablename__ = "host_keys"
+
+    #: ``Host.name``. A key may be enrolled before the host has reported, so there may be no row.
+    host_name: orm.Mapped[str] = orm.mapped_column(string(255), index=True)
+    #: What the key is called: a hash of it. No two hosts have the same key.
+    fingerprint: orm.Mapped[str] = orm.mapped_column(string(64), unique=True)
+    public_key: orm.Mapped[str] = orm.mapped_column(string(255))
+    #: When it was revoked, by the database's clock; null while it is good.
+    revoked_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: The highest number of a message that it has signed, and which of the 63 numbers up to it
+    #: have been seen, the lowest bit for the highest number.
+    counter: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0, server_default="0")
+    seen: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0, server_default="0")
+    #: When a message was last taken, by the database's clock; null if none was.
+    used_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+
+
 class Conductor(Base):
     """A conductor process, so that operators see which ones live."""
 

@@ -25,7 +25,6 @@ _MAX_AHEAD = 60_000
 #: More PCI functions than any host has.
 _FUNCTIONS_MAX = 1_000_000
 
-_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
 _TRAIT = re.compile(r"(CUSTOM|HW|MISC|STORAGE)_[A-Z0-9_]+|OWNER_CYBORG")
 
@@ -51,7 +50,7 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
     :raises Refused: a name is none, or there are too many devices
     """
     for field, name in (("host", report.host), ("node", report.node)):
-        if not is_host_name(name):
+        if not rpc.is_host_name(name):
             raise Refused(f"{field}: {name!r} is no name of a host.")
     left_out: object = report.not_offered
     if left_out is not None and not (isinstance(left_out, int) and 0 <= left_out <= _FUNCTIONS_MAX):
@@ -76,11 +75,6 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
                 said[driver] = "; ".join([*([said[driver]] if driver in said else []), wrong])
         devices[driver] = tuple(kept)
     return replace(report, devices=devices, errors=said, unknown=frozenset(unknown))
-
-
-def is_host_name(value: object) -> bool:
-    """Whether what a message has in the place of a host's name is one."""
-    return isinstance(value, str) and _HOST_NAME.fullmatch(value) is not None
 
 
 def _faults(host: str, device: base.Device) -> Iterator[str]:
@@ -150,14 +144,3 @@ def names_of_others(session: orm.Session, host_name: str, names: set[str]) -> di
         if owner is not None:
             found[name] = f"names like that are for host {owner}"
     return found
-
-
-@db.retry
-def record(host_name: str, key: str, sentence: str) -> None:
-    """Show with the host, until its next whole report is applied, that one was dropped."""
-    query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
-    with db.writer() as session:
-        host = session.scalar(query)
-        if host is not None and host.driver_errors.get(key) != sentence:
-            host.driver_errors = {**host.driver_errors, key: sentence}
-            host.report_digest = None

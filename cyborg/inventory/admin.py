@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, work
+from cyborg import db, errors, history, notifications, rpc, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
-from cyborg.inventory import acceptance, attributes
+from cyborg.inventory import attributes
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -328,7 +328,7 @@ def rename_host(old: str, new: str) -> None:
     :raises NotFound: there is no host of the old name
     :raises Conflict: it is up, or the new name has a record of its own
     """
-    if not acceptance.is_host_name(new):
+    if not rpc.is_host_name(new):
         raise errors.Invalid(f"{new!r} is no name of a host.")
     host = models.Host
     with db.writer() as session:
@@ -340,4 +340,5 @@ def rename_host(old: str, new: str) -> None:
         if session.scalar(sa.select(host.id).where(host.name == new)) is not None:
             raise errors.Conflict(f"There is a record of host {new}; remove it first.")
         found.name, found.report_digest = new, None
+        db.update(session, models.HostKey, models.HostKey.host_name == old, host_name=new)
         work.want(session, work.PLACEMENT, [new])

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, notifications, rpc, work
+from cyborg import db, liveness, notifications, rpc, work
 from cyborg.db import models
 from cyborg.inventory import acceptance, apply, diff, missing
 from cyborg.notifications import notices
@@ -28,8 +28,6 @@ _MAX_DELAY = 300_000
 
 #: Devices that may be missing all at once, however few there are.
 _FEW = 3
-#: Under this name :attr:`models.Host.driver_errors` tells of devices that are kept.
-_HOLDER = "cyborg-conductor"
 
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
@@ -53,10 +51,9 @@ def apply_report(
         applied = _apply(accepted, report.digest(), max_gone_share)
     except acceptance.Refused as exc:
         LOG.warning("Refused a report of host %r: %s", report.host, exc)
-        acceptance.record(report.host, _HOLDER, f"a report was refused: {exc}")
+        liveness.note_refusal(report.host, f"a report was refused: {exc}")
         if exc.owner is not None:
-            claimed = f"host {report.host} claims the node of this one"
-            acceptance.record(exc.owner, _HOLDER, claimed)
+            liveness.note_refusal(exc.owner, f"host {report.host} claims the node of this one")
         raise
     if not applied:
         LOG.warning(
@@ -218,10 +215,10 @@ def _held(
         f"{len(gone)} of {present} devices are missing from the report; they are kept until the "
         f"next one does not have them either (mark {mark})"
     )
-    if host.driver_errors.get(_HOLDER) == sentence:
+    if host.driver_errors.get(liveness.CONDUCTOR) == sentence:
         return {}
     LOG.error("Host %s: %s", host.name, sentence)
-    return {_HOLDER: sentence}
+    return {liveness.CONDUCTOR: sentence}
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:

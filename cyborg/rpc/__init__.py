@@ -29,6 +29,8 @@ from cyborg.rpc.faults import (
     TooOld,
     WriteRefused,
 )
+from cyborg.rpc.keys import CONDUCTOR, HOST
+from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
     HostReport,
     HostStep,
@@ -37,11 +39,14 @@ from cyborg.rpc.payloads import (
     UnchangedReport,
     WritePermit,
     WriteRequest,
+    is_host_name,
 )
 from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
 from cyborg.rpc.version import VERSION
 
 __all__ = [
+    "CONDUCTOR",
+    "HOST",
     "VERSION",
     "AgentEndpoint",
     "BadMessage",
@@ -67,12 +72,14 @@ __all__ = [
     "close",
     "conductor_server",
     "configure",
+    "is_host_name",
     "kick",
     "permit_write",
     "report",
     "report_unchanged",
     "run_host_step",
     "run_program",
+    "use_keys",
     "use_memory",
 ]
 
@@ -265,7 +272,7 @@ def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Serve
 
 def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
     """Return the server of the agent of ``host``."""
-    return _server(conf, client.AGENT_TOPIC, host, server.AgentMethods(endpoint))
+    return _server(conf, client.AGENT_TOPIC, host, server.AgentMethods(endpoint, host))
 
 
 def _server(conf: cfg.ConfigOpts, topic: str, name: str, methods: object) -> Server:

@@ -13,7 +13,7 @@ import oslo_messaging as messaging
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg.rpc import faults, payloads, version
+from cyborg.rpc import faults, keys, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Client:
         client = self._conductor.prepare(
             timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
         )
-        return self._call(client, "a conductor", "report", report=report.to_wire())
+        return self._call_conductor(client, report.host, "report", report=report.to_wire())
 
     def report_unchanged(self, report: payloads.UnchangedReport) -> Mapping[str, Any]:
         """Have a conductor note that a host's report is what it has stored."""
@@ -101,14 +101,18 @@ class Client:
             call_monitor_timeout=SILENCE,
             retry=1,
         )
-        return self._call(client, "a conductor", "report_unchanged", report=report.to_wire())
+        return self._call_conductor(
+            client, report.host, "report_unchanged", report=report.to_wire()
+        )
 
     def permit_write(self, request: payloads.WriteRequest) -> Mapping[str, Any]:
         """Ask a conductor for leave to write."""
         client = self._conductor.prepare(
             version=version.PERMIT_WRITE, timeout=_PERMIT_TIMEOUT, retry=1
         )
-        return self._call(client, "a conductor", "permit_write", request=request.to_wire())
+        return self._call_conductor(
+            client, request.host, "permit_write", request=request.to_wire()
+        )
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
         """Have an agent run a step."""
@@ -161,14 +165,28 @@ class Client:
             call_monitor_timeout=SILENCE,
             retry=1,
         )
-        receiver = f"the agent of host {host}"
-        return self._call(client, receiver, method, step=step.to_wire(), wait=wait)
+        said = signing.Said(host, method, {"step": step.to_wire(), "wait": wait})
+        return self._call(client, f"the agent of host {host}", keys.CONDUCTOR, said)
 
-    def _call(self, client: Any, receiver: str, method: str, **arguments: Any) -> Mapping[str, Any]:
+    def _call_conductor(
+        self, client: Any, host: str, method: str, **arguments: Any
+    ) -> Mapping[str, Any]:
+        said = signing.Said(host, method, arguments)
+        return self._call(client, "a conductor", keys.HOST, said)
+
+    def _call(
+        self, client: Any, receiver: str, side: str, said: signing.Said
+    ) -> Mapping[str, Any]:
         self._await_connection()
+        signature = keys.sign(side, said)
         with _failures_of(receiver):
-            answer: Mapping[str, Any] = client.call(_context(), method, **arguments)
-            return answer
+            answer: dict[str, Any] = client.call(_context(signature), said.method, **said.body)
+        answered_by = answer.pop(keys.FIELD, None)
+        try:
+            keys.check(side, signing.answer_to(said, signature, answer), answered_by)
+        except signing.Refused as exc:
+            raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
+        return answer
 
     def _await_connection(self) -> None:
         """Wait a little for the connection over which answers come.
@@ -202,10 +220,12 @@ class Client:
                 self._closed.wait(_RECONNECT_PAUSE)
 
 
-def _context() -> dict[str, Any]:
-    """The request id of the present context, which a message carries."""
+def _context(signature: dict[str, Any] | None) -> dict[str, Any]:
+    """What a message carries: the request id of the present context, and a signature."""
     current = oslo_context.get_current()
-    return {"request_id": current.global_id} if current else {}
+    context = {"request_id": current.global_id} if current else {}
+    # A receiver of the release before ignores it.
+    return context if signature is None else {**context, keys.FIELD: signature}
 
 
 @contextlib.contextmanager

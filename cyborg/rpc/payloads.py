@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
@@ -12,6 +13,13 @@ from cyborg.drivers import base
 
 #: Which of what conductors have ever derived from a report: now with distinct functions' traits.
 _DERIVED = 2
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
+
+
+def is_host_name(value: object) -> bool:
+    """Whether what a message has in the place of a host's name is one."""
+    return isinstance(value, str) and _HOST_NAME.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import oslo_messaging as messaging
 from oslo_context import context as oslo_context
 
 from cyborg import errors
-from cyborg.rpc import faults, payloads, version
+from cyborg.rpc import faults, keys, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -68,58 +68,101 @@ class ConductorMethods:
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
         """Store a host report."""
-        return _answer(context, lambda: self._endpoint.report(context, report))
+        said = signing.Said(_host_of(report), "report", {"report": report})
+        return _answer(
+            context, keys.CONDUCTOR, said, lambda: self._endpoint.report(context, report)
+        )
 
     def report_unchanged(
         self, context: dict[str, Any], report: dict[str, Any]
     ) -> dict[str, Any]:
         """Note that the host's report is the stored one."""
+        said = signing.Said(_host_of(report), "report_unchanged", {"report": report})
 
         def note() -> dict[str, Any]:
             return {"stored": self._endpoint.report_unchanged(context, report)}
 
-        return _answer(context, note)
+        return _answer(context, keys.CONDUCTOR, said, note)
 
     def kick(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Look for work now."""
-        return _answer(context, lambda: self._endpoint.kick(context))
+        """Look for work now. That says nothing, so it is not signed."""
+        return _outcome(keys.CONDUCTOR, lambda: self._endpoint.kick(context))
 
     def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         """Say whether a host may write a deployable now."""
-        return _answer(context, lambda: self._endpoint.permit_write(context, request).to_wire())
+        said = signing.Said(_host_of(request), "permit_write", {"request": request})
+        return _answer(
+            context,
+            keys.CONDUCTOR,
+            said,
+            lambda: self._endpoint.permit_write(context, request).to_wire(),
+        )
+
+
+def _host_of(said: object) -> str:
+    """The host that a report or request names; none at all if it is no text."""
+    host = said.get("host") if isinstance(said, dict) else None
+    return host if isinstance(host, str) else ""
 
 
 class AgentMethods:
-    """The agent's endpoint on the wire."""
+    """The endpoint of the agent of ``host`` on the wire."""
 
     target = messaging.Target(version=version.VERSION)
 
-    def __init__(self, endpoint: AgentEndpoint) -> None:
+    def __init__(self, endpoint: AgentEndpoint, host: str) -> None:
         self._endpoint = endpoint
+        self._host = host
 
     def host_step(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
     ) -> dict[str, Any]:
         """Carry out a step."""
-        return _answer(context, lambda: self._endpoint.host_step(context, step, wait))
+        said = signing.Said(self._host, "host_step", {"step": step, "wait": wait})
+        return _answer(
+            context, keys.HOST, said, lambda: self._endpoint.host_step(context, step, wait)
+        )
 
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
     ) -> dict[str, Any]:
         """Load a bitstream into a deployable."""
+        said = signing.Said(self._host, "program", {"step": step, "wait": wait})
         return _answer(
-            context, lambda: self._endpoint.program(context, step, wait).to_wire()
+            context,
+            keys.HOST,
+            said,
+            lambda: self._endpoint.program(context, step, wait).to_wire(),
         )
 
 
 def _answer(
-    context: dict[str, Any], method: Callable[[], dict[str, Any] | None]
+    context: dict[str, Any],
+    side: str,
+    said: signing.Said,
+    method: Callable[[], dict[str, Any] | None],
 ) -> dict[str, Any]:
-    """The answer of a method. An error travels as text: the other side may lack its class."""
+    """The answer of a method to what was said, signed; nothing is done if that is refused."""
     # For every log line from here on.
     oslo_context.RequestContext(global_request_id=context.get("request_id"))
+    signature = context.get(keys.FIELD)
+
+    def checked() -> dict[str, Any] | None:
+        keys.check(side, said, signature)
+        return method()
+
+    answer = _outcome(side, checked)
+    answered_by = keys.sign(side, signing.answer_to(said, signature, answer))
+    return answer if answered_by is None else {**answer, keys.FIELD: answered_by}
+
+
+def _outcome(side: str, method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """The answer of a method. An error travels as text: the other side may lack its class."""
     try:
         return method() or {}
+    except signing.Refused as exc:
+        # A conductor takes a step as running, and asks again: it has not failed.
+        return {"running" if side == keys.HOST else "failed": str(exc)}
     except faults.HostStepRunning as exc:
         return {"running": str(exc)}
     except faults.ProgramFailed as exc:

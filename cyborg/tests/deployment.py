@@ -13,6 +13,7 @@ from typing import Any
 
 import requests
 
+from cyborg.tests import signed
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
@@ -62,6 +63,12 @@ class Deployment:
         """Start a service and go on."""
         files = self.files(name, DEFAULT__host=name, **options)
         self._spawn(name, [self._program(program), *files])
+
+    def enrol(self, host: str) -> None:
+        """Enrol the key of the host, as an administrator does."""
+        key = self.run("cyborg-agent", "key").stdout.strip()
+        done = self.run("cyborg-status", "host", "enroll", host, key)
+        assert done.returncode == 0, done.stdout
 
     def start_api(self, port: int) -> None:
         """Start the API under uWSGI, and wait until it answers."""
@@ -127,7 +134,11 @@ def options(
 ) -> dict[str, str]:
     """What is different here: where everything is, and that nobody is authenticated."""
     control.write_text(json.dumps({}))
+    private = control.with_name("conductor.pem")
     return {
+        "DEFAULT__state_path": str(control.with_name("state")),
+        "agent__conductor_public_keys": signed.new_key(private),
+        "conductor__signing_key_file": str(private),
         "DEFAULT__transport_url": broker_url,
         "DEFAULT__log_dir": "",
         "database__connection": database_url,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, work
+from cyborg import db, host_keys, work
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers, tls
@@ -77,6 +77,7 @@ def cyborg(
         for name in CONDUCTORS:
             one.start(name, "cyborg-conductor")
         own = stack.enter_context(servers.user_of_agent(broker, HOST))
+        one.enrol(HOST)
         one.start(HOST, "cyborg-agent", DEFAULT__transport_url=own)
         one.start_api(free_port())
         wait_for("the device", lambda: one.get("/devices")["devices"] and not _left())
@@ -129,6 +130,10 @@ def test_a_life_on_quorum_queues_and_tls(
     assert set(sink.request_ids) == {request_id}
     assert request_id in "".join(cyborg.log(name) for name in CONDUCTORS)
     assert request_id in cyborg.log(HOST)
+    # Every message was signed.
+    (key,) = host_keys.list_keys(HOST)
+    assert key.used_ms is not None
+    assert "Refused" not in "".join(cyborg.log(name) for name in (*CONDUCTORS, HOST))
 
     queues = servers.rabbitmqctl(
         "list_queues", "-p", str(sa.make_url(vhost).database), "name", "type", "durable"

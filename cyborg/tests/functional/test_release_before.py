@@ -17,7 +17,7 @@ import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import consistency, db
+from cyborg import consistency, db, host_keys
 from cyborg.db import models, revision, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers
@@ -155,6 +155,8 @@ def releases(
                 database_url, broker, tmp_path, placement, sink.url, folder / "control.json"
             )
             options |= {"oslo_messaging_rabbit__ssl": "false", "conductor__poll_interval": "1"}
+            # The release before signs nothing.
+            options["agent__require_host_keys"] = "false"
             found[kind] = Deployment(folder, code, **options)
             stack.callback(found[kind].kill)
         yield found
@@ -213,6 +215,7 @@ def test_each_release_serves_beside_the_other(
         assert new.run("cyborg-dbsync", "upgrade").returncode == 0
         boots.go_on("the release before on the new schema", (OLD, OLD))
 
+        new.enrol(HOSTS[NEW])
         start_api(new)
         urls[NEW] = new.url
         new.start(HOSTS[NEW], "cyborg-agent")
@@ -227,3 +230,5 @@ def test_each_release_serves_beside_the_other(
     assert revision.version() == schema.head()
     wait_for("all work", lambda: not work_left())
     assert consistency.violations() == []
+    (key,) = host_keys.list_keys(HOSTS[NEW])
+    assert key.used_ms is not None

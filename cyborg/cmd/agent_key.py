@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-agent key``: shows the public part of this host's key, or changes the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg.agent import keys
+
+NAME = "key"
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to a command line."""
+    text = (
+        "Print the public part of the key with which this host signs its messages; the key is made "
+        "if there is none. An administrator gives it to `cyborg-status host enroll`."
+    )
+    parser = subparsers.add_parser(NAME, help=text, description=text)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--next",
+        action="store_true",
+        help="Print that of the next key, which is made if there is none, and not used yet.",
+    )
+    which.add_argument(
+        "--switch",
+        action="store_true",
+        help="Sign with the next key from now on, when it is enrolled, and delete the former one. "
+        "The agent need not be restarted.",
+    )
+
+
+def run(conf: cfg.ConfigOpts) -> int:
+    """Run the command, and return the exit status."""
+    own = keys.HostKeys(conf)
+    if conf.command.switch:
+        print(own.switch())
+    else:
+        print(own.public("next" if conf.command.next else "host"))
+    return 0

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-status host``: enrol, list and revoke the keys with which hosts sign their messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg import db, errors, host_keys
+from cyborg.db import revision
+
+
+def add(parsers: Any) -> None:
+    """Add the commands to a command line."""
+    host = parsers.add_parser("host", help="Enrol or revoke the key of a host; see `host -h`.")
+    host.set_defaults(run=lambda _conf: host.print_help() or 2)
+    commands = host.add_subparsers(title="Commands")
+    enrol = _command(commands, "enroll", _enrol, "Believe the host what this key signs.")
+    enrol.add_argument("key", help="What `cyborg-agent key` prints on the host.")
+    _command(commands, "keys", _show, "List the keys of the host.")
+    revoke = _command(commands, "revoke", _revoke, "Believe nothing more that a key signs.")
+    revoke.add_argument(
+        "key", nargs="?", help="Its fingerprint, as `host keys` has it; all keys without it."
+    )
+
+
+def _command(
+    commands: Any, name: str, act: Callable[[cfg.ConfigOpts], None], text: str
+) -> Any:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument("host_name", metavar="HOST", help="[DEFAULT] host of the agent.")
+    parser.set_defaults(run=lambda conf: _run(conf, act))
+    return parser
+
+
+def _run(conf: cfg.ConfigOpts, act: Callable[[cfg.ConfigOpts], None]) -> int:
+    try:
+        db.configure(conf)
+        revision.check()
+        act(conf)
+    except errors.CyborgError as exc:
+        print(f"cyborg-status: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _enrol(conf: cfg.ConfigOpts) -> None:
+    key = host_keys.enrol(conf.command.host_name, conf.command.key)
+    print(f"Key {key.fingerprint} is enrolled for host {key.host_name}.")
+
+
+def _show(conf: cfg.ConfigOpts) -> None:
+    for key in host_keys.list_keys(conf.command.host_name):
+        state = "enrolled" if key.revoked_ms is None else "revoked"
+        print(f"{key.fingerprint} {state} {key.public_key}")
+
+
+def _revoke(conf: cfg.ConfigOpts) -> None:
+    host_keys.revoke(conf.command.host_name, conf.command.key)
+    print(f"{conf.command.key or 'Every key'} of host {conf.command.host_name} is revoked.")

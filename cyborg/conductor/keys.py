@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key of the deployment, and what conductors take from hosts."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import uuid
+
+from oslo_config import cfg
+
+from cyborg import errors, host_keys, liveness
+from cyborg.rpc import signing
+
+LOG = logging.getLogger(__name__)
+
+
+class DeploymentKeys:
+    """Signs for the deployment, and checks what hosts say."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        # Each process numbers its messages for itself.
+        self._sender = f"cyborg-conductor {uuid.uuid4()}"
+        self._counter = itertools.count(1)
+
+    def start(self) -> None:
+        """Check the options, and warn if messages need no signature.
+
+        :raises Misconfigured: there is no key, and it is required, or its file holds none
+        """
+        path, required = self._conf.conductor.signing_key_file, self._required()
+        if path is not None:
+            try:
+                public = signing.public_text(signing.load(path))
+            except OSError as exc:
+                raise errors.Misconfigured(f"[conductor] signing_key_file: {exc}") from exc
+            LOG.info("Orders to hosts are signed with %s", public)
+        elif required:
+            raise errors.Misconfigured(
+                "[agent] require_host_keys needs [conductor] signing_key_file, or agents obey no "
+                "order."
+            )
+        if not required:
+            LOG.warning(
+                "[agent] require_host_keys is off: whoever may send messages to conductors can "
+                "report for every host without an enrolled key"
+            )
+
+    def _required(self) -> bool:
+        return bool(self._conf.agent.require_host_keys)
+
+    def sign(self, said: signing.Said) -> signing.Signature | None:
+        """The signature of what this conductor says; None without ``signing_key_file``."""
+        path = self._conf.conductor.signing_key_file
+        if path is None:
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        return signing.sign(
+            signing.load(path),
+            said,
+            sender=self._sender,
+            counter=next(self._counter),
+            time_ms=now_ms,
+        )
+
+    def check(self, said: signing.Said, signature: object) -> None:
+        """Check that the host itself says it, and show with the host if it does not.
+
+        :raises Refused: it does not
+        """
+        try:
+            host_keys.check(said, signature, required=self._required())
+        except signing.Refused as exc:
+            liveness.note_refusal(said.host, f"a message in its name was refused: {exc}")
+            raise

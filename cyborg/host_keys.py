@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enrolled keys of hosts: who speaks for which host, and whether a message is a new one."""
+
+from __future__ import annotations
+
+import logging
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, rpc
+from cyborg.db import models
+from cyborg.rpc import signing
+
+LOG = logging.getLogger(__name__)
+
+#: The keys that a host may have at a time: the one in use and the next one.
+KEYS_MAX = 2
+
+#: A column has 63 bits that are not the sign.
+_WINDOW = 63
+
+
+def enrol(host_name: str, public_key: str) -> models.HostKey:
+    """Believe a host what this key signs. Nothing happens if the key is enrolled for it already.
+
+    :raises Invalid: it is no public key, or the name is none of a host
+    :raises Conflict: another host has it, it was revoked, or the host has two keys
+    """
+    if not rpc.is_host_name(host_name):
+        raise errors.Invalid(f"{host_name!r} is no name of a host.")
+    fingerprint = signing.fingerprint(public_key)
+    key = _enrol(host_name, public_key, fingerprint)
+    LOG.info("Key %s is enrolled for host %s", fingerprint, host_name)
+    return key
+
+
+@db.retry
+def _enrol(host_name: str, public_key: str, fingerprint: str) -> models.HostKey:
+    key = models.HostKey
+    with db.writer() as session:
+        found = session.scalar(sa.select(key).where(key.fingerprint == fingerprint))
+        if found is not None:
+            return _enrolled(found, host_name)
+        good = _good(session, host_name)
+        if len(good) >= KEYS_MAX:
+            raise errors.Conflict(
+                f"Host {host_name} has {KEYS_MAX} keys; revoke {good[0].fingerprint} or "
+                f"{good[1].fingerprint} first."
+            )
+        row = key(host_name=host_name, public_key=public_key, fingerprint=fingerprint)
+        session.add(row)
+        try:
+            session.flush()
+        except db_exc.DBDuplicateEntry as exc:
+            raise db.RestartTransaction from exc
+    return row
+
+
+def _enrolled(found: models.HostKey, host_name: str) -> models.HostKey:
+    if found.host_name != host_name:
+        raise errors.Conflict(
+            f"public_key: it is the key of host {found.host_name}, and each host needs one of its "
+            "own; delete the folder keys below [DEFAULT] state_path of the host that was copied."
+        )
+    if found.revoked_ms is not None:
+        raise errors.Conflict(
+            f"public_key: this key of host {host_name} was revoked; enrol another one, which "
+            "`cyborg-agent key --next` makes."
+        )
+    return found
+
+
+def _good(session: orm.Session, host_name: str) -> list[models.HostKey]:
+    """The keys of the host that are not revoked, locked, so that no third one is added."""
+    key = models.HostKey
+    # All rows are locked, so that there is one to lock after the first key was revoked too.
+    query = sa.select(key).where(key.host_name == host_name).order_by(key.id).with_for_update()
+    return [row for row in session.scalars(query) if row.revoked_ms is None]
+
+
+def list_keys(host_name: str) -> list[models.HostKey]:
+    """The keys of a host, the first one first; also the revoked ones."""
+    key = models.HostKey
+    with db.reader() as session:
+        return list(
+            session.scalars(sa.select(key).where(key.host_name == host_name).order_by(key.id))
+        )
+
+
+def revoke(host_name: str, fingerprint: str | None = None) -> None:
+    """Believe nothing any more that a key of a host signs, or that any of its keys signs.
+
+    :raises NotFound: there is no such key
+    """
+    if not _revoke(host_name, fingerprint):
+        raise errors.NotFound(
+            f"Host {host_name} has no key."
+            if fingerprint is None
+            else f"Host {host_name} has no key {fingerprint}."
+        )
+    LOG.warning("Key %s of host %s is revoked", fingerprint or "(all)", host_name)
+
+
+@db.retry
+def _revoke(host_name: str, fingerprint: str | None) -> int:
+    key = models.HostKey
+    where = [key.host_name == host_name]
+    if fingerprint is not None:
+        where.append(key.fingerprint == fingerprint)
+    since = sa.func.coalesce(key.revoked_ms, db.now_ms())
+    with db.writer() as session:
+        return db.update(session, key, *where, revoked_ms=since)
+
+
+@db.retry
+def check(said: signing.Said, signature: object, *, required: bool) -> None:
+    """Check that a host says this, now and for the first time.
+
+    A host without any enrolled key is believed what is not signed, unless ``required``.
+
+    :raises Refused: it is not so
+    """
+    key = models.HostKey
+    query = sa.select(key, db.now_ms()).where(key.host_name == said.host)
+    with db.reader() as session:
+        found = list(session.execute(query).tuples())
+    if not found:
+        if required:
+            raise signing.Refused(signing.UNKNOWN_KEY, _not_enrolled(said.host))
+        return
+    one = signing.Signature.from_wire(signature)
+    by_name = {row.fingerprint: (row, now_ms) for row, now_ms in found}
+    if one.key not in by_name or one.sender != said.host:
+        raise signing.Refused(
+            signing.UNKNOWN_KEY, f"Key {one.key:.8} is not enrolled for host {said.host}."
+        )
+    row, now_ms = by_name[one.key]
+    one.check(row.public_key, said)
+    if row.revoked_ms is not None:
+        raise signing.Refused(signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked.")
+    one.check_time(now_ms)
+    _take(row, one)
+
+
+def _not_enrolled(host_name: str) -> str:
+    return (
+        f"No key of host {host_name} is enrolled. Run `cyborg-agent key` there, and give what it "
+        f"prints to `cyborg-status host enroll {host_name} KEY`."
+    )
+
+
+def _take(row: models.HostKey, one: signing.Signature) -> None:
+    """Note that the message was taken.
+
+    :raises Refused: it was taken already, or may have been
+    """
+    window = _moved(row.counter, row.seen, one.counter)
+    if window is None:
+        raise signing.Refused(
+            signing.REPLAYED,
+            f"Message {one.counter} of host {one.sender} was taken already, or is too old for "
+            f"that to be known: the highest is {row.counter}.",
+        )
+    key = models.HostKey
+    same = (key.counter == row.counter, key.seen == row.seen, key.revoked_ms.is_(None))
+    counter, seen = window
+    with db.statement() as session:
+        if not db.update(
+            session,
+            key,
+            key.id == row.id,
+            *same,
+            counter=counter,
+            seen=seen,
+            used_ms=db.now_ms(),
+        ):
+            raise db.RestartTransaction
+
+
+def _moved(highest: int, seen: int, counter: int) -> tuple[int, int] | None:
+    """The window after a message of this number; None if it may have been there before.
+
+    Messages that a host sends at the same time may arrive in another order.
+    """
+    ahead = counter - highest
+    if ahead > 0:
+        kept = seen << ahead if ahead < _WINDOW else 0
+        return counter, (kept | 1) & (2**_WINDOW - 1)
+    if -ahead >= _WINDOW or seen >> -ahead & 1:
+        return None
+    return highest, seen | 1 << -ahead

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of this process: every message that it sends or receives goes through here.
+
+An agent signs as its host and checks conductors; a conductor signs for the deployment and checks
+hosts. cyborg-standalone has both.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from cyborg import metrics
+from cyborg.rpc import signing
+
+LOG = logging.getLogger(__name__)
+
+HOST, CONDUCTOR = "host", "conductor"
+
+#: Under this name a signature is in the context of a message, and in an answer.
+FIELD = "signature"
+
+
+class Keys(Protocol):
+    """With what one side signs, and how it checks the other."""
+
+    def sign(self, said: signing.Said) -> signing.Signature | None:
+        """The signature of what this side says; None if it has no key."""
+
+    def check(self, said: signing.Said, signature: object) -> None:
+        """Check what the other side says.
+
+        :raises Refused: it is not from there, or not new
+        """
+
+
+_keys: dict[str, Keys] = {}
+
+
+def use(side: str, keys: Keys | None) -> None:
+    """Sign as this side with these keys from now on, or with none."""
+    if keys is None:
+        _keys.pop(side, None)
+    else:
+        _keys[side] = keys
+
+
+def sign(side: str, said: signing.Said) -> dict[str, Any] | None:
+    """What travels beside a message of this side; None if it is not signed."""
+    keys = _keys.get(side)
+    signature = None if keys is None else keys.sign(said)
+    return None if signature is None else signature.to_wire()
+
+
+def check(side: str, said: signing.Said, signature: object) -> None:
+    """Check, as this side, a message of the other one. What is refused is logged and counted.
+
+    :raises Refused: it is not to be taken
+    """
+    keys = _keys.get(side)
+    if keys is None:
+        return
+    try:
+        keys.check(said, signature)
+    except signing.Refused as exc:
+        metrics.MESSAGES_REFUSED.labels(said.method, exc.reason).inc()
+        LOG.warning("Refused message %r of host %r: %s", said.method, said.host, exc)
+        raise

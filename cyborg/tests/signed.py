@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conductor and an agent that sign what they say, with the database and real keys."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import oslo_messaging as messaging
+from oslo_config import cfg
+
+from cyborg import rpc
+from cyborg.agent import keys as agent_keys
+from cyborg.conductor import endpoint
+from cyborg.conductor import keys as conductor_keys
+from cyborg.rpc import client, signing
+
+#: Long enough for a busy machine.
+PATIENCE = 120
+HOST = "host-1"
+
+
+class Steps:
+    """The host steps that an agent has carried out."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        self.done.append(step["action"])
+
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        self.done.append("program")
+        return rpc.ProgramAnswer(function=None, verified_by="none", report_counter=1)
+
+
+def new_key(path: pathlib.Path) -> str:
+    """Make the file of a private key; its public part."""
+    path.write_bytes(signing.make_private())
+    return signing.public_text(signing.load(path))
+
+
+def require(conf: cfg.ConfigOpts, folder: pathlib.Path) -> None:
+    """Let conductors and agents need signatures, and have the keys for them."""
+    public = new_key(folder / "conductor.pem")
+    conf.set_override("signing_key_file", str(folder / "conductor.pem"), group="conductor")
+    conf.set_override("conductor_public_keys", [public], group="agent")
+    conf.set_override("require_host_keys", True, group="agent")
+
+
+@contextlib.contextmanager
+def serving(conf: cfg.ConfigOpts) -> Iterator[Steps]:
+    """Both services receive messages and sign, as their commands let them."""
+    steps = Steps()
+    ours = conductor_keys.DeploymentKeys(conf)
+    own = agent_keys.HostKeys(conf)
+    own.start()
+    ours.start()
+    kicked = threading.Event()
+    receiving = [
+        rpc.conductor_server(conf, endpoint.ConductorEndpoint(conf, kicked.set)),
+        rpc.agent_server(conf, HOST, steps),
+    ]
+    rpc.use_keys(rpc.CONDUCTOR, ours)
+    rpc.use_keys(rpc.HOST, own)
+    for server in receiving:
+        server.start()
+    try:
+        assert all(server.wait_started(PATIENCE) for server in receiving)
+        yield steps
+    finally:
+        for server in receiving:
+            server.stop()
+        rpc.use_keys(rpc.CONDUCTOR, None)
+        rpc.use_keys(rpc.HOST, None)
+
+
+def ask(
+    conf: cfg.ConfigOpts,
+    method: str,
+    body: dict[str, Any],
+    signature: object = None,
+    *,
+    host: str | None = None,
+) -> dict[str, Any]:
+    """Send a message as it is, to the agent of ``host`` or to a conductor; what comes back."""
+    topic = client.CONDUCTOR_TOPIC if host is None else client.AGENT_TOPIC
+    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=host, version="2.0")
+    sender = messaging.get_rpc_client(rpc._client(conf).transport, target, timeout=PATIENCE)
+    context = {} if signature is None else {"signature": signature}
+    answer: dict[str, Any] = sender.prepare(version="2.2").call(context, method, **body)
+    return answer
