@@ -7,7 +7,7 @@ too. A driver that is installed from elsewhere registers its own options when it
 
 from __future__ import annotations
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from cyborg import program_modes
 
@@ -84,6 +84,18 @@ def device_spec(devices: str) -> cfg.MultiStrOpt:
     )
 
 
+AMD_GPU_OPTS: list[cfg.Opt] = [
+    cfg.IntOpt(
+        "ras_uncorrectable_errors",
+        default=1,
+        min=0,
+        help="How many uncorrectable errors, as counted by the driver amdgpu for the blocks of "
+        "a GPU (such as ras/umc_err_count) since it was loaded, make it unhealthy. 0: no number "
+        "does.",
+    ),
+    device_spec("AMD GPUs"),
+]
+
 GPU_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "enabled_vgpu_types",
@@ -97,6 +109,22 @@ GPU_OPTS: list[cfg.Opt] = [
         default=False,
         help="Has no effect, and is accepted for old configuration files only. A virtual function "
         "is never reported as a whole GPU.",
+    ),
+    cfg.ListOpt(
+        "unhealthy_xids",
+        item_type=types.Integer(min=1, max=9999),
+        default=[],
+        help="Numbers of faults (Xids) in the kernel's log that make a GPU unhealthy, such as 48 "
+        "(an ECC error of two bits), 74 (NVLink), 79 (fallen off the bus) or 95 (an ECC error that "
+        "was not contained). Empty: the log is not read. The agent needs CAP_SYSLOG to read it.",
+    ),
+    cfg.IntOpt(
+        "xid_recovery",
+        default=0,
+        min=0,
+        help="Seconds after the last of these faults when a GPU counts as healthy again. 0: it "
+        "stays unhealthy until an administrator of the host writes 'cyborg: <slot> is healthy' to "
+        "/dev/kmsg, or the host is rebooted.",
     ),
     device_spec("NVIDIA GPUs"),
 ]
@@ -266,7 +294,7 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
 #: Every option group of drivers.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
     "accel_driver": [device_spec("processing accelerators")],
-    "amd_gpu_driver": [device_spec("AMD GPUs")],
+    "amd_gpu_driver": AMD_GPU_OPTS,
     "fake_driver": FAKE_OPTS,
     "gpu_devices": GPU_OPTS,
     "habana_driver": [device_spec("Gaudi processors")],

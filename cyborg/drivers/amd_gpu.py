@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
+from oslo_config import cfg
+
 from cyborg.drivers import pci
+
+#: A line of the error counters of a block: how many errors it could not correct.
+_UNCORRECTABLE = re.compile(r"^ue: (\d+)$", re.MULTILINE)
 
 
 class AmdGpuDriver(pci.PciDriver):
@@ -19,6 +25,10 @@ class AmdGpuDriver(pci.PciDriver):
     resource_class = "PGPU"
     expose = "vfs"
     group = "amd_gpu_driver"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._errors_max: int = conf.amd_gpu_driver.ras_uncorrectable_errors
 
     def resource(self, function: pci.Function) -> str:
         """PGPU for a whole card, VGPU for a part of one."""
@@ -43,3 +53,19 @@ class AmdGpuDriver(pci.PciDriver):
             "compute_partition": functions.text(card, "current_compute_partition"),
             "memory_partition": functions.text(card, "current_memory_partition"),
         }
+
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Blocks of the card have had errors that they could not correct."""
+        card = function.pf or function.address
+        counts = {
+            name.removesuffix("_err_count"): _UNCORRECTABLE.findall(
+                functions.text(card, f"ras/{name}") or ""
+            )
+            for name in (functions.names(card, "ras") if self._errors_max else ())
+            if name.endswith("_err_count")
+        }
+        faulty = sorted(block for block, found in counts.items() if any(map(int, found)))
+        if not faulty or sum(int(each) for of in counts.values() for each in of) < self._errors_max:
+            return None
+        blocks = ", ".join(faulty)
+        return f"The GPU {card} has had uncorrectable errors of its memory or logic: {blocks}"

@@ -12,6 +12,7 @@ from cyborg.drivers import (
     mdev_handles,
     nvidia_vgpu,
     nvidia_vgpu_types,
+    nvidia_xid,
     pci,
     privileged,
     trait_names,
@@ -38,9 +39,25 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
         self._types = nvidia_vgpu_types.TypeBook(self.kept)
         self._mediated = mdev_handles.HostSteps()
+        self._xids = nvidia_xid.XidLog(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
         self._typed: dict[str, str] = {}
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every card or part of one that can be given out, after a look into the kernel's log."""
+        self._xids.read()
+        yield from super().discover(host)
+
+    def problems(self) -> Sequence[str]:
+        """As those of any driver, and that the log cannot be read."""
+        unread = self._xids.problem
+        return [*super().problems(), *([unread] if unread is not None else [])]
+
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """NVIDIA's driver has logged a fault of the card."""
+        del functions
+        return self._xids.why_unhealthy(function)
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner and the product."""

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that GPUs' own drivers tell of make them unhealthy."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import nvidia_xid, pci, registry
+from cyborg.tests.contract import passes
+
+FALLEN = (
+    "6,1{number},{time},-;NVRM: Xid (PCI:{slot}): {xid}, pid='<unknown>', name=<unknown>, GPU has "
+    "fallen off the bus.\n SUBSYSTEM=pci\n"
+)
+TOLD = "12,9999,{time},-;cyborg: {slot} is healthy\n"
+XIDS = "[gpu_devices]\nunhealthy_xids = 79, 48\n"
+
+
+def xid(slot: str, number: int, seconds: float = 5) -> str:
+    return FALLEN.format(number=1, time=int(seconds * 1_000_000), slot=slot, xid=number)
+
+
+def healths(driver: str, text: str, log: str, lines: list[str]) -> list[dict[str, str | None]]:
+    """The health of each card after each of those lines is added to the kernel's log."""
+    nvidia_xid.KERNEL_LOG = log
+    loaded = registry.load(passes.configured(text, [driver], "host-1"))
+    agent = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    found = []
+    for line in lines:
+        with pathlib.Path(log).open("a", encoding="utf-8") as file:
+            file.write(line)
+        findings = agent.run()
+        agent.remember()
+        assert findings.errors == {}
+        found.append(
+            {
+                pci.join(device.control_path.cpid_info): device.unhealthy
+                for device in findings.devices[driver]
+            }
+        )
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "kmsg"
+    path.write_text("6,1,100,-;Linux version 6.12\n")
+    return str(path)
+
+
+@pytest.fixture
+def kept(tmp_path: pathlib.Path) -> str:
+    return f"[DEFAULT]\nstate_path = {tmp_path}\n"
+
+
+def test_a_gpu_with_a_listed_xid_is_unhealthy_until_an_administrator_says_so(simulate, log, kept):
+    simulated = simulate({"cards": [{"card": "t4", "count": 2}]})
+    first, second = simulated.card("t4"), simulated.card("t4", 1)
+    slot = first.removesuffix(".0")
+    lines = ["", xid(slot, 31), xid(slot, 79), TOLD.format(time=9, slot=slot)]
+
+    seen = simulated.call(healths, "nvidia_gpu_driver", kept + XIDS, log, lines)
+
+    sentence = f"NVIDIA's driver has logged Xid 79 for the GPU at {slot}"
+    assert [each[first] for each in seen] == [None, None, sentence, None]
+    assert {each[second] for each in seen} == {None}
+
+
+def test_the_next_agent_knows_an_xid_that_the_kernel_has_forgotten(simulate, log, kept):
+    simulated = simulate({"cards": ["t4"]})
+    card = simulated.card("t4")
+    text, lines = kept + XIDS, [xid(card.removesuffix(".0"), 48)]
+    simulated.call(healths, "nvidia_gpu_driver", text, log, lines)
+    pathlib.Path(log).write_text("")
+
+    (later,) = simulated.call(healths, "nvidia_gpu_driver", text, log, [""])
+
+    assert later[card] is not None
+
+
+@pytest.mark.parametrize(("ago", "healthy"), [(1000, True), (1, False)])
+def test_a_gpu_recovers_by_itself_if_the_operator_wants_that(simulate, log, kept, ago, healthy):
+    simulated = simulate({"cards": ["t4"]})
+    card = simulated.card("t4")
+    lines = [xid(card.removesuffix(".0"), 79, time.monotonic() - ago)]
+
+    (seen,) = simulated.call(
+        healths, "nvidia_gpu_driver", f"{kept}{XIDS}xid_recovery = 600\n", log, lines
+    )
+
+    assert (seen[card] is None) == healthy
+
+
+def test_a_log_that_cannot_be_read_is_reported_and_costs_no_device(simulate, tmp_path, kept):
+    simulated = simulate({"cards": ["t4"]})
+
+    (only,) = simulated.call(_without_log, str(tmp_path / "none"), kept + XIDS)
+
+    assert "give the agent CAP_SYSLOG" in only.errors["nvidia_gpu_driver"]
+    assert len(only.devices["nvidia_gpu_driver"]) == 1
+
+
+def _without_log(path: str, text: str) -> list[passes.Pass]:
+    nvidia_xid.KERNEL_LOG = path
+    return passes.run(["nvidia_gpu_driver"], text)
+
+
+@pytest.mark.parametrize(
+    ("option", "umc", "healthy"),
+    [("", "ue: 0\nce: 7", True), ("", "ue: 2\nce: 0", False), ("0", "ue: 2\nce: 0", True)],
+    ids=["corrected", "uncorrected", "not asked for"],
+)
+def test_an_amd_gpu_with_uncorrectable_errors_is_unhealthy(
+    simulate, log, kept, option, umc, healthy
+):
+    simulated = simulate({"cards": ["mi300x"]})
+    card = simulated.card("mi300x")
+    for block, text in (("umc", umc), ("gfx", "ue: 0\nce: 0")):
+        simulated.files.put(f"{simulated.path(card)}/ras/{block}_err_count", text)
+    text = f"[amd_gpu_driver]\nras_uncorrectable_errors = {option}\n" if option else ""
+
+    (seen,) = simulated.call(healths, "amd_gpu_driver", kept + text, log, [""])
+
+    expected = f"The GPU {card} has had uncorrectable errors of its memory or logic: umc"
+    assert seen[card] == (None if healthy else expected)
