@@ -32,6 +32,8 @@ DISABLED = "disabled"
 MISSING = "missing"
 #: An attach handle could not be cleaned after use, and is kept from others meanwhile:
 CLEAN_FAILED = "clean_failed"
+#: its host has cleaned it, for the guest after the one that the entry names:
+CLEANED = "cleaned"
 #: A host was drained.
 DRAINED = "drained"
 
@@ -50,6 +52,7 @@ KINDS = (
     MISSING,
     DRAINED,
     CLEAN_FAILED,
+    CLEANED,
     TAINTED,
     RELEASED,
 )
@@ -130,6 +133,27 @@ def is_unclean(arq_uuid: str | orm.InstrumentedAttribute[str]) -> sa.ColumnEleme
     return sa.and_(
         _ENTRY.arq_uuid == arq_uuid, _ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None)
     )
+
+
+def why_unclean(arq_uuid: orm.InstrumentedAttribute[str]) -> sa.ScalarSelect[str]:
+    """Why the handle of an ARQ is not clean, for a column of a query; null if nothing says so."""
+    return sa.select(sa.func.max(_ENTRY.reason)).where(is_unclean(arq_uuid)).scalar_subquery()
+
+
+def note_cleaned(
+    session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str
+) -> None:
+    """The host has cleaned the handle that an ARQ had."""
+    entry = {
+        "kind": CLEANED,
+        "device_uuid": device_uuid,
+        "handle_uuid": handle_uuid,
+        "resource_class": class_of_handle(handle_uuid),
+        "project_id": arq.project_id,
+        "arq_uuid": arq.uuid,
+        "ended_ms": db.now_ms(),
+    }
+    write(session, [entry])
 
 
 def end_unclean(session: orm.Session, arq_uuids: Collection[str]) -> None:

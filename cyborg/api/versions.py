@@ -65,7 +65,9 @@ PROFILE_WARNINGS = Version(2, 19)
 CANDIDATE_RANK = Version(2, 20)
 #: Groups of device profiles may have standard traits.
 STANDARD_TRAITS = Version(2, 21)
-MAX = STANDARD_TRAITS
+#: Attach handles with their states, and cleaning in the history.
+ATTACH_HANDLES = Version(2, 22)
+MAX = ATTACH_HANDLES
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

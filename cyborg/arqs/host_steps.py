@@ -256,8 +256,9 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
     deployable, missing = situation.deployable, situation.handle.missing
     if situation.arq.left_ms is not None and deployable.blank_image is not None:
         _overwrite(claim, situation)
+    is_due = deployable.cleans and (deployable.clean_erases or not missing)
     # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it.
-    if deployable.cleans and (deployable.clean_erases or not missing):
+    if is_due:
         if not deployable.is_settled and not missing:
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
         _defer_if_down(situation)
@@ -273,7 +274,7 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             if not isinstance(exc, rpc.HostStepRunning | rpc.BrokerUnreachable):
                 _note_unclean(claim, situation, f"Host {situation.host} does not answer: {exc}")
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
-    _release(claim, situation.arq.uuid)
+    _release(claim, situation, cleaned=is_due)
 
 
 def _overwrite(claim: work.Claim, situation: _Situation) -> None:
@@ -312,12 +313,15 @@ def _defer_if_down(situation: _Situation) -> None:
 
 
 @db.retry
-def _release(claim: work.Claim, arq_uuid: str) -> None:
+def _release(claim: work.Claim, situation: _Situation, *, cleaned: bool) -> None:
+    uuid, handle = situation.arq.uuid, situation.handle.uuid
     with db.writer() as session:
         work.hold(session, claim)
         arq = session.scalar(
-            sa.select(models.Arq).where(models.Arq.uuid == arq_uuid).with_for_update()
+            sa.select(models.Arq).where(models.Arq.uuid == uuid).with_for_update()
         )
         # It cannot be bound again while it holds the handle, but it may have been given up.
         if arq is not None and arq.state not in models.SERVING and arq.attach_handle_id:
+            if cleaned:
+                history.note_cleaned(session, arq, handle, situation.device_uuid)
             release.finish_cleaning(session, arq)

@@ -19,10 +19,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, history, notifications
+from cyborg import arq_states, availability, db, notifications
 from cyborg.conductor import service
 from cyborg.db import models
-from cyborg.drivers import base
+from cyborg.inventory import handles
 
 LOG = logging.getLogger(__name__)
 
@@ -149,36 +149,9 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
 
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:
-    handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
-    arq, attribute = models.Arq, models.Attribute
-    query = (
-        sa.select(handle.id)
-        .join(deployable, deployable.id == handle.deployable_id)
-        .join(device, device.id == deployable.device_id)
-        .join(
-            attribute,
-            sa.and_(
-                attribute.deployable_id == deployable.id,
-                attribute.key == base.RESOURCE_CLASS_KEY,
-            ),
-        )
-        .outerjoin(arq, arq.attach_handle_id == handle.id)
-    )
-    conditions = {
-        "in_use": arq.state.in_(models.SERVING),
-        "clean_failed": sa.and_(
-            arq.id.is_not(None), sa.exists().where(history.is_unclean(arq.uuid))
-        ),
-        "cleaning": arq.id.is_not(None),
-        "unavailable": sa.or_(
-            ~availability.enabled(),
-            ~availability.healthy(),
-            ~availability.accounted_for(),
-            handle.missing,
-        ),
-        "free": sa.true(),
-    }
-    for name, state, count in _by_state(session, query, attribute.value, conditions):
+    query = handles.joined(models.AttachHandle.id)
+    states = handles.conditions()
+    for name, state, count in _by_state(session, query, handles.RESOURCE_CLASS, states):
         yield "cyborg_attach_handles", (name, state), count
 
 

@@ -16,6 +16,9 @@ from cyborg.osc.api import Api, Row
 
 Shown = tuple[Sequence[str], Iterable[Any]]
 
+#: How an option or an argument may name a device.
+DEVICE = "Uuid, or name of one of its deployables"
+
 _ADDRESS = ("domain", "bus", "device", "function")
 
 

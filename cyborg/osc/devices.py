@@ -10,8 +10,6 @@ from osc_lib import exceptions
 
 from cyborg.osc import command, removals
 
-_DEVICE = "Uuid, or name of one of its deployables"
-
 
 class List(command.Lister):
     """List devices."""
@@ -56,7 +54,7 @@ class Show(command.ShowOne):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the device."""
-        parser.add_argument("device", metavar="<device>", help=_DEVICE)
+        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -70,7 +68,7 @@ class Set(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("devices", metavar="<device>", nargs="+", help=_DEVICE)
+        parser.add_argument("devices", metavar="<device>", nargs="+", help=command.DEVICE)
         either = parser.add_mutually_exclusive_group(required=True)
         either.add_argument(
             "--disable",
@@ -113,7 +111,7 @@ class Delete(removals.Removal):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the device."""
-        parser.add_argument("device", metavar="<device>", help=_DEVICE)
+        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
         removals.add_force(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:

@@ -7,6 +7,7 @@ from oslo_policy import policy
 
 from cyborg.policies import (
     arq,
+    attach_handle,
     attribute,
     base,
     deployable,
@@ -36,4 +37,5 @@ def list_rules() -> list[policy.RuleDefault]:
         *history.list_rules(),
         *host.list_rules(),
         *usage.list_rules(),
+        *attach_handle.list_rules(),
     ]

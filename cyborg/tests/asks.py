@@ -132,6 +132,7 @@ REQUESTS = {
     "usage:get_all all_projects": Ask(
         "GET /usages?all_projects=true", shows="project", microversion="2.13"
     ),
+    "attach_handle:get_all": Ask("GET /attach_handles", shows="device", microversion="2.22"),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),

@@ -13,6 +13,7 @@ from webob import exc
 from cyborg.api import declare, openapi, request_metrics, versions
 from cyborg.api.controllers import (
     accelerator_requests,
+    attach_handles,
     attributes,
     deployables,
     device_profiles,
@@ -40,6 +41,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
     served.collection: served()
     for served in (
         accelerator_requests.AcceleratorRequests,
+        attach_handles.AttachHandles,
         attributes.Attributes,
         deployables.Deployables,
         device_profiles.DeviceProfiles,

@@ -106,6 +106,19 @@ def test_history(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) ->
     assert api.call("GET", f"/v2/devices/{entry['device_uuid']}/history") == found
 
 
+def test_attach_handles(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card("a", range(1)))
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    found = api.call("GET", "/v2/attach_handles?state=in_use")
+    (handle,) = found["attach_handles"]
+    (expected,) = sample("attach-handle-list-response")["attach_handles"]
+    for each in (handle, expected):
+        # What is in it depends on the kind of device.
+        each["attach_handle_info"] = list(each["attach_handle_info"].values())[:1]
+    assert shape(handle) == shape(expected)
+
+
 def test_usages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
     engine.drain(conf)

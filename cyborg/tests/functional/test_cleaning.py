@@ -140,6 +140,38 @@ def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unc
     assert len(kept(site)) == 1
 
 
+def test_the_handle_says_that_it_is_not_clean(site: Site, unclean: str) -> None:
+    def handles(query: str = "") -> list[dict[str, Any]]:
+        path = f"/attach_handles{query}"
+        found: list[dict[str, Any]] = site.call("GET", path, version="2.22")["attach_handles"]
+        return found
+
+    (handle,) = handles("?state=clean_failed")
+    assert "out of order" in handle["state_reason"]
+    assert (handle["arq_uuid"], handle["instance_uuid"]) == (unclean, None)
+    site.obey()
+    until(lambda: not handles("?state=clean_failed"))
+    assert {each["state"] for each in handles()} == {"free"}
+    assert handle["uuid"] in {each["uuid"] for each in handles()}
+
+
+def test_what_was_cleaned_is_in_the_history(site: Site, unclean: str) -> None:
+    def cleaned() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = site.call(
+            "GET", "/history?kind=cleaned", version="2.22"
+        )["history"]
+        return found
+
+    assert cleaned() == []
+    site.obey()
+    until(cleaned)
+    (entry,) = cleaned()
+    (failed,) = site.call("GET", "/history?kind=clean_failed", version="2.22")["history"]
+    for name in ("arq_uuid", "device_uuid", "attach_handle_uuid", "resource_class"):
+        assert entry[name] == failed[name], name
+    assert entry["project_id"] is not None
+
+
 def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
     site.ask("POST", f"/accelerator_requests/{unclean}/release?force=true", version="2.6")
     (entry,) = kept(site)

@@ -45,6 +45,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
     "DELETE /v2/accelerator_requests/{uuid}": ("", None),
     "POST /v2/accelerator_requests/{uuid}/release": ("?force=true", None),
+    "GET /v2/attach_handles": ("?state=free", None),
     "GET /v2/attributes": ("", None),
     "POST /v2/attributes": ("", ATTRIBUTE),
     "GET /v2/attributes/{uuid}": ("", None),

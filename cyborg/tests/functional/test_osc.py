@@ -386,6 +386,19 @@ def test_history(
     assert osc("history", "list", "--device", UNKNOWN) == []
 
 
+def test_attach_handles(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a", range(2)))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    (held,) = osc("attach", "handle", "list", "--server", SERVER_NAME)
+    assert (held["state"], held["state_reason"]) == ("in_use", None)
+    osc.do("device", "set", "--disable", "--reason", "The fan is loud.", boots.NAME)
+    found = osc("attach", "handle", "list", "--device", boots.NAME, "--state", "unavailable")
+    assert rows(found, "state_reason", "instance_uuid") == [("The fan is loud.", None)]
+
+
 def test_usages(
     site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
 ) -> None:
@@ -489,6 +502,7 @@ def test_a_microversion_that_is_too_old(site: Site) -> None:
         ("device", "set", "--disable", "--reason", "text", UNKNOWN): "2.12",
         ("host", "show", "host-1"): "2.12",
         ("usage", "list"): "2.13",
+        ("attach", "handle", "list"): "2.22",
     }.items():
         complaint = fails(old, *words)
         assert f"This needs microversion {needed} of the accelerator API" in complaint

@@ -74,6 +74,7 @@ function_miss:create        ok     403     403    403    ok      403    ok     4
 history:get_all             ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 history:get_all project     ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 history:get_all device      ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+attach_handle:get_all       ok     403     403    403    403     403    ok     403      403
 host:get_one                ok     403     403    403    403     403    ok     403      403
 host:drain                  ok     403     403    403    403     403    ok     403      403
 host:undrain                ok     403     403    403    403     403    ok     403      403

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach handles as operators see them: the state of each, why it has it, and whose it is."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg import availability, db, history, work
+from cyborg.db import models, paging
+from cyborg.drivers import base
+
+IN_USE = "in_use"
+CLEAN_FAILED = "clean_failed"
+CLEANING = "cleaning"
+UNAVAILABLE = "unavailable"
+FREE = "free"
+
+_HANDLE, _DEPLOYABLE, _DEVICE = models.AttachHandle, models.Deployable, models.Device
+_ARQ, _HOST, _WORK = models.Arq, models.Host, models.Work
+_CLASS = models.Attribute
+
+RESOURCE_CLASS = _CLASS.value
+
+
+def conditions() -> Mapping[str, sa.ColumnElement[bool]]:
+    """What makes a row of :func:`joined` be in each state; the first one that holds counts."""
+    held = _ARQ.id.is_not(None)
+    return {
+        IN_USE: _ARQ.state.in_(models.SERVING),
+        CLEAN_FAILED: sa.and_(held, sa.exists().where(history.is_unclean(_ARQ.uuid))),
+        CLEANING: held,
+        UNAVAILABLE: sa.or_(
+            ~availability.enabled(),
+            ~availability.healthy(),
+            ~availability.accounted_for(),
+            _HANDLE.missing,
+        ),
+        FREE: sa.true(),
+    }
+
+
+STATES = (IN_USE, CLEAN_FAILED, CLEANING, UNAVAILABLE, FREE)
+
+
+def joined(*columns: Any) -> sa.Select[Any]:
+    """Columns of all handles, with what they are a part of and the ARQ that holds them."""
+    is_class = sa.and_(
+        _CLASS.deployable_id == _DEPLOYABLE.id, _CLASS.key == base.RESOURCE_CLASS_KEY
+    )
+    return (
+        sa.select(*columns)
+        .select_from(_HANDLE)
+        .join(_DEPLOYABLE, _DEPLOYABLE.id == _HANDLE.deployable_id)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .join(_CLASS, is_class)
+        .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """An attach handle with its state."""
+
+    id: int
+    uuid: str
+    state: str
+    attach_type: str
+    attach_info: Mapping[str, Any]
+    resource_class: str
+    device_uuid: str
+    deployable_uuid: str
+    hostname: str
+    arq_uuid: str | None
+    instance_uuid: str | None
+    project_id: str | None
+    state_reason: str | None
+    created_at: datetime.datetime
+    updated_at: datetime.datetime | None
+
+
+COLUMNS: dict[str, Any] = {
+    "id": _HANDLE.id,
+    "uuid": _HANDLE.uuid,
+    "created_at": _HANDLE.created_at,
+    "updated_at": _HANDLE.updated_at,
+}
+
+
+def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
+    """Handles that have the values ``wanted``, from one SELECT.
+
+    :raises Invalid: the sort key or the marker is unknown
+    """
+    state = sa.case(*((condition, name) for name, condition in conditions().items()))
+    filters = {
+        "state": state,
+        "device_uuid": _DEVICE.uuid,
+        "deployable_uuid": _DEPLOYABLE.uuid,
+        "hostname": _HOST.node,
+        "instance_uuid": _ARQ.instance_uuid,
+    }
+    columns = (
+        _HANDLE.id,
+        _HANDLE.uuid,
+        state,
+        _HANDLE.attach_type,
+        _HANDLE.attach_info,
+        RESOURCE_CLASS,
+        _DEVICE.uuid,
+        _DEPLOYABLE.uuid,
+        _HOST.node,
+        _ARQ.uuid,
+        _ARQ.instance_uuid,
+        _ARQ.project_id,
+    )
+    reasons = (
+        history.why_unclean(_ARQ.uuid),
+        _last_error(),
+        _HANDLE.missing,
+        _DEVICE.unhealthy,
+        _DEPLOYABLE.withheld,
+        _DEVICE.disabled_reason,
+    )
+    query = joined(*columns, *reasons, _HANDLE.created_at, _HANDLE.updated_at)
+    visible = query.join(_HOST, _HOST.id == _DEVICE.host_id)
+    with db.reader() as session:
+        select = paging.select(session, visible, COLUMNS, page, wanted, filters=filters)
+        return [_handle(row) for row in session.execute(select)]
+
+
+def _last_error() -> sa.ScalarSelect[str]:
+    """What keeps the host step of a handle from its end."""
+    mine = (_WORK.kind == work.HOST_STEP, _WORK.key == _HANDLE.uuid)
+    return sa.select(_WORK.last_error).where(*mine).correlate(_HANDLE).scalar_subquery()
+
+
+def _handle(row: Sequence[Any]) -> Handle:
+    shown, created, updated = row[:12], row[-2], row[-1]
+    unclean, last_error, missing, unhealthy, withheld, disabled = row[12:-2]
+    gone = "It is gone from its host." if missing else None
+    reasons = {
+        CLEAN_FAILED: unclean,
+        CLEANING: last_error,
+        UNAVAILABLE: gone or unhealthy or withheld or disabled or "Its device is disabled.",
+    }
+    id_, uuid, state, kind, info, name, device, deployable, host, arq, instance, project = shown
+    return Handle(
+        id=id_,
+        uuid=uuid,
+        state=state,
+        attach_type=kind,
+        attach_info=json.loads(info),
+        resource_class=name,
+        device_uuid=device,
+        deployable_uuid=deployable,
+        hostname=host,
+        arq_uuid=arq,
+        instance_uuid=instance,
+        project_id=project,
+        state_reason=reasons.get(state),
+        created_at=created,
+        updated_at=updated,
+    )
