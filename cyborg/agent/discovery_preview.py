@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import blank_images, discovery, node_name, not_offered, sriov
+from cyborg.agent import blank_images, discovery, node_name, not_offered, nova_devices, sriov
 from cyborg.drivers import base, pci, registry
 
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
@@ -32,31 +32,40 @@ class Preview:
     changes: Sequence[str]
     #: Accelerators that no driver offers.
     not_offered: Sequence[not_offered.NotOffered]
+    #: What Nova would give out, too.
+    nova: Sequence[nova_devices.Shared]
 
     @property
     def failed(self) -> bool:
-        """Whether any driver has an error."""
-        return bool(self.findings.errors)
+        """Whether any driver has an error, or a device would be given out twice."""
+        return bool(self.findings.errors or self.nova)
 
 
-def make(conf: cfg.ConfigOpts) -> Preview:
-    """Make a pass with the drivers of ``[agent] enabled_drivers``."""
+def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
+    """Make a pass with the drivers of ``[agent] enabled_drivers``.
+
+    :raises errors.Misconfigured: one of Nova's files cannot be used
+    """
+    nova_lists = nova_devices.read(nova_files)
     loaded = registry.load(conf)
     passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
     found = blank_images.noted(conf, passes.run(), loaded.drivers)
     errors = {**loaded.errors, **found.errors}
     findings = dataclasses.replace(found, errors=errors)
     left_out: list[not_offered.NotOffered] = []
+    shared: list[nova_devices.Shared] = []
     # Without sysfs there is nothing to list; a driver that needs it has an error.
     with contextlib.suppress(OSError):
-        others = registry.load_others(conf)
-        left_out = not_offered.find(pci.scan(), findings, loaded.drivers, others)
+        others, functions = registry.load_others(conf), pci.scan()
+        left_out = not_offered.find(functions, findings, loaded.drivers, others)
+        shared = nova_devices.find(functions, findings, nova_lists)
     return Preview(
         host=conf.host,
         node=node_name.of(conf),
         findings=findings,
         changes=sriov.preview(conf),
         not_offered=left_out,
+        nova=shared,
     )
 
 
@@ -71,6 +80,7 @@ def as_json(preview: Preview) -> str:
             {"driver": driver, **_plain(device)} for driver, device in _devices(preview)
         ],
         "not_offered": [dataclasses.asdict(each) for each in preview.not_offered],
+        "given_out_by_nova": [dataclasses.asdict(each) for each in preview.nova],
     }
     return json.dumps(document, indent=2)
 
@@ -93,7 +103,17 @@ def as_table(preview: Preview) -> str:
     wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.findings.errors.items()]
     if preview.not_offered:
         lines += ["", "Not offered:", *_left_out(preview.not_offered)]
+    if preview.nova:
+        lines += ["", "Given out by Nova, too:", *map(_twice, preview.nova)]
     return "\n".join([*lines, "", *wrong] if wrong else lines)
+
+
+def _twice(shared: nova_devices.Shared) -> str:
+    other = "it" if shared.listed == shared.address else shared.listed
+    return (
+        f"  {shared.address}: {shared.driver} reports it, and Nova's [pci] device_spec "
+        f"{shared.spec} lists {other}"
+    )
 
 
 def _left_out(found: Sequence[not_offered.NotOffered]) -> Iterator[str]:

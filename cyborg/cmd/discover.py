@@ -21,7 +21,7 @@ def add(subparsers: Any) -> None:
     text = (
         "Show what the drivers of this host see and would report, and which accelerators they do "
         "not offer and why. No service need run, and nothing is written. The exit status is 1 if a "
-        "driver failed."
+        "driver failed, or a device would be given out by Nova, too."
     )
     parser = subparsers.add_parser(NAME, help=text, description=text)
     parser.add_argument(
@@ -36,6 +36,14 @@ def add(subparsers: Any) -> None:
         metavar="NAME",
         help="Ask this driver instead of those of [agent] enabled_drivers. May be repeated.",
     )
+    parser.add_argument(
+        "--nova-conf",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="A configuration file of this host's nova-compute: show what its [pci] device_spec "
+        "lists, too. May be repeated.",
+    )
 
 
 def run(conf: cfg.ConfigOpts) -> int:
@@ -49,7 +57,7 @@ def run(conf: cfg.ConfigOpts) -> int:
     process.warn_about_meaningless(conf)
     if conf.command.driver:
         conf.set_override("enabled_drivers", conf.command.driver, group="agent")
-    found = discovery_preview.make(conf)
+    found = discovery_preview.make(conf, conf.command.nova_conf)
     print(_FORMATS[conf.command.format](found))
     return int(found.failed)
 

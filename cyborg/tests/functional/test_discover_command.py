@@ -240,3 +240,41 @@ def test_a_host_on_which_no_driver_is_enabled_says_what_there_is(discover):
         "[agent] enabled_drivers = nvidia_gpu_driver",
         "[agent] enabled_drivers = intel_qat_driver",
     }
+
+
+CARD = {"address": "0000:11:00.0"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "twice"),
+    [
+        ([{"vendor_id": "10de", "product_id": "1eb8", "managed": "yes"}], ["0000:09:00.0"]),
+        # All parts of a card are listed with it; and who gives out the card gives out its parts.
+        ([CARD], ["0000:11:01.0", "0000:11:01.1"]),
+        ([{"address": "0000:11:00.*"}], ["0000:11:01.0", "0000:11:01.1"]),
+        ([{"vendor_id": "10de", "product_id": "ffff"}, {"devname": "eth7"}], []),
+    ],
+)
+def test_what_nova_would_give_out_too_is_named(discover, tmp_path, listed, twice):
+    nova = tmp_path / "nova.conf"
+    lines = [f"device_spec = {json.dumps(each)}" for each in listed]
+    nova.write_text("\n".join(["[DEFAULT]", "host = x", "[pci]", *lines]))
+
+    done = discover("--json", "--nova-conf", str(nova))
+
+    assert done.returncode == (1 if twice else 0), done.stderr
+    found = json.loads(done.stdout)["given_out_by_nova"]
+    assert [each["address"] for each in found] == twice
+    said = discover("--nova-conf", str(nova)).stdout
+    assert said.count("Nova's [pci] device_spec") == len(twice)
+
+
+def test_what_nova_lists_under_its_old_name_and_what_is_no_list(discover, tmp_path):
+    nova = tmp_path / "nova.conf"
+    nova.write_text('[pci]\npassthrough_whitelist = [{"vendor_id": "10de"}]\n')
+    assert "0000:09:00.0" in discover("--nova-conf", str(nova)).stdout
+    nova.write_text("[pci]\ndevice_spec = 10de\n")
+    done = discover("--nova-conf", str(nova))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "[pci] device_spec '10de' is not JSON" in done.stderr
+    assert "nova.conf" in discover("--nova-conf", "/absent/nova.conf").stderr
