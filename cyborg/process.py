@@ -20,6 +20,7 @@ from oslo_log import log
 
 from cyborg import conf as cyborg_conf
 from cyborg import errors, version
+from cyborg.conf import command_help
 
 LOG = logging.getLogger(__name__)
 
@@ -62,9 +63,13 @@ def open_log(conf: cfg.ConfigOpts) -> None:
 
 
 def register_log(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the log, with defaults that let a quiet system be quiet."""
+    """Register the options of the log, with defaults that let a quiet system be quiet.
+
+    ``--help`` shows them last.
+    """
     log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
     log.register_options(conf)
+    command_help.register(conf)
 
 
 def _register(conf: cfg.ConfigOpts) -> None:
