@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import http
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cyborg.api import declare, refusals, validation, versions
+from cyborg.api import declare, examples, refusals, validation, versions
 from cyborg.api.types import faults
 from cyborg.api.types.base import schema_of
 
@@ -48,9 +49,23 @@ def document(
             "version": str(version),
         },
         "security": [{_TOKEN: []}] if with_tokens else [{}],
+        "tags": [
+            {"name": name, "description": f"Requests about {_words(name)}."}
+            for name in sorted({tag for tags in _tags(paths) for tag in tags})
+        ],
         "paths": paths,
         "components": {"securitySchemes": {_TOKEN: token}, "schemas": schemas},
     }
+
+
+def _tags(paths: Mapping[str, Document]) -> Iterator[list[str]]:
+    for methods in paths.values():
+        yield from (described["tags"] for described in methods.values())
+
+
+def _words(tag: str) -> str:
+    """The name of a controller as words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", tag.removesuffix("Controller")).lower()
 
 
 def _operation(handler: declare.Declared, version: versions.Version, schemas: Document) -> Document:
@@ -63,9 +78,9 @@ def _operation(handler: declare.Declared, version: versions.Version, schemas: Do
         "responses": _responses(known, version, schemas),
     }
     if known.body is not None and known.body.is_in(version):
-        schema = _published(schema_of(known.body.type, version, sent=True), schemas)
+        schema = schema_of(known.body.type, version, sent=True)
         required = known.body.optional_since is None
-        described["requestBody"] = {"required": required, **_json(schema)}
+        described["requestBody"] = {"required": required, **_shown(schema, schemas)}
     if known.rule is None:
         described["security"] = [{}]
     else:
@@ -97,7 +112,7 @@ def _parameters(
 def _responses(known: declare.Operation, version: versions.Version, schemas: Document) -> Document:
     answer: Document = {"description": http.HTTPStatus(known.success).phrase}
     if known.answer is not None:
-        answer |= _json(_published(schema_of(known.answer, version), schemas))
+        answer |= _shown(schema_of(known.answer, version), schemas)
     codes = {*_FAULTS, *known.faults} if known.rule is not None else set(_PUBLIC_FAULTS)
     codes.update(_OF_MEMBER if known.member is not None else ())
     has_body = known.body is not None and known.body.is_in(version)
@@ -112,6 +127,13 @@ def _responses(known: declare.Operation, version: versions.Version, schemas: Doc
         # Keystone's middleware, when Keystone is down, answers with plain text.
         described["503"]["content"]["text/plain"] = {"schema": {"type": "string"}}
     return {str(known.success): answer, **described}
+
+
+def _shown(schema: Any, schemas: Document) -> Document:
+    """A document of this schema, with an example."""
+    found = _json(_published(schema, schemas))
+    found["content"]["application/json"]["example"] = examples.example(schema)
+    return found
 
 
 def _json(schema: Any) -> Document:
