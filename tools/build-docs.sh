@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Build the contributor pages, the API reference and the release notes; a warning is an error.
-# The pages land in <folder>/build/html.
+# The pages land in <folder>/build/html, the manual pages in doc/build/man.
 
 set -o errexit -o nounset -o pipefail
 
@@ -35,6 +35,8 @@ function check_release_notes {
 }
 
 build doc
+echo "docs: manual pages"
+sphinx-build -q -W --keep-going -E -a -b man -d doc/build/doctrees doc/source doc/build/man
 build api-ref
 if [[ $(git rev-parse --is-shallow-repository 2>/dev/null) == false ]]; then
     build_release_notes

@@ -10,5 +10,23 @@ sys.path[:0] = [str(_DOC.parent), str(_DOC / "ext")]
 
 project = "Cyborg"
 copyright = "OpenStack contributors"
-html_theme = "alabaster"
-extensions = ["config_options", "policy_rules"]
+author = copyright
+html_theme = "openstackdocs"
+extensions = ["openstackdocstheme", "config_options", "policy_rules"]
+openstackdocs_repo_name = "openstack/cyborg"
+openstackdocs_auto_name = False
+openstackdocs_pdf_link = False
+
+#: What each command does, for the first line of its manual page.
+_COMMANDS = {
+    "cyborg-agent": "find the accelerators of a host and prepare them for guests",
+    "cyborg-api": "serve the REST API",
+    "cyborg-conductor": "bind accelerators, write to Placement, tell Nova",
+    "cyborg-dbsync": "create, upgrade and fill the database",
+    "cyborg-privsep-helper": "start a privileged helper of the agent",
+    "cyborg-standalone": "run all of Cyborg in one process",
+}
+man_pages = [
+    *((f"cli/{name}", name, does, author, 8) for name, does in _COMMANDS.items()),
+    ("reference/cyborg-status", "cyborg-status", "find and repair problems", author, 8),
+]

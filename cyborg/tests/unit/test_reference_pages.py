@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import pathlib
 import pkgutil
 import re
 
+from oslo_config import cfg
+
 from cyborg import conf as cyborg_conf
 from cyborg import policies
+from cyborg.drivers import base
 
 FOLDER = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration"
 
@@ -38,3 +42,18 @@ def test_every_policy_rule_is_in_the_reference_once() -> None:
     assert sorted(shown) == sorted(rule.name for rule in policies.list_rules())
     modules = {module.name for module in pkgutil.iter_modules(policies.__path__)}
     assert set(_named("policy.rst", "policy-rules")) == modules
+
+
+_MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
+
+
+def test_the_support_matrix_says_what_each_driver_can_do(conf: cfg.ConfigOpts) -> None:
+    rows = re.findall(r"^   \* - ``(\w+)``\n((?:     -.*\n)+)", _MATRIX.read_text(), re.MULTILINE)
+    said = {name: [bool(cell[6:].strip()) for cell in row.splitlines()] for name, row in rows}
+    abilities = (base.Programmable, base.Preparable, base.Cleanable, base.HealthReporting)
+    known = {}
+    for entry in importlib.metadata.entry_points(group="cyborg.accelerator.driver"):
+        driver = entry.load()(conf)
+        can = [isinstance(driver, ability) for ability in abilities]
+        known[entry.name] = [True, *can, True]
+    assert said == known

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installation pages, followed to the letter on a bare machine, but for names and addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import requests
+import sqlalchemy as sa
+from keystoneauth1 import adapter, exceptions, session
+
+from cyborg.tests import bare_machine, keystone_server, servers
+from cyborg.tests.bare_machine import Machine
+from cyborg.tests.keystone_server import Keystone
+from cyborg.tests.ports import free_port
+from cyborg.tests.standalone_site import TIMEOUT, wait_for
+
+pytestmark = pytest.mark.services
+
+_PROCESS = pathlib.Path(keystone_server.__file__).with_name("keystone_process.py")
+
+
+@pytest.fixture
+def unique() -> str:
+    """Part of the names in the servers that tests share."""
+    return f"install_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def host(unique: str) -> str:
+    """The name of the compute host."""
+    return f"compute-{unique.replace('_', '-')}"
+
+
+@contextlib.contextmanager
+def process(command: list[str], log: pathlib.Path, **variables: str) -> Iterator[None]:
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | variables
+        )
+    try:
+        yield
+    finally:
+        started.terminate()
+        started.wait(TIMEOUT)
+
+
+@pytest.fixture
+def cloud_keystone(tmp_path: pathlib.Path) -> Iterator[Keystone]:
+    """A Keystone of the test's own, which knows nothing of Cyborg."""
+    folder = tmp_path / "keystone"
+    folder.mkdir()
+    known = folder / "known.json"
+    with process([sys.executable, str(_PROCESS), str(known)], folder / "log"):
+        wait_for("Keystone", known.exists)
+        keystone = Keystone(**json.loads(known.read_text()))
+        api = keystone.api()
+        (user,) = api.get(f"/users?name={keystone.service_user}").json()["users"]
+        api.delete(f"/users/{user['id']}")
+        # Placement's own user.
+        project = api.get(f"/projects?name={keystone.service_project}").json()["projects"][0]
+        made = {"name": "placement", "password": keystone.password, "domain_id": "default"}
+        user = api.post("/users", json={"user": made}).json()["user"]
+        role = api.get("/roles?name=service").json()["roles"][0]
+        api.put(f"/projects/{project['id']}/users/{user['id']}/roles/{role['id']}")
+        yield keystone
+
+
+@pytest.fixture
+def cloud_placement(
+    cloud_keystone: Keystone, host: str, tmp_path: pathlib.Path
+) -> Iterator[adapter.Adapter]:
+    """Placement in the catalogue, with the root provider that Nova makes."""
+    keystone, folder, port = cloud_keystone, tmp_path / "placement", free_port()
+    folder.mkdir()
+    (folder / "placement.conf").write_text(
+        f"""
+[api]
+auth_strategy = keystone
+[placement_database]
+connection = sqlite:///{folder}/placement.sqlite
+sync_on_startup = true
+[keystone_authtoken]
+auth_type = password
+auth_url = {keystone.url}
+www_authenticate_uri = {keystone.url}
+username = placement
+password = {keystone.password}
+project_name = {keystone.service_project}
+user_domain_id = default
+project_domain_id = default
+"""
+    )
+    url = f"http://127.0.0.1:{port}"
+    api = keystone.api()
+    service = {"service": {"name": "placement", "type": "placement"}}
+    made = api.post("/services", json=service).json()["service"]
+    endpoint = {"service_id": made["id"], "interface": "public", "url": url}
+    api.post("/endpoints", json={"endpoint": endpoint | {"region_id": keystone.region}})
+    program = str(pathlib.Path(sys.executable).with_name("cheroot"))
+    # One thread, since SQLite refuses a second writer.
+    command = [program, "placement.wsgi.api:application", "--bind", f"127.0.0.1:{port}"]
+    with process(
+        [*command, "--threads", "1"], folder / "log", OS_PLACEMENT_CONFIG_DIR=str(folder)
+    ):
+        admin = keystone.log_in(keystone.admin_user, keystone.admin_project)
+        placement = adapter.Adapter(session.Session(auth=admin), service_type="placement")
+
+        def make_root() -> bool:
+            try:
+                placement.post("/resource_providers", json={"name": host})
+            except exceptions.ClientException:
+                return False
+            return True
+
+        wait_for("Placement", make_root)
+        yield placement
+
+
+@pytest.fixture
+def mariadb(unique: str) -> Iterator[str]:
+    """A script that runs MariaDB's client as the server's administrator."""
+    engine = sa.create_engine(servers.url_of("mysql"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        socket = connection.scalar(sa.text("SELECT @@socket"))
+        yield f'exec /usr/bin/mariadb --no-defaults --socket={socket} --user=root "$@"'
+        connection.execute(sa.text(f"DROP DATABASE IF EXISTS {unique}"))
+        connection.execute(sa.text(f"DROP USER IF EXISTS '{unique}'"))
+    engine.dispose()
+
+
+@pytest.fixture
+def rabbitmqctl(unique: str, host: str) -> Iterator[str]:
+    """A script that runs ``rabbitmqctl`` for the server of the tests."""
+    folder = os.environ.get("CYBORG_SERVICES_DIR", "")
+    yield (
+        f"{f'export CYBORG_SERVICES_DIR={folder}' if folder else ''}\n"
+        f'exec {servers.REPOSITORY}/tools/services.sh rabbitmqctl "$@"'
+    )
+    for words in (
+        ("delete_vhost", unique),
+        ("delete_user", unique),
+        ("delete_user", f"cyborg-agent-{host}"),
+    ):
+        # The test may have ended before it was made.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            servers.rabbitmqctl(*words)
+
+
+Make = Callable[[str], Machine]
+
+
+@pytest.fixture
+def make(
+    cloud_keystone: Keystone, mariadb: str, rabbitmqctl: str, tmp_path: pathlib.Path
+) -> Iterator[Make]:
+    """Makes machines with a shell of the cloud's administrator."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a machine to install on")
+    credentials = {
+        "OS_AUTH_URL": cloud_keystone.url,
+        "OS_USERNAME": cloud_keystone.admin_user,
+        "OS_PASSWORD": cloud_keystone.password,
+        "OS_PROJECT_NAME": cloud_keystone.admin_project,
+        "OS_USER_DOMAIN_ID": "default",
+        "OS_PROJECT_DOMAIN_ID": "default",
+        "OS_IDENTITY_API_VERSION": "3",
+    }
+    with contextlib.ExitStack() as stack:
+
+        def made(name: str) -> Machine:
+            programs = {"mariadb": mariadb, "rabbitmqctl": rabbitmqctl}
+            machine = Machine(tmp_path / name, programs, credentials)
+            stack.callback(machine.stop)
+            return machine
+
+        yield made
+
+
+def test_followed_to_the_letter_they_give_a_cyborg_that_works(
+    make: Make,
+    cloud_keystone: Keystone,
+    cloud_placement: adapter.Adapter,
+    unique: str,
+    host: str,
+) -> None:
+    port = free_port()
+    database = sa.make_url(servers.url_of("mysql"))
+    broker = sa.make_url(servers.url_of("rabbitmq"))
+    different = {
+        "DB_HOST": f"{database.host}:{database.port}",
+        "DB_NAME": unique,
+        "DB_USER": unique,
+        "RABBIT_HOST": f"{broker.host}:{broker.port}",
+        "RABBIT_VHOST": unique,
+        "RABBIT_USER": unique,
+        "KEYSTONE_URL": cloud_keystone.url,
+        "INTERFACE": "public",
+        "API_ADDRESS": f"127.0.0.1:{port}",
+        "API_URL": f"http://127.0.0.1:{port}/v2",
+        "HOST": host,
+        "DRIVERS": "fake_driver",
+    }
+    controller = make("controller")
+    controller.follow("controller", different)
+    assert requests.get(f"http://127.0.0.1:{port}/healthcheck", timeout=TIMEOUT).ok
+
+    compute = make("compute")
+    compute.follow("compute", different)
+    name = f"{host}_FakeDevice"
+
+    def offered() -> bool:
+        found = cloud_placement.get("/resource_providers").json()["resource_providers"]
+        return any(each["name"] == name for each in found)
+
+    wait_for("the device", offered)
+    there = controller.follow("verify", different, "Is it there?", "The first device profile")
+    assert host in there
+
+
+def test_the_first_server_is_for_the_stack() -> None:
+    """What the stack's tests run of the page is all that this test leaves out."""
+    titles = ["Is it there?", "The first device profile", "The first server"]
+    assert list(bare_machine.sections("verify")) == titles
+
+
+def test_every_block_of_commands_is_run() -> None:
+    for page in ("controller", "compute", "verify"):
+        text = (bare_machine.PAGES / f"{page}.rst").read_text()
+        blocks = [block for found in bare_machine.sections(page).values() for block in found]
+        assert len(blocks) == len(re.findall(r"code-block::|^::$|::$", text, re.MULTILINE)) > 0
+
+
+def _instructions() -> Iterator[tuple[str, str]]:
+    text = (servers.REPOSITORY / "Containerfile").read_text().replace("\\\n", "")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            word, _, rest = line.partition(" ")
+            yield word, rest
+
+
+def test_the_image_has_every_service(make: Make) -> None:
+    """What the Containerfile says, but for its base images, whose place this machine takes."""
+    machine = make("image")
+    last = ""
+    for word, rest in _instructions():
+        match word, rest.split():
+            case "FROM", _:
+                machine.run("unset PBR_VERSION OS_CYBORG_CONFIG_DIR")
+            case "ARG" | "ENV", _:
+                machine.run(f"export {rest}")
+            case "COPY", [".", target]:
+                machine.run(f"mkdir -p {target}; git archive HEAD | tar --extract -C {target}")
+            case "COPY", ["--from=build", source, target]:
+                machine.run(f"test {source} = {target}")
+            case "RUN", _:
+                machine.run(rest)
+            case "USER" | "WORKDIR", [value]:
+                machine.run(f"{word}={value}")
+            case "CMD", _:
+                (last,) = json.loads(rest)
+            case other:
+                pytest.fail(f"{other} is not known here")
+    for program in (last, "cyborg-api", "cyborg-agent", "cyborg-dbsync", "cyborg-status"):
+        as_user = "setpriv --reuid=cyborg --regid=cyborg --init-groups"
+        said = machine.run(f"cd /var/lib/cyborg; {as_user} {program} --version 2>&1")
+        assert said.strip().endswith("18.0.0")
+    machine.run("gunicorn --version; python3 -c 'import pymysql, psycopg2'; touch /var/lib/cyborg")
