@@ -4,7 +4,7 @@
 
     python -m venv /tmp/upstream
     /tmp/upstream/bin/pip install openstack-cyborg==17.0.0 PyMySQL uwsgi 'setuptools<81'
-    pip install pyuwsgi openstack-placement
+    pip install -r tools/benchmarks/requirements.txt
     tools/services.sh start rabbitmq mariadb; eval "$(tools/services.sh env)"
     tools/benchmarks/compare.py --upstream-python /tmp/upstream/bin/python
 
@@ -21,8 +21,10 @@ import pathlib
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
+import plots
 import readings
 from readings import Measure
 from sides import Failed, Kind, ours, running, upstream
@@ -30,6 +32,11 @@ from work import Bench
 
 #: The table that the contributors' page shows.
 DOCS = pathlib.Path(__file__).parents[2] / "doc/source/contributor/speed.inc"
+#: The numbers of ARQs beside which boots are measured; of so many the list is measured.
+SIZES = (100, 1000, 10_000, 50_000)
+LISTED = 1000
+#: A number of ARQs, and the milliseconds of a boot beside them.
+Point = tuple[float, float]
 #: Boots: accelerators each, how many at once, how many in all.
 BOOTS = ((1, 1, 40), (1, 8, 64), (1, 32, 96), (4, 1, 16), (4, 32, 32))
 MEASURES = {
@@ -39,6 +46,10 @@ MEASURES = {
     "boots 4x1": Measure("boots of 4 accelerators, 1 at once", "a second", True, 10),
     "boots 4x32": Measure("boots of 4 accelerators, 32 at once", "a second", True, 35),
     "boots 1x1 cpu": Measure("CPU of a boot, 1 at once", "ms", figure=40),
+    "boots 1x1 cpu api": Measure("of these the API's", "ms"),
+    "boots 1x1 cpu conductor": Measure("of these the conductor's", "ms"),
+    "boots 1x1 cpu mariadb": Measure("MariaDB's CPU beside that", "ms"),
+    "boots 1x1 cpu rabbitmq": Measure("RabbitMQ's CPU beside that", "ms"),
     "boots 1x32 cpu": Measure("CPU of a boot, 32 at once", "ms", figure=35),
     "first report 256": Measure("first report of 256 devices", "s", ratio=6),
     "hosts first": Measure("hosts of 8 devices, first report", "a minute", True, 6),
@@ -54,11 +65,13 @@ MEASURES = {
     "grown boots 1x1": Measure("boots, 1 at once, among many ARQs", "a second", True),
     "growth": Measure("a boot's time among many ARQs, by that among none", "times", figure=1.3),
     "a boot: SQL round trips": Measure("SQL round trips of a boot", "", figure=30),
+    "a boot: SQL statements": Measure("SQL statements of a boot", ""),
     "a boot: SELECTs": Measure("SELECTs of a boot", ""),
     "a boot: COMMITs": Measure("COMMITs of a boot", ""),
     "a boot: ROLLBACKs": Measure("ROLLBACKs of a boot", ""),
     "a boot: pings": Measure("pings of a boot", ""),
     "a boot: Placement calls": Measure("Placement calls of a boot", ""),
+    "a boot: Nova calls": Measure("Nova calls of a boot", ""),
     "a boot: RPC messages": Measure("RPC messages of a boot", ""),
     "a device's first report: SQL round trips": Measure("SQL round trips of a new device", ""),
     "a device's first report: Placement calls": Measure(
@@ -87,17 +100,27 @@ def one_round(bench: Bench, options: argparse.Namespace, number: int) -> dict[st
     return found
 
 
-def afterwards(bench: Bench, grown: int) -> dict[str, float]:
-    """Everything that is measured once, for it leaves something behind."""
+def afterwards(bench: Bench, sizes: Sequence[int]) -> tuple[dict[str, float], list[Point]]:
+    """Everything that is measured once, for it leaves something behind.
+
+    Besides the measures: what a boot takes beside as many ARQs as each of ``sizes`` says.
+    """
     found = bench.memory()
-    before = bench.boots(1, 1, 10)["boots 1x1"]
     found["list deployables"] = bench.listed("/deployables", "deployables")
-    bench.grow(1000)
-    found["list arqs"] = bench.listed("/accelerator_requests", "arqs")
-    bench.grow(grown)
-    found["grown boots 1x1"] = bench.boots(1, 1, 3)["boots 1x1"]
-    found["growth"] = before / found["grown boots 1x1"]
-    return found
+    curve: list[Point] = []
+    present = 0
+    for size in (0, *sizes):
+        if size > present:
+            bench.grow(size - present)
+            present = size
+        if size == LISTED:
+            found["list arqs"] = bench.listed("/accelerator_requests", "arqs")
+        # The more of upstream's ARQs there are, the longer a boot takes: seconds already here.
+        total = 20 if bench.side.kind.name == "ours" or size == 0 else 3
+        found["grown boots 1x1"] = bench.boots(1, 1, total)["boots 1x1"]
+        curve.append((size, 1000 / found["grown boots 1x1"]))
+    found["growth"] = curve[-1][1] / curve[0][1]
+    return found, curve
 
 
 @contextlib.contextmanager
@@ -113,8 +136,10 @@ def benches(kinds: list[Kind], folder: pathlib.Path) -> Iterator[dict[str, Bench
         yield made
 
 
-def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The medians of each side."""
+def measure(
+    options: argparse.Namespace,
+) -> tuple[dict[str, dict[str, float]], dict[str, list[Point]]]:
+    """The medians of each side, and its curve of a boot's time by the ARQs that are there."""
     kinds = [ours()]
     if options.upstream_python is not None:
         kinds.append(upstream(options.upstream_python))
@@ -123,19 +148,27 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in kinds}
     with benches(kinds, folder) as made:
         for number in range(options.rounds):
-            for name, bench in made.items():
-                rounds[name].append(one_round(bench, options, number))
+            # Who is first changes, so that nobody always is.
+            for name in sorted(made, reverse=bool(number % 2)):
+                rounds[name].append(one_round(made[name], options, number))
                 print(f"round {number + 1}, {name}: {rounds[name][-1]}", flush=True)
+        curves: dict[str, list[Point]] = {}
         for name, bench in made.items():
             grown = options.grown if name == "ours" else options.upstream_grown
-            rounds[name].append(afterwards(bench, grown))
-    return {name: readings.medians(found) for name, found in rounds.items()}
+            last, curves[name] = afterwards(bench, [size for size in SIZES if size <= grown])
+            rounds[name].append(last)
+    return {name: readings.medians(found) for name, found in rounds.items()}, curves
 
 
-def write(folder: pathlib.Path, found: Mapping[str, Mapping[str, float]]) -> str:
+def write(
+    folder: pathlib.Path,
+    found: Mapping[str, Mapping[str, float]],
+    curves: Mapping[str, Sequence[Point]],
+) -> str:
     """Write the results as JSON and as Markdown; return the latter."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "speed.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    whole = {**found, "a boot's ms by the ARQs that are there": curves}
+    (folder / "speed.json").write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
     theirs = found.get("upstream", {})
     text = readings.table(MEASURES, found["ours"], theirs)
     (folder / "speed.md").write_text(text)
@@ -152,13 +185,25 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=float, default=1.0, help="below 1: fewer boots, no reports")
     parser.add_argument("--grown", type=int, default=50_000, help="ARQs present in the end")
-    parser.add_argument("--upstream-grown", type=int, default=1, help="the same of upstream")
+    parser.add_argument("--upstream-grown", type=int, default=1000, help="the same of upstream")
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("benchmark-results"))
+    parser.add_argument("--plot", action="store_true", help="draw the curves; needs matplotlib")
     parser.add_argument("--docs", action="store_true", help="renew the table of the docs page too")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_given: sys.exit(1))
     try:
-        text = write(options.results, measure(options))
+        begin = time.monotonic()
+        found, curves = measure(options)
+        text = write(options.results, found, curves)
+        print(f"took {(time.monotonic() - begin) / 60:.1f} minutes")
+        if options.plot:
+            title = "milliseconds of a boot, 1 at once"
+            plots.save(
+                options.results / "speed.png",
+                {title: curves},
+                "ARQs that are there",
+                log=True,
+            )
         if options.docs:
             what = f"{options.rounds} rounds of size {options.size:g}"
             head = f".. Written by tools/benchmarks/compare.py.\n\nMedians of {what}:\n\n"

@@ -32,12 +32,12 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def counted(app: WSGIApplication) -> WSGIApplication:
+def counted(name: str, app: WSGIApplication) -> WSGIApplication:
     """``app``, of which every request that a service sends is told."""
 
     def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if "HTTP_X_BENCHMARK" not in environ:
-            say("placement")
+            say(name)
         return app(environ, start_response)
 
     return serve
@@ -59,7 +59,10 @@ def main() -> None:
     """Serve both until the process is ended."""
     servers = [
         wsgi.Server(("127.0.0.1", 0), app, numthreads=16)
-        for app in (counted(local.load_app(pathlib.Path(sys.argv[1]))), nova)
+        for app in (
+            counted("placement", local.load_app(pathlib.Path(sys.argv[1]))),
+            counted("nova", nova),
+        )
     ]
     for server in servers:
         server.prepare()

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+import plots
 import readings
 from sides import Failed, Side, ours, running
 from work import HANDLES, Bench
@@ -88,16 +89,12 @@ def table(found: Sequence[dict[str, float]]) -> str:
 
 def plot(found: Sequence[dict[str, float]], path: pathlib.Path) -> None:
     """The curves as a PNG."""
-    from matplotlib import figure  # noqa: PLC0415 - only who wants plots needs it
-
-    keys = [key for key in COLUMNS if key != "hosts"]
-    drawing = figure.Figure(figsize=(8, 2 * len(keys)), layout="constrained")
-    for axes, key in zip(drawing.subplots(len(keys), sharex=True), keys, strict=True):
-        axes.plot([row["hosts"] for row in found], [row[key] for row in found], marker="o")
-        axes.set_ylim(bottom=0)
-        axes.set_title(COLUMNS[key], fontsize="small")
-    axes.set_xlabel("hosts")
-    drawing.savefig(path)
+    curves = {
+        title: {title: [(row["hosts"], row[key]) for row in found]}
+        for key, title in COLUMNS.items()
+        if key != "hosts"
+    }
+    plots.save(path, curves, "hosts")
 
 
 def main() -> int:

@@ -86,7 +86,8 @@ class Neighbours:
 
     def __init__(self, folder: pathlib.Path, log: Any) -> None:
         self.state = folder
-        self.calls = 0
+        #: Requests that the services sent, by who was asked.
+        self.calls = {"placement": 0, "nova": 0}
         self.process = subprocess.Popen(
             [sys.executable, HERE / "neighbours.py", folder],
             stdout=subprocess.PIPE, stderr=log, text=True,
@@ -106,7 +107,7 @@ class Neighbours:
             if word == "event":
                 self.expect(rest[0]).set()
             else:
-                self.calls += 1
+                self.calls[word] += 1
 
 
 class Side:

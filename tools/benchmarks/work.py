@@ -9,6 +9,7 @@ import itertools
 import json
 import queue
 import sqlite3
+import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -49,6 +50,9 @@ _READY = """
 #: A statement that clones a row many times; MariaDB makes the numbers.
 _CLONE = "INSERT INTO {table} ({names}) SELECT {values} FROM (SELECT * FROM {table} ORDER BY id"
 _CLONE += " LIMIT 1) one, seq_1_to_{count} seq"
+#: Whose CPU a boot's is, and of what it uses of the servers' (of all who use them meanwhile).
+SERVICES = ("api", "conductor")
+SERVERS = {"mariadb": "mariadbd", "rabbitmq": "beam.smp"}
 #: What the server counts: everything asked of it, and kinds of it.
 _COUNTERS = {
     "Questions": "SQL round trips",
@@ -57,6 +61,8 @@ _COUNTERS = {
     "Com_rollback": "ROLLBACKs",
     "Com_admin_commands": "pings",
 }
+#: How often a list is asked for.
+_LISTS = 5
 #: Messages that were published on RabbitMQ since its start.
 _MESSAGES = (
     "maps:get(messages_received_total,"
@@ -91,6 +97,8 @@ class Bench:
         for count in (1, 4):
             body = [{"name": f"take-{count}", "groups": [GROUP] * count}]
             self.ask("POST", "/device_profiles", body)
+        # Until then threads and connections are missing, and nothing is compiled.
+        self.boots(1, 16, 64)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the API; its answer, or None while it says 423."""
@@ -154,13 +162,16 @@ class Bench:
             # What is done after the last answer is part of it.
             time.sleep(0.5)
         name = f"boots {count}x{at_once}"
-        costs = {f"{name} cpu {part}": 1000 * used[part] / total for part in used}
-        return {name: total / took, f"{name} cpu": sum(costs.values()), **costs}
+        costs = {part: 1000 * seconds / total for part, seconds in used.items()}
+        ours = sum(costs[part] for part in SERVICES)
+        each = {f"{name} cpu {part}": cost for part, cost in costs.items()}
+        return {name: total / took, f"{name} cpu": ours, **each}
 
     @contextlib.contextmanager
     def _cpu(self) -> Iterator[dict[str, float]]:
-        """Seconds of CPU of API and conductor while the block runs."""
-        parts = {name: self.side.pids(name) for name in ("api", "conductor")}
+        """Seconds of CPU while the block runs: of the services, and of the servers they use."""
+        parts = {name: self.side.pids(name) for name in SERVICES}
+        parts |= {name: readings.named(command) for name, command in SERVERS.items()}
         before = {name: readings.cpu(pids) for name, pids in parts.items()}
         used: dict[str, float] = {}
         yield used
@@ -188,8 +199,14 @@ class Bench:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.text("SHOW GLOBAL STATUS")).all()
         found = {_COUNTERS[name]: int(value) for name, value in rows if name in _COUNTERS}
-        messages = int(servers.rabbitmqctl("eval", _MESSAGES))
-        return found | {"Placement calls": self.side.neighbours.calls, "RPC messages": messages}
+        others = sum(found[name] for name in ("COMMITs", "ROLLBACKs", "pings"))
+        calls = self.side.neighbours.calls
+        return found | {
+            "SQL statements": found["SQL round trips"] - others,
+            "Placement calls": calls["placement"],
+            "Nova calls": calls["nova"],
+            "RPC messages": int(servers.rabbitmqctl("eval", _MESSAGES)),
+        }
 
     def first_report(self, devices: int) -> dict[str, float]:
         """A new host with many devices, until Placement holds them all."""
@@ -275,9 +292,12 @@ class Bench:
 
     def listed(self, path: str, key: str) -> float:
         """Milliseconds that a list of 1,000 takes: for each thousand, if there are others."""
-        begin = time.perf_counter()
-        found = len(self.ask("GET", path)[key])
-        return 1000 * (time.perf_counter() - begin) * 1000 / found
+        taken = []
+        for _ in range(_LISTS):
+            begin = time.perf_counter()
+            found = len(self.ask("GET", path)[key])
+            taken.append(1000 * (time.perf_counter() - begin) * 1000 / found)
+        return statistics.median(taken)
 
     def memory(self) -> dict[str, float]:
         """MiB of each service."""
