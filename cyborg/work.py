@@ -199,18 +199,32 @@ def _free() -> sa.ColumnElement[bool]:
     return sa.or_(models.Work.owner.is_(None), models.Work.lease_ms < db.now_ms())
 
 
+_COLUMNS = (
+    models.Work.id,
+    models.Work.kind,
+    models.Work.key,
+    models.Work.wanted,
+    models.Work.wanted_ms,
+    models.Work.attempts,
+    models.Work.request_id,
+)
+#: Made once, like those below, since making them takes as long as running them.
+_DUE = (
+    sa.select(*_COLUMNS, db.now_ms().label("claimed_ms"))
+    .where(
+        models.Work.kind.in_(sa.bindparam("kinds", expanding=True)),
+        models.Work.due_ms <= db.now_ms(),
+        _free(),
+    )
+    .order_by(models.Work.due_ms)
+    .limit(_CANDIDATES)
+)
+
+
 @db.retry
 def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
-    row = models.Work
-    columns = (row.id, row.kind, row.key, row.wanted, row.wanted_ms, row.attempts, row.request_id)
-    query = (
-        sa.select(*columns, db.now_ms().label("claimed_ms"))
-        .where(row.kind.in_(kinds), row.due_ms <= db.now_ms(), _free())
-        .order_by(row.due_ms)
-        .limit(_CANDIDATES)
-    )
     with db.reader() as session:
-        return list(session.execute(query))
+        return list(session.execute(_DUE, {"kinds": list(kinds)}))
 
 
 def _take(
@@ -270,12 +284,18 @@ def finish(claimed: Claim) -> bool:
     return _remove(claimed) or not _wait_again(claimed)
 
 
+_REMOVE = sa.delete(models.Work).where(
+    models.Work.id == sa.bindparam("the_id"),
+    models.Work.owner == sa.bindparam("the_owner"),
+    models.Work.wanted == sa.bindparam("seen"),
+)
+
+
 @db.retry
 def _remove(claimed: Claim) -> bool:
-    row = models.Work
-    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    given = {"the_id": claimed.id, "the_owner": claimed.owner, "seen": claimed.wanted}
     with db.statement() as session:
-        return db.delete(session, row, *mine, row.wanted == claimed.wanted) > 0
+        return db.matched(session, _REMOVE, given) > 0
 
 
 @db.retry

@@ -32,7 +32,29 @@ COLUMNS: dict[str, Any] = {
     "created_at": models.Arq.created_at,
     "updated_at": models.Arq.updated_at,
 }
-_OPTIONS = (orm.joinedload(models.Arq.attach_handle),)
+#: What is shown of an ARQ. Each further column takes time, in lists above all.
+_OPTIONS = (
+    orm.load_only(
+        models.Arq.uuid,
+        models.Arq.state,
+        models.Arq.state_reason,
+        models.Arq.device_profile_name,
+        models.Arq.device_profile_group_id,
+        models.Arq.hostname,
+        models.Arq.device_rp_uuid,
+        models.Arq.instance_uuid,
+        models.Arq.project_id,
+        models.Arq.created_at,
+        models.Arq.updated_at,
+        raiseload=True,
+    ),
+    orm.joinedload(models.Arq.attach_handle).load_only(
+        models.AttachHandle.uuid,
+        models.AttachHandle.attach_type,
+        models.AttachHandle.attach_info,
+        raiseload=True,
+    ),
+)
 
 #: Seconds between two polls of a request that waits for binds: at first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5

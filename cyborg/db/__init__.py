@@ -12,6 +12,7 @@ import importlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
@@ -345,14 +346,14 @@ def update(
     Objects that the session has loaded keep their old values.
     """
     statement = sa.update(model).where(*where).values(**values)
-    return _matched(session, statement)
+    return matched(session, statement)
 
 
 def delete(
     session: orm.Session, model: type[orm.DeclarativeBase], *where: sa.ColumnElement[bool]
 ) -> int:
     """Run one DELETE guarded by ``where``; return how many rows matched."""
-    return _matched(session, sa.delete(model).where(*where))
+    return matched(session, sa.delete(model).where(*where))
 
 
 def change_due(
@@ -398,7 +399,12 @@ def after_commit(session: orm.Session, function: Callable[[], None]) -> None:
         functions.append(function)
 
 
-def _matched(session: orm.Session, statement: sa.UpdateBase) -> int:
+def matched(
+    session: orm.Session,
+    statement: sa.UpdateBase,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
+    """Run one UPDATE or DELETE with the values ``given``; return how many rows matched."""
     options = {"synchronize_session": False}
-    result = session.execute(statement, execution_options=options)
+    result = session.execute(statement, given, execution_options=options)
     return cast(int, cast(Any, result).rowcount)

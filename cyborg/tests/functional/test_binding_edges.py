@@ -94,8 +94,9 @@ def test_a_reason_is_kept_whatever_the_driver_quotes(
     hosts.apply(hosts.card(program_mode="dynamic"))
     (uuid,) = boots.arqs(ctx)
     boots.bind(ctx, [uuid], models.new_uuid())
-    end = arq_states.BindEnd(service.get_arq(ctx, uuid), "firmware: \0 \udcff")
     with db.writer() as session:
+        arq = session.scalars(sa.select(models.Arq)).one()
+        end = arq_states.BindEnd(arq, "firmware: \0 \udcff")
         assert arq_states.end_binds(session, [end])
     assert service.get_arq(ctx, uuid).state_reason == "firmware: \\x00 \\udcff"
 
