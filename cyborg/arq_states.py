@@ -8,7 +8,7 @@ and whose row count is checked: of two processes that want the change only one c
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -89,14 +89,14 @@ def end_binds(
     ends: Sequence[BindEnd],
     now_ms: float | None = None,
     *,
-    tell_nova: bool = True,
+    tell_consumer: bool = True,
     **values: Any,
 ) -> bool:
-    """Make the ARQs whose bind failed BindFailed; announce and measure all ends; want Nova's event.
+    """Make the ARQs whose bind failed BindFailed; announce and measure all; tell the consumers.
 
     The caller has made those without a reason Bound, with their handles. ``now_ms`` is the
-    database's clock, if the caller has read it. ``tell_nova`` is False if the caller has wanted the
-    event already. ``values`` are other columns of the failed ARQs.
+    database's clock, if the caller has read it. ``tell_consumer`` is False if the caller sees to
+    that. ``values`` are other columns of the failed ARQs.
 
     False if one of the failed ARQs is not BindStarted any more: the caller must roll back then,
     unless it was the only one.
@@ -128,10 +128,24 @@ def end_binds(
     )
     clock = session.execute(sa.select(db.now_ms())).scalar_one() if now_ms is None else now_ms
     db.after_commit(session, lambda: _measure(ends, clock))
-    if tell_nova:
-        instances = {end.arq.instance_uuid for end in ends}
-        work.want(session, work.NOVA_EVENT, [instance for instance in instances if instance])
+    if tell_consumer:
+        want_telling(session, [end.arq for end in ends])
     return True
+
+
+def want_telling(session: orm.Session, arqs: Iterable[models.Arq]) -> None:
+    """Have the consumers of ARQs told how these are now: Nova by an event.
+
+    Of the ARQs of an allocation Nova knows nothing: the state of the allocation follows them.
+    """
+    instances, allocations = set(), set()
+    for arq in arqs:
+        if arq.allocation_uuid:
+            allocations.add(arq.allocation_uuid)
+        elif arq.instance_uuid:
+            instances.add(arq.instance_uuid)
+    work.want(session, work.NOVA_EVENT, instances)
+    work.want(session, work.ALLOCATE, allocations)
 
 
 def _measure(ends: Sequence[BindEnd], now_ms: float) -> None:

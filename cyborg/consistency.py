@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, notifications, work
+from cyborg.allocations import states as allocation_states
 from cyborg.db import models
 from cyborg.programming import operations, program
 
@@ -40,6 +41,7 @@ def violations() -> list[str]:
             *_programs_without_work(session),
             *_wrong_end(session),
             *_wrong_function(session),
+            *_wrong_allocations(session),
         ]
 
 
@@ -105,6 +107,7 @@ def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
         models.Deployable.uuid,
         models.Device.uuid,
         models.FunctionPool.uuid,
+        models.Allocation.uuid,
     )
     return [sa.exists().where(column == key) for column in columns]
 
@@ -278,3 +281,31 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
         what = program.of_group(found.request)
         if what and not what.is_run_by(on):
             yield f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
+
+
+def _wrong_allocations(session: orm.Session) -> Iterator[str]:
+    """An allocation has all its ARQs, or none, or work; and no ARQ is of one that is not there."""
+    row, arq = models.Allocation, models.Arq
+    mine = arq.allocation_uuid == row.uuid
+    count, bound = (
+        sa.select(sa.func.count(arq.id)).where(mine, *where).scalar_subquery()
+        for where in ((), (arq.state == models.BOUND,))
+    )
+    whole = sa.and_(count == row.accelerators, bound == row.accelerators)
+    right = sa.or_(
+        sa.and_(row.state == allocation_states.ACTIVE, whole),
+        sa.and_(row.state == allocation_states.FAILED, count == 0),
+        sa.exists().where(models.Work.kind == work.ALLOCATE, models.Work.key == row.uuid),
+        # The end of these binds wants the work.
+        sa.and_(
+            row.state == allocation_states.BINDING,
+            sa.exists().where(mine, arq.state == models.BIND_STARTED),
+        ),
+    )
+    for uuid, state in session.execute(sa.select(row.uuid, row.state).where(~right)):
+        yield f"Allocation {uuid} is {state}, its ARQs do not fit that, and no work would end it."
+    lost = sa.select(arq.uuid, arq.allocation_uuid).where(
+        arq.allocation_uuid.is_not(None), ~sa.exists().where(row.uuid == arq.allocation_uuid)
+    )
+    for uuid, allocation in session.execute(lost):
+        yield f"ARQ {uuid} is of allocation {allocation}, which does not exist."

@@ -325,6 +325,18 @@ def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
     LOG.info("Deleted device profiles %s", ", ".join(key.value for key in keys))
 
 
+def refuse_disabled(profile: models.DeviceProfile) -> None:
+    """Return if requests can be made of the profile.
+
+    :raises Conflict: it is disabled
+    """
+    if not profile.enabled:
+        raise errors.Conflict(
+            f"device_profile_name: profile {profile.name} is disabled; choose another one, or "
+            "ask an administrator to enable it."
+        )
+
+
 def _announce(
     session: orm.Session, event: notices.Event, found: Iterable[models.DeviceProfile]
 ) -> None:

@@ -32,6 +32,7 @@ PROGRAM = "program"
 FUNCTION_POOL = "function-pool"
 INSTANCES = "instances"
 ALLOCATIONS = "allocations"
+ALLOCATE = "allocate"
 
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.

@@ -67,7 +67,9 @@ CANDIDATE_RANK = Version(2, 20)
 STANDARD_TRAITS = Version(2, 21)
 #: Attach handles with their states, and cleaning in the history.
 ATTACH_HANDLES = Version(2, 22)
-MAX = ATTACH_HANDLES
+#: One request gives a consumer, of whatever kind, all that it needs.
+ALLOCATIONS = Version(2, 23)
+MAX = ALLOCATIONS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bound ARQs compared with Placement's allocations, which Nova claims and gives back.
+"""Nova's Bound ARQs compared with Placement's allocations, which it claims and gives back.
 
 Nova deletes a server that is still being built without a request to Cyborg: only the allocation is
 gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
@@ -58,7 +58,10 @@ def _want(interval_ms: int, session: orm.Session, hosts: list[models.Host]) -> N
     turn = host.id.in_([each.id for each in hosts])
     db.update(session, host, turn, allocations_ms=db.now_ms())
     query = _on_hosts(sa.select(host.name)).where(
-        turn, models.Arq.state == models.BOUND, _has_turn(now_ms, interval_ms)
+        turn,
+        models.Arq.state == models.BOUND,
+        models.Arq.allocation_uuid.is_(None),
+        _has_turn(now_ms, interval_ms),
     )
     work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
 
@@ -158,6 +161,7 @@ def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
         .join(models.Device.host)
         .where(
             models.Host.name == claim.key,
+            arq.allocation_uuid.is_(None),
             *_same(claim),
             _has_turn(claim.claimed_ms, interval_ms),
         )

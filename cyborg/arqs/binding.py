@@ -160,16 +160,42 @@ def _record(
         read_at = time.monotonic()
         if fresh:
             checked = {uuid: arqs[uuid] for uuid in fresh}
-            providers = _check(session, checked, fresh, images)
-            now_ms = _refuse_second_request(session, fresh, binds.keys())
-            _start(session, fresh)
-            started = _started(checked, fresh, providers, now_ms)
+            started = _begin(session, checked, fresh, images, binds.keys())
         if instances:
             # Its instances have no other ARQs than those of the request.
             is_new = len(fresh) == len(binds)
             undecided = started if is_new else _undecided(session, instances)
             work.want(session, work.BIND, _bind_at_once(session, undecided, read_at))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
+
+
+def bind_allocated(
+    session: orm.Session, arqs: Mapping[str, models.Arq], targets: Mapping[str, BindTarget]
+) -> None:
+    """Bind all ARQs of an allocation, which are locked, and claimed in Placement.
+
+    As after a request of Nova's, what takes more than the database is left to work, and ends later.
+    The caller looks at how the other binds have ended.
+
+    :raises NotFound, Invalid, Conflict: as :func:`request_changes` does; nothing is bound then
+    """
+    read_at = time.monotonic()
+    started = _begin(session, arqs, targets, {}, targets.keys())
+    work.want(session, work.BIND, _bind_at_once(session, started, read_at))
+
+
+def _begin(
+    session: orm.Session,
+    arqs: Mapping[str, models.Arq],
+    targets: Mapping[str, BindTarget],
+    images: Mapping[str, glance.Image],
+    asked: Collection[str],
+) -> _Undecided:
+    """Make ARQs BindStarted, unless one of them is refused; ``asked`` are all of the request."""
+    providers = _check(session, arqs, targets, images)
+    now_ms = _refuse_second_request(session, targets, asked)
+    _start(session, targets)
+    return _started(arqs, targets, providers, now_ms)
 
 
 def _check(
@@ -336,8 +362,8 @@ def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
     values |= {
         "state_reason": None,
         "bind_started_ms": db.now_ms(),
-        # Nova has the instance for which it binds.
-        "instance_asked_ms": db.now_ms(),
+        # Nova has the instance for which it binds, and is never asked for another consumer.
+        "instance_asked_ms": sa.case((arq.allocation_uuid.is_(None), db.now_ms())),
         "instance_missed_ms": None,
         "allocation_missed_ms": None,
     }
@@ -386,7 +412,7 @@ def _bind_at_once(session: orm.Session, undecided: _Undecided, read_at: float) -
     later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and _takes_more(dep)]
     ids = {arq.id for arq, _ in later}
     at_once = [each for each in undecided if each[0].id not in ids]
-    _bind(session, at_once, {}, read_at=read_at, tell_nova=False)
+    _bind(session, at_once, {}, read_at=read_at, tell_consumer=False)
     return {arq.instance_uuid for arq, _ in later if arq.instance_uuid}
 
 
@@ -417,13 +443,13 @@ def _bind(
     coming: Mapping[str, program.Program],
     *,
     read_at: float | None = None,
-    tell_nova: bool = True,
+    tell_consumer: bool = True,
 ) -> None:
     """Give the ARQs their handles, or say why they get none.
 
     :param coming: what deployables in doubt will run, by their uuids
     :param read_at: when the database's clock was read, if not just now, by the monotonic one
-    :param tell_nova: whether the event of the binds that end here is still to be wanted
+    :param tell_consumer: whether the consumers are still to be told of the binds that end here
     """
     refused = {
         arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
@@ -437,7 +463,7 @@ def _bind(
     ends = [end for end in decided if end is not None]
     passed = 0.0 if read_at is None else time.monotonic() - read_at
     if ends and not arq_states.end_binds(
-        session, ends, undecided[0][2] + passed * 1000, tell_nova=tell_nova
+        session, ends, undecided[0][2] + passed * 1000, tell_consumer=tell_consumer
     ):
         raise db.RestartTransaction
     work.want(session, work.HOST_STEP, to_prepare)

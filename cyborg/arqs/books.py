@@ -153,6 +153,8 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
     :raises keystoneauth1.exceptions.ClientException: Nova does not answer
     """
+    if _is_allocation(difference.consumer):
+        return _nothing("it is an allocation of Cyborg's own, and no instance; delete that")
     if not clients.configured(conf, "nova"):
         return _nothing("[nova] is not configured, so nobody can be asked for the instance")
     if difference.arqs and difference.allocated:
@@ -169,6 +171,12 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
         explanation="Nova does not know the instance either: the allocation of this provider is "
         "removed, and no other.",
     )
+
+
+def _is_allocation(consumer: str) -> bool:
+    query = sa.select(models.Allocation.id).where(models.Allocation.uuid == consumer)
+    with db.reader() as session:
+        return session.scalar(query) is not None
 
 
 def _nothing(why: str) -> Repair:

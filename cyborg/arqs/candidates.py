@@ -38,6 +38,8 @@ class Choice:
     lacks_traits: int
     #: Whether it would be programmed for the group.
     reprogram: bool
+    #: What Placement has free there now, by resource class.
+    free: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +67,25 @@ class Candidate:
         return tuple(len(set(of_kind)) for of_kind in zip(*places, strict=True))
 
     @property
-    def rank(self) -> tuple[int, ...]:
-        """What to sort by: less is better."""
+    def lack(self) -> tuple[int, ...]:
+        """What it lacks of what is preferred: less is better."""
         lacks_functions = sum(each.lacks_function for each in self.choices)
         lacks_traits = sum(each.lacks_traits for each in self.choices)
-        return lacks_functions, lacks_traits, self.reprogrammings, *self.spread
+        return lacks_functions, lacks_traits, self.reprogrammings
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """What to sort by: less is better."""
+        return *self.lack, *self.spread
 
 
 def find(
-    conf: cfg.ConfigOpts, groups: Sequence[Mapping[str, str]], *, most: int, limit: int
+    conf: cfg.ConfigOpts, groups: Sequence[Mapping[str, str]], *, most: int, host: str | None = None
 ) -> list[Candidate]:
-    """Candidates for all groups together, the best ones first, ``limit`` at most.
+    """Candidates for all groups together, the best ones first: on any host, or on that one.
 
-    They are the best of ``most`` that Placement names. One SELECT; two if a deployable would have
-    to be programmed.
+    ``host`` is the name of its root provider. They are of ``most`` that Placement names. One
+    SELECT; two if a deployable would have to be programmed.
 
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
@@ -88,20 +95,34 @@ def find(
     parsed = {index: RequestGroup.parse(group) for index, group in enumerate(groups)}
     asked = {index: group for index, group in parsed.items() if group.resources}
     try:
-        found = client.Client(conf).find_candidates(list(asked.values()), most) if asked else []
+        found = _ask(client.Client(conf), list(asked.values()), most, host)
     except ka_exc.ClientException as exc:
         raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
     with db.reader() as session:
-        rows = matching.read_providers(session, {uuid for uuids in found for uuid in uuids})
+        named = {uuid for uuids in found.providers for uuid in uuids}
+        rows = matching.read_providers(session, named)
     candidates = [
         candidate
-        for providers in found
+        for providers in found.providers
         if all(uuid in rows for uuid in providers)
-        and (candidate := _candidate(asked, [rows[uuid] for uuid in providers]))
+        and (candidate := _candidate(asked, [rows[uuid] for uuid in providers], found.free))
     ]
     used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
     free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
-    return sorted(free, key=lambda candidate: candidate.rank)[:limit]
+    return sorted(free, key=lambda candidate: candidate.rank)
+
+
+def _ask(
+    api: client.Client, groups: Sequence[RequestGroup], most: int, host: str | None
+) -> client.Combinations:
+    if not groups:
+        return client.Combinations(providers=[], free={})
+    if host is None:
+        return api.find_candidates(groups, most)
+    tree = api.find_tree(host)
+    if not tree:
+        return client.Combinations(providers=[], free={})
+    return api.find_candidates(groups, most, tree[0].uuid)
 
 
 def _place(deployable: models.Deployable) -> tuple[str, ...]:
@@ -127,14 +148,19 @@ def _used(deployables: Collection[int]) -> set[int]:
 
 
 def _candidate(
-    groups: Mapping[int, RequestGroup], chosen: Sequence[models.Deployable]
+    groups: Mapping[int, RequestGroup],
+    chosen: Sequence[models.Deployable],
+    free: Mapping[str, Mapping[str, int]],
 ) -> Candidate | None:
     """The candidate, or None if it could not be bound."""
     pairs = list(zip(groups.items(), chosen, strict=True))
     if any(_is_refused(group, deployable) for (_, group), deployable in pairs):
         return None
-    choices = tuple(_choice(index, group, deployable) for (index, group), deployable in pairs)
-    if _disagree(groups, choices):
+    choices = tuple(
+        _choice(index, group, deployable, free[deployable.rp_uuid])
+        for (index, group), deployable in pairs
+    )
+    if disagree(groups, choices):
         return None
     return Candidate(hostname=chosen[0].device.host.node, choices=choices)
 
@@ -147,7 +173,9 @@ def _is_refused(group: RequestGroup, deployable: models.Deployable) -> bool:
     return why_not is not None
 
 
-def _choice(index: int, group: RequestGroup, deployable: models.Deployable) -> Choice:
+def _choice(
+    index: int, group: RequestGroup, deployable: models.Deployable, free: Mapping[str, int]
+) -> Choice:
     function = group.preferred_function
     runs = deployable.is_settled and deployable.function_id
     return Choice(
@@ -156,10 +184,11 @@ def _choice(index: int, group: RequestGroup, deployable: models.Deployable) -> C
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
         lacks_traits=len(group.preferred_traits - matching.traits(deployable)),
         reprogram=program.lacking(group, deployable) is not None,
+        free=free,
     )
 
 
-def _disagree(groups: Mapping[int, RequestGroup], choices: Sequence[Choice]) -> bool:
+def disagree(groups: Mapping[int, RequestGroup], choices: Sequence[Choice]) -> bool:
     """Whether one deployable would have to run two programs, or be programmed while it is used."""
     needed: dict[int, program.Program] = {}
     programmed = {choice.deployable.id for choice in choices if choice.reprogram}

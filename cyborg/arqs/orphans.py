@@ -45,6 +45,8 @@ def delete_expired(conf: cfg.ConfigOpts) -> None:
         return
     old = (
         models.Arq.state == models.INITIAL,
+        # An allocation binds its own, however long that takes.
+        models.Arq.allocation_uuid.is_(None),
         models.Arq.created_at < models.utcnow() - datetime.timedelta(seconds=seconds),
     )
     expired = db.change_due(models.Arq, *old, limit=_EXPIRY_BATCH, change=release.delete)
@@ -181,7 +183,9 @@ def _is_one_alive(conf: cfg.ConfigOpts, claim: work.Claim) -> bool:
 def _witnesses() -> list[str]:
     arq = models.Arq
     query = sa.select(arq.instance_uuid).where(
-        arq.instance_uuid.is_not(None), arq.instance_missed_ms.is_(None)
+        arq.instance_uuid.is_not(None),
+        arq.instance_missed_ms.is_(None),
+        arq.allocation_uuid.is_(None),
     )
     with db.reader() as session:
         found = session.scalars(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))

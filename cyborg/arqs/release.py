@@ -127,7 +127,8 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
         where = models.Arq.id.in_(stepped)
-        arq_states.enter(session, models.DELETING, where, instance_uuid=None)
+        gone = {"instance_uuid": None, "allocation_uuid": None}
+        arq_states.enter(session, models.DELETING, where, **gone)
     if plain:
         db.delete(session, models.Arq, models.Arq.id.in_(plain))
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
@@ -166,12 +167,14 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
 def _want_events_of_others(session: orm.Session, leaving: Collection[models.Arq]) -> None:
     """Have the remaining ARQs of an instance sent to Nova, if they waited for one that leaves it.
 
-    Nothing is sent while one of an instance's ARQs is BindStarted, see :mod:`.nova_events`.
+    Nothing is sent while one of an instance's ARQs is BindStarted, see :mod:`.nova_events`. An
+    allocation that loses one gives back the others.
     """
+    arq_states.want_telling(session, [arq for arq in leaving if arq.allocation_uuid])
     instances = {
         arq.instance_uuid
         for arq in leaving
-        if arq.state == models.BIND_STARTED and arq.instance_uuid
+        if arq.state == models.BIND_STARTED and arq.instance_uuid and not arq.allocation_uuid
     }
     if instances:
         query = sa.select(models.Arq.instance_uuid).where(

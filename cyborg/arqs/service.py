@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -91,36 +91,61 @@ def _create(
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
             raise errors.NotFound.of("Device Profile", name=profile_name)
-        if not profile.enabled:
-            raise errors.Conflict(
-                f"device_profile_name: profile {profile_name} is disabled; choose another one, or "
-                "ask an administrator to enable it."
-            )
-        groups = profiles.count_requests(profile.groups)
-        quotas.enforce(session, ctx.project_id, limits or {}, [each[2] for each in groups])
-        rows = [
-            {
-                "uuid": models.new_uuid(),
-                "created_at": models.utcnow(),
-                "project_id": ctx.project_id,
-                "state": models.INITIAL,
-                "device_profile_name": profile.name,
-                "device_profile_uuid": profile.uuid,
-                "device_profile_group_id": group_id,
-                "group": group,
-                "resource_class": resource_class,
-            }
-            for group_id, group, resource_class in groups
+        profiles.refuse_disabled(profile)
+        groups = [
+            NewArq(profile.name, profile.uuid, *each)
+            for each in profiles.count_requests(profile.groups)
         ]
         if most:
-            _check_number(session, ctx.project_id, len(rows), most)
-        if rows:
-            session.execute(sa.insert(models.Arq), rows)
+            _check_number(session, ctx.project_id, len(groups), most)
+        created = insert(session, ctx.project_id, groups, limits or {})
         misses.note_shortage(session, profile.groups, ctx.project_id)
-        created = [models.Arq(**row, attach_handle=None) for row in rows]
-        notifications.announce(
-            session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
-        )
+    return created
+
+
+class NewArq(NamedTuple):
+    """An ARQ to be made: its profile, and the index, the group and the class in that."""
+
+    profile_name: str
+    profile_uuid: str | None
+    group_id: int
+    group: dict[str, str]
+    resource_class: str
+
+
+def insert(
+    session: orm.Session,
+    project_id: str | None,
+    new: Sequence[NewArq],
+    limits: quotas.Limits,
+    allocation: str | None = None,
+) -> list[models.Arq]:
+    """Make ARQs of a project, of an allocation if there is one.
+
+    :raises QuotaExceeded: the project would have more than ``limits``
+    """
+    quotas.enforce(session, project_id, limits, [each.resource_class for each in new])
+    rows = [
+        {
+            "uuid": models.new_uuid(),
+            "created_at": models.utcnow(),
+            "project_id": project_id,
+            "state": models.INITIAL,
+            "device_profile_name": each.profile_name,
+            "device_profile_uuid": each.profile_uuid,
+            "device_profile_group_id": each.group_id,
+            "group": each.group,
+            "resource_class": each.resource_class,
+            "allocation_uuid": allocation,
+        }
+        for each in new
+    ]
+    if rows:
+        session.execute(sa.insert(models.Arq), rows)
+    created = [models.Arq(**row, attach_handle=None) for row in rows]
+    notifications.announce(
+        session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
+    )
     return created
 
 
@@ -181,13 +206,13 @@ def list_arqs(
     return found
 
 
-def reason_for(ctx: RequestContext, arq: models.Arq) -> str | None:
-    """Why the ARQ is in its state, as far as the caller may know it.
+def reason_for(ctx: RequestContext, row: models.Arq | models.Allocation) -> str | None:
+    """Why the ARQ or the allocation is in its state, as far as the caller may know it.
 
     What follows a colon are words of drivers and hosts, such as paths, addresses and names of
     hosts: they are for administrators.
     """
-    reason = arq.state_reason
+    reason = row.state_reason
     if reason is None or ctx.is_admin:
         return reason
     public, colon, _ = reason.partition(": ")

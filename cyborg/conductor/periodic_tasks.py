@@ -14,6 +14,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import errors, history, liveness
+from cyborg.allocations import leases
 from cyborg.arqs import allocations, orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
@@ -27,6 +28,8 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     audit.take_turns,
     orphans.want_check,
     allocations.take_turns,
+    leases.release_expired,
+    leases.forget_failed,
     operations.forget,
     history.forget,
     planner.want_due,

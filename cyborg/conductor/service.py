@@ -11,6 +11,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import process, rpc, work
+from cyborg.allocations import executor as allocations_executor
 from cyborg.arqs import allocations, binding, host_steps, nova_events, orphans
 from cyborg.conductor import (
     endpoint,
@@ -99,6 +100,7 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     """The handler of each kind of work."""
     return {
         work.BIND: binding.bind_instance,
+        work.ALLOCATE: functools.partial(allocations_executor.run, conf),
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),

@@ -66,8 +66,8 @@ OPTS: list[cfg.Opt] = [
         default=86400,
         min=0,
         mutable=True,
-        help="Seconds after which an accelerator request that was never bound is deleted. With 0 "
-        "none is.",
+        help="Seconds after which an accelerator request that was never bound is deleted, and an "
+        "allocation that has failed. With 0 none is.",
     ),
     cfg.IntOpt(
         "history_expiry",

@@ -451,6 +451,11 @@ class Arq(Base):
         sa.ForeignKey("attach_handles.id"), unique=True, default=None
     )
 
+    #: The allocation that it is part of, whose uuid is that of its consumer; null if it is Nova's.
+    allocation_uuid: orm.Mapped[str | None] = orm.mapped_column(
+        string(36), index=True, default=None
+    )
+
     attach_handle: orm.Mapped[AttachHandle | None] = orm.relationship(
         lazy="raise", back_populates="arq"
     )
@@ -459,6 +464,37 @@ class Arq(Base):
     def request(self) -> request_groups.RequestGroup:
         """What it asks for."""
         return request_groups.RequestGroup.parse(self.group)
+
+
+class Allocation(Base):
+    """All that one consumer has, or is about to have; Nova's instances have none of these."""
+
+    __tablename__ = "allocations"
+    __table_args__ = table_args(
+        sa.Index("ix_allocations_lease_ms", "lease_ms"), sa.Index("ix_allocations_state", "state")
+    )
+
+    #: That of the consumer, in Placement too.
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True)
+    project_id: orm.Mapped[str] = orm.mapped_column(string(255), index=True)
+    user_id: orm.Mapped[str] = orm.mapped_column(string(255))
+    consumer_type: orm.Mapped[str] = orm.mapped_column(string(100))
+    consumer_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: One of :mod:`cyborg.allocations.states`; changed by guarded UPDATE only.
+    state: orm.Mapped[str] = orm.mapped_column(string(20))
+    state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: What was asked for, to tell whether it is asked for again.
+    request: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText)
+    #: Which of the alternatives was chosen, counted from 0.
+    alternative: orm.Mapped[int] = orm.mapped_column()
+    #: What serves each group: :class:`cyborg.allocations.plans.Plan`.
+    plan: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText)
+    #: How many ARQs it has.
+    accelerators: orm.Mapped[int] = orm.mapped_column()
+    #: For how long it is kept without renewal; null: for ever. When it ends, by the database's
+    #: clock in milliseconds.
+    lease_seconds: orm.Mapped[int | None] = orm.mapped_column(default=None)
+    lease_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
 
 
 class ProjectLock(Base):

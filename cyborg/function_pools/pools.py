@@ -70,7 +70,7 @@ class Spec:
             "function_plain": program.plain(self.function_id),
             "image_uuid": self.image_uuid,
             "hosts": self.hosts,
-            "hosts_like": None if self.hosts is None else _like(self.hosts),
+            "hosts_like": None if self.hosts is None else like(self.hosts),
             "free": self.free,
             "max_devices": self.max_devices,
         }
@@ -89,7 +89,7 @@ class Pool:
         return self.row.uuid
 
 
-def _like(pattern: str) -> str:
+def like(pattern: str) -> str:
     """The operand of LIKE, with escape ``!``, for a pattern in which ``*`` matches any text."""
     for special in "!%_":
         pattern = pattern.replace(special, f"!{special}")

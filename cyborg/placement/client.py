@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +19,9 @@ from oslo_config import cfg
 from cyborg import clients, errors
 from cyborg.placement import tree
 from cyborg.request_groups import RequestGroup
+
+#: With it an allocation says what its consumer is.
+_WITH_TYPES = "1.38"
 
 #: 1.23 gives errors a code, 1.26 lets all of an inventory be reserved, 1.37 moves providers.
 _MICROVERSION = "1.37"
@@ -82,6 +85,34 @@ class Listed:
     name: str
     parent_uuid: str | None
     generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose an allocation is, as Placement keeps it."""
+
+    project_id: str
+    user_id: str
+    consumer_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a consumer has: amounts by resource class, by provider."""
+
+    amounts: Mapping[str, Mapping[str, int]]
+    owner: Owner
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combinations:
+    """Combinations of providers with room for some groups, and how much room those have."""
+
+    #: One provider a group, in the order of the groups.
+    providers: Sequence[tuple[str, ...]]
+    #: What is free of each resource class, by provider.
+    free: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(slots=True)
@@ -189,10 +220,45 @@ class Client:
         who = {key: found[key] for key in ("project_id", "user_id", "consumer_generation")}
         self._call("PUT", path, {"allocations": kept, **who})
 
+    def find_held(self, consumer: str) -> Held | None:
+        """What a consumer has; None if it has nothing."""
+        found = self._call("GET", f"/allocations/{consumer}", microversion=_WITH_TYPES)
+        if not found["allocations"]:
+            return None
+        owner = {name: found[name] for name in ("project_id", "user_id", "consumer_type")}
+        return Held(
+            amounts={
+                provider: dict(held["resources"]) for provider, held in found["allocations"].items()
+            },
+            owner=Owner(**owner),
+            generation=found["consumer_generation"],
+        )
+
+    def hold(
+        self,
+        consumer: str,
+        owner: Owner,
+        amounts: Mapping[str, Mapping[str, int]],
+        generation: int | None,
+    ) -> None:
+        """Give a consumer exactly that: all of it, or nothing new.
+
+        ``generation`` is that of what it has now; None if it has nothing.
+
+        :raises GenerationConflict: it has something else, or a provider was being changed
+        :raises Refused: there is no room for it
+        """
+        body = {
+            "allocations": {name: {"resources": dict(has)} for name, has in amounts.items()},
+            "consumer_generation": generation,
+            **dataclasses.asdict(owner),
+        }
+        self._call("PUT", f"/allocations/{consumer}", body, microversion=_WITH_TYPES)
+
     def find_candidates(
-        self, groups: Sequence[RequestGroup], limit: int
-    ) -> list[tuple[str, ...]]:
-        """Combinations of providers with room for all groups: one provider a group, in order."""
+        self, groups: Sequence[RequestGroup], limit: int, root: str | None = None
+    ) -> Combinations:
+        """Where all groups have room together, below the provider ``root`` if that is given."""
         query = {"limit": str(limit), "group_policy": "none"}
         for number, group in enumerate(groups):
             self._ensure("/resource_classes", group.resources)
@@ -202,11 +268,22 @@ class Client:
             forbidden = (f"!{name}" for name in sorted(group.forbidden))
             if traits := [*sorted(group.required), *forbidden]:
                 query[f"required_{number}"] = ",".join(traits)
-        found = self._call("GET", "/allocation_candidates", query=query)["allocation_requests"]
-        return [
-            tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
-            for request in found
-        ]
+            if root is not None:
+                query[f"in_tree_{number}"] = root
+        found = self._call("GET", "/allocation_candidates", query=query)
+        return Combinations(
+            providers=[
+                tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
+                for request in found["allocation_requests"]
+            ],
+            free={
+                uuid: {
+                    name: amount["capacity"] - amount["used"]
+                    for name, amount in summary["resources"].items()
+                }
+                for uuid, summary in found["provider_summaries"].items()
+            },
+        )
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root if it has no parent, and return its generation."""
@@ -291,10 +368,16 @@ class Client:
         ]
 
     def _call(
-        self, method: str, path: str, body: Any = None, *, query: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: dict[str, str] | None = None,
+        microversion: str = _MICROVERSION,
     ) -> Any:
         response = self._proxy.request(
-            path, method, json=body, params=query, microversion=_MICROVERSION
+            path, method, json=body, params=query, microversion=microversion
         )
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)

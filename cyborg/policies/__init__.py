@@ -6,6 +6,7 @@ from __future__ import annotations
 from oslo_policy import policy
 
 from cyborg.policies import (
+    allocation,
     arq,
     attach_handle,
     attribute,
@@ -28,6 +29,7 @@ def list_rules() -> list[policy.RuleDefault]:
         *base.list_rules(),
         *device_profile.list_rules(),
         *arq.list_rules(),
+        *allocation.list_rules(),
         *device.list_rules(),
         *deployable.list_rules(),
         *attribute.list_rules(),

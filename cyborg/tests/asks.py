@@ -41,6 +41,11 @@ PROGRAM = [{"op": "replace", "path": "/program", "value": [{"image_uuid": "{new}
 PROFILE = {"name": "{name}", "groups": [{"resources:FPGA": "1"}]}
 ATTRIBUTE = {"deployable_id": "{deployable_id}", "key": "{name}", "value": "blue"}
 POOL = {"name": "{name}", "function_id": "zip", "free": 1, "max_devices": 1}
+ALLOCATION = {
+    "consumer": {"uuid": "{new}", "type": "JOB"},
+    "device_profile_name": "public",
+}
+ALLOCATIONS = "/allocations"
 ARQS, PROFILES, POOLS = "/accelerator_requests", "/device_profiles", "/function_pools"
 
 REQUESTS = {
@@ -87,6 +92,13 @@ REQUESTS = {
         f"GET {ARQS}?state=Deleting", shows="deleting", microversion="2.6"
     ),
     "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true", microversion="2.6"),
+    "allocation:get_all": Ask(f"GET {ALLOCATIONS}", shows="allocation", microversion="2.23"),
+    "allocation:get_one": Ask(
+        f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation", microversion="2.23"
+    ),
+    "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION, microversion="2.23"),
+    "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew", microversion="2.23"),
+    "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}", microversion="2.23"),
     "device:get_all": Ask("GET /devices", shows="device"),
     "device:get_one": Ask("GET /devices/{device}", shows="device"),
     "device:disable": Ask("POST /devices/{device}/disable"),

@@ -15,6 +15,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import context, db, history, policy, profiles, work
+from cyborg.allocations import states
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -26,10 +27,14 @@ from cyborg.tests.personas import PROJECTS, Personas
 #: Seconds within which the API answers, even on a busy machine.
 PATIENCE = 180
 #: What a project has: its id, a profile that is private to it, a free ARQ, one of an instance, and
-#: what the history says of that.
-NAMES_OF_A_PROJECT = ("project", "private", "private_name", "arq", "bound", "instance", "entry")
+#: what the history says of that, and the allocation of another consumer.
+NAMES_OF_A_PROJECT = (
+    *("project", "private", "private_name", "arq", "bound", "instance", "entry"),
+    "allocation",
+)
 #: What requests can change.
 _TABLES = (
+    models.Allocation,
     models.Arq,
     models.Attribute,
     models.Device,
@@ -163,8 +168,28 @@ class Scene:
         about = {"device_uuid": self._names["device"], "project_id": uuid}
         with db.writer() as session:
             history.write(session, [{"uuid": entry, "kind": history.USED, **about}])
-        owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry]
+        consumer = self._make_allocation(uuid)
+        owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry, consumer]
         return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
+
+    def _make_allocation(self, project: str) -> str:
+        """One that is asked for, and has a lease."""
+        made = models.Allocation(
+            uuid=models.new_uuid(),
+            project_id=project,
+            user_id="somebody",
+            consumer_type="JOB",
+            state=states.CLAIMING,
+            request={},
+            alternative=0,
+            plan=[],
+            accelerators=1,
+            lease_seconds=60,
+        )
+        with db.writer() as session:
+            session.add(made)
+            work.want(session, work.ALLOCATE, [made.uuid])
+        return made.uuid
 
     def renew(self) -> None:
         """Put everything back to how it was."""

@@ -126,9 +126,7 @@ class DeviceProfiles(Resource):
         """List where what a profile asks for could be bound."""
         profile = profiles.get_profile(request.caller, _key(uuid_or_name))
         limit = min(given.get("limit", request.max_limit), request.max_limit)
-        found = candidates.find(
-            request.conf, profile.groups, most=request.max_limit, limit=limit
-        )
+        found = candidates.find(request.conf, profile.groups, most=request.max_limit)[:limit]
         absent = types.Candidate.absent(request.version)
         ranks = {rank: place for place, rank in enumerate(sorted({each.rank for each in found}))}
         shown = [_candidate(each, ranks[each.rank]) for each in found]

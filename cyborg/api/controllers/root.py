@@ -13,6 +13,7 @@ from webob import exc
 from cyborg.api import declare, openapi, request_metrics, versions
 from cyborg.api.controllers import (
     accelerator_requests,
+    allocations,
     attach_handles,
     attributes,
     deployables,
@@ -41,6 +42,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
     served.collection: served()
     for served in (
         accelerator_requests.AcceleratorRequests,
+        allocations.Allocations,
         attach_handles.AttachHandles,
         attributes.Attributes,
         deployables.Deployables,

@@ -92,7 +92,7 @@ def _groups(*rules: dict[str, str]) -> Narrowed:
     )
 
 
-_GROUPS = Changed(
+GROUPS = Changed(
     {
         versions.MIN: _groups(_OWN_TRAIT),
         versions.REGULAR: _groups(_OWN_TRAIT, _KNOWN),
@@ -156,7 +156,7 @@ class DeviceProfile(Object):
     groups = Field(
         [{str: str}],
         "Groups of resources, traits and properties that are asked for together.",
-        sent=_GROUPS,
+        sent=GROUPS,
         mandatory=True,
     )
     description = Field(fields.TEXT_OR_NULL, "A text for people, or null.", sent=_DESCRIPTION)

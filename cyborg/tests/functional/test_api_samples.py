@@ -126,6 +126,28 @@ def test_usages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> 
     assert shape(found) == shape(sample("usage-list-response"))
 
 
+def test_allocations(
+    conf: cfg.ConfigOpts, placement: PlacementServer, api: Api
+) -> None:
+    placement.make_provider(hosts.ROOT)
+    placement.sync()
+    conf.set_override("bind_wait", 0, group="api")
+    profile = {"name": "fpga", "groups": [boots.GROUP]}
+    api.call("POST", "/v2/device_profiles", profile)
+    made = api.call("POST", "/v2/allocations", sample("allocation-create-request"))
+    engine.drain(conf)
+    shown = api.call("GET", f"/v2/allocations/{made['uuid']}")
+    for each in (made, shown):
+        assert [*each] == [*sample("allocation-show-response")]
+    assert shape(shown) == shape(sample("allocation-show-response"))
+    assert shape(api.call("GET", "/v2/allocations")) == shape(sample("allocation-list-response"))
+    renewal = sample("allocation-renew-request")
+    renewed = api.call("POST", f"/v2/allocations/{made['uuid']}/renew", renewal)
+    assert renewed["lease_seconds"] == renewal["lease_seconds"]
+    assert api.ask("DELETE", f"/v2/allocations/{made['uuid']}").status_int == 204
+    engine.drain(conf)
+
+
 def test_drain(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
     engine.drain(conf)

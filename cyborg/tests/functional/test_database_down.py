@@ -33,6 +33,7 @@ BIND = [{"path": f"/{key}", "op": "add", "value": value} for key, value in VALUE
 PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": UUID}]}]
 ATTRIBUTE = {"deployable_uuid": OTHER, "key": "site", "value": "x"}
 PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
+ALLOCATION = {"consumer": {"uuid": UUID, "type": "JOB"}, "device_profile_name": "p"}
 POOL = {"name": "p", "function_id": "aes", "free": 1, "max_devices": 1}
 
 #: A sound request of every operation that needs the database: arguments and body.
@@ -45,6 +46,11 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
     "DELETE /v2/accelerator_requests/{uuid}": ("", None),
     "POST /v2/accelerator_requests/{uuid}/release": ("?force=true", None),
+    "GET /v2/allocations": ("?state=Active", None),
+    "POST /v2/allocations": ("", ALLOCATION),
+    "GET /v2/allocations/{uuid}": ("", None),
+    "POST /v2/allocations/{uuid}/renew": ("", {"lease_seconds": 60}),
+    "DELETE /v2/allocations/{uuid}": ("", None),
     "GET /v2/attach_handles": ("?state=free", None),
     "GET /v2/attributes": ("", None),
     "POST /v2/attributes": ("", ATTRIBUTE),

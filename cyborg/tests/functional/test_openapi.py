@@ -63,7 +63,8 @@ uuids = {{ values = {uuids} }}
 # is no Placement; and the one that waits says 503, since no conductor runs.
 [[operations]]
 include-operation-id = [
-    "Deployables.program", "Deployables.start_program", "DeviceProfiles.candidates"
+    "Allocations.post", "Deployables.program", "Deployables.start_program",
+    "DeviceProfiles.candidates"
 ]
 checks = {{ not_a_server_error.enabled = false }}
 

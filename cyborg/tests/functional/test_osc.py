@@ -293,6 +293,28 @@ def test_attributes(site: Site, osc: OpenStack) -> None:
     assert len(set(made["deployable_uuid"])) == len(made["uuid"]) == 2
 
 
+def test_an_allocation(site: Site, osc: OpenStack) -> None:
+    site.start(handles_per_device=2)
+    osc("device", "profile", "create", "one", '[{"resources:FPGA": "1"}]')
+    osc("device", "profile", "create", "nine", '[{"resources:FPGA": "9"}]')
+    who = ("--type", "JOB", "--name", "j", "--lease", "60")
+    made = osc("allocation", "create", "nine", "one", *who)
+    assert (made["state"], made["alternative"], made["lease_seconds"]) == ("Active", 1, 60)
+    assert made["accelerators"][0]["attach_handle_type"] == "TEST_PCI"
+    (listed,) = osc("allocation", "list", "--consumer-type", "JOB")
+    assert listed["uuid"] == made["uuid"]
+    assert osc("allocation", "list", "--state", "Failed") == []
+    renewed = osc("allocation", "renew", made["uuid"], "--lease", "120")
+    assert renewed["lease_seconds"] == 120
+    assert osc("allocation", "renew", made["uuid"])["lease_seconds"] == 120
+    asked = osc("allocation", "create", "nine", "--consumer", UNKNOWN, "--dry-run")
+    assert (asked["uuid"], asked["state"]) == (UNKNOWN, "Impossible")
+    assert "the most that is free of one is 1" in fails(osc, "allocation", "create", "nine")
+    assert osc("allocation", "show", made["uuid"])["consumer"]["name"] == "j"
+    assert osc.run("allocation", "delete", made["uuid"]).code == 0
+    assert "not found" in fails(osc, "allocation", "show", made["uuid"])
+
+
 @pytest.fixture
 def rack(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> Callable[[str], str]:
     """Two fake cards that are programmed; makes images of functions, and returns their uuids."""

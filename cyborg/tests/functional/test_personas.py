@@ -51,6 +51,11 @@ arq:delete instance         ok     ok/-    ok/-   403    ok/-    -/ok   403    4
 arq:get_all deleting        ok     403     403    403    403     403    ok     403      403
 arq:get_all my deleting     -      403     403    403    403     403    -      403      403
 arq:release                 ok     403     403    403    403     403    ok     403      403
+allocation:get_all          ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
+allocation:get_one          ok     ok/404  ok/404 ok/404 403     404/ok ok     403      403
+allocation:create           501    501     501    403    501     501    403    403      501
+allocation:renew            ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
+allocation:delete           ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
 device:get_all              ok     ok      403    403    403     403    ok     ok       403
 device:get_one              ok     ok      403    403    403     403    ok     ok       403
 device:disable              ok     403     403    403    403     403    ok     403      403

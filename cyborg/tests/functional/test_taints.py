@@ -138,7 +138,7 @@ def asked(placement: PlacementServer, group: dict[str, str]) -> set[str]:
 
 
 def hosts_of(conf: cfg.ConfigOpts, groups: list[dict[str, str]]) -> set[str]:
-    found = candidates.find(conf, groups, most=10, limit=10)
+    found = candidates.find(conf, groups, most=10)
     return {choice.deployable.rp_uuid for each in found for choice in each.choices}
 
 

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an alternative is allocated: the best of Placement's candidates for all its parts."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.allocations import plans
+from cyborg.arqs import candidates
+from cyborg.arqs.candidates import Candidate
+from cyborg.db import models
+from cyborg.request_groups import RequestGroup
+
+#: Candidates that Placement is asked for, for each part.
+_MOST = 1000
+#: Combinations of the candidates of several parts that are looked at before it is given up.
+_MOST_TRIES = 10_000
+
+
+def choose(conf: cfg.ConfigOpts, parts: plans.Alternative, placing: str) -> plans.Plan | None:
+    """What serves all parts together; None if there is no room for them.
+
+    :raises NotOffered: there is no Placement
+    :raises ServiceUnavailable: Placement cannot be asked
+    """
+    known: dict[int, list[Candidate]] = {}
+    for part in parts:
+        # A part that is wanted several times is the same object.
+        if id(part) not in known:
+            known[id(part)] = _find(conf, part, placing)
+    offers = [_Offer(part, known[id(part)]) for part in parts]
+    chosen = _Search(offers, placing).run()
+    return None if chosen is None else _plan(parts, chosen)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Offer:
+    """A part, and what can serve it, the best first."""
+
+    part: plans.Part
+    candidates: Sequence[Candidate]
+
+
+def _find(conf: cfg.ConfigOpts, part: plans.Part, placing: str) -> list[Candidate]:
+    pattern = part.hosts
+    if pattern is None or "*" in pattern:
+        found = candidates.find(conf, part.groups, most=_MOST)
+    elif root := _root(pattern):
+        found = candidates.find(conf, part.groups, most=_MOST, host=root)
+    else:
+        found = []
+    if pattern is not None:
+        found = [each for each in found if _is_on(each, pattern)]
+    return sorted(found, key=lambda each: _rank(each, placing))
+
+
+@db.retry
+def _root(name: str) -> str | None:
+    """The root provider of the host of that name."""
+    host = models.Host
+    with db.reader() as session:
+        return session.scalar(
+            sa.select(host.node).where(sa.or_(host.name == name, host.node == name)).limit(1)
+        )
+
+
+def _is_on(candidate: Candidate, pattern: str) -> bool:
+    host = candidate.choices[0].deployable.device.host
+    like = ".*".join(re.escape(text) for text in pattern.split("*"))
+    return any(re.fullmatch(like, name, re.IGNORECASE) for name in (host.name, host.node))
+
+
+def _rank(candidate: Candidate, placing: str) -> tuple[int, ...]:
+    """What to sort by: less is better. What it prefers, then how full it is, then how close."""
+    free = {choice.deployable.id: sum(choice.free.values()) for choice in candidate.choices}
+    room = sum(free.values())
+    return *candidate.lack, room if placing == plans.PACK else -room, *candidate.spread
+
+
+class _Search:
+    """Looks for one candidate of each part, so that together they do not take too much."""
+
+    def __init__(self, offers: Sequence[_Offer], placing: str) -> None:
+        self._offers = offers
+        self._placing = placing
+        self._left = _MOST_TRIES
+        self._chosen: list[Candidate] = []
+
+    def run(self) -> list[Candidate] | None:
+        """One candidate of each part in their order; None if there are none."""
+        return self._chosen if self._extend() else None
+
+    def _extend(self) -> bool:
+        if len(self._chosen) == len(self._offers):
+            return True
+        for candidate in self._ordered(self._offers[len(self._chosen)].candidates):
+            if self._left == 0:
+                return False
+            self._left -= 1
+            self._chosen.append(candidate)
+            if self._has_room() and self._extend():
+                return True
+            self._chosen.pop()
+        return False
+
+    def _ordered(self, found: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Those on hosts of the parts before come first to pack them, and last to spread them."""
+        hosts = {candidate.hostname for candidate in self._chosen}
+        if not hosts:
+            return found
+        wanted = self._placing == plans.PACK
+        return sorted(found, key=lambda each: (each.lack, (each.hostname in hosts) != wanted))
+
+    def _has_room(self) -> bool:
+        taken: collections.Counter[tuple[str, str]] = collections.Counter()
+        groups: dict[int, RequestGroup] = {}
+        choices: list[candidates.Choice] = []
+        free: dict[tuple[str, str], int] = {}
+        for choice, group in self._pairs():
+            number = len(choices)
+            groups[number] = group
+            choices.append(dataclasses.replace(choice, group=number))
+            for name, amount in group.resources.items():
+                key = (choice.deployable.rp_uuid, name)
+                taken[key] += amount
+                free[key] = choice.free.get(name, 0)
+        if any(amount > free[key] for key, amount in taken.items()):
+            return False
+        return not candidates.disagree(groups, choices)
+
+    def _pairs(self) -> Iterator[tuple[candidates.Choice, RequestGroup]]:
+        for offer, candidate in zip(self._offers, self._chosen, strict=False):
+            for choice in candidate.choices:
+                yield choice, RequestGroup.parse(offer.part.groups[choice.group])
+
+
+def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:
+    first, places = 0, []
+    for number, (part, candidate) in enumerate(zip(parts, chosen, strict=True)):
+        places += [
+            plans.Place(
+                group_id=first + choice.group,
+                part=number,
+                group=part.groups[choice.group],
+                profile_name=part.profile_name,
+                profile_uuid=part.profile_uuid,
+                hosts=part.hosts,
+                hostname=candidate.hostname,
+                rp_uuid=choice.deployable.rp_uuid,
+                reprogram=choice.reprogram,
+            )
+            for choice in candidate.choices
+        ]
+        first += len(part.groups)
+    return places

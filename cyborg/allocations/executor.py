@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims allocations in Placement, binds them and gives them back: the handler of ``allocate/…``.
+
+The state of the allocation says what is to be done. Each step may be run twice: a claim in
+Placement replaces what was claimed for the same consumer before, and the rest is guarded by the
+state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import db, errors, work
+from cyborg.allocations import choosing, claims, plans, service, states
+from cyborg.arqs import binding
+from cyborg.arqs.binding import BindTarget
+from cyborg.db import models
+from cyborg.placement import client
+
+LOG = logging.getLogger(__name__)
+
+#: Places that are tried, since others may be faster, before the allocation fails.
+_MOST_PLACES = 5
+
+#: Why an allocation fails whose places are all taken meanwhile.
+TAKEN = "What there was room for has been taken by others meanwhile; ask for it again."
+
+
+def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Do what the state of the allocation asks for; nothing if there is no such allocation."""
+    row = _read(claim.key)
+    if row is None:
+        return
+    claim.checkpoint()
+    if row.state == states.CLAIMING:
+        _claim(conf, claim, row)
+    elif row.state in {states.BINDING, states.ACTIVE}:
+        _follow(claim)
+    elif row.state in {states.FAILING, states.RELEASING}:
+        claims.give_back(client.Client(conf), row.uuid)
+        _end(claim)
+
+
+@db.retry
+def _read(uuid: str) -> models.Allocation | None:
+    with db.reader() as session:
+        return session.scalar(sa.select(models.Allocation).where(models.Allocation.uuid == uuid))
+
+
+def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
+    api, owner = client.Client(conf), claims.owner_of(row)
+    placing = row.request.get("placing", plans.PACK)
+    plan: plans.Plan | None = plans.load(row.plan)
+    for _ in range(_MOST_PLACES):
+        if plan is None:
+            break
+        claim.checkpoint()
+        try:
+            claims.take(api, row.uuid, owner, plans.amounts(plan))
+        except claims.NoRoom as exc:
+            LOG.info("Another place is looked for for allocation %s: %s", row.uuid, exc)
+            plan = _choose_again(conf, plan, placing)
+            if plan is not None and not _store(claim, plan):
+                return
+        except claims.NotOurs as exc:
+            _fail(claim, str(exc))
+            return
+        else:
+            _bind(claim)
+            return
+    _fail(claim, TAKEN)
+
+
+def _choose_again(
+    conf: cfg.ConfigOpts, plan: plans.Plan, placing: str
+) -> plans.Plan | None:
+    found = choosing.choose(conf, plans.parts(plan), placing)
+    if found is None:
+        return None
+    return [
+        dataclasses.replace(new, group_id=old.group_id, part=old.part)
+        for new, old in zip(found, plan, strict=True)
+    ]
+
+
+@db.retry
+def _store(claim: work.Claim, plan: plans.Plan) -> bool:
+    """Record what is claimed next; False if nothing is to be claimed any more."""
+    row = models.Allocation
+    with db.writer() as session:
+        work.hold(session, claim)
+        where = (row.uuid == claim.key, row.state == states.CLAIMING)
+        return db.update(session, row, *where, plan=plans.store(plan)) > 0
+
+
+def _bind(claim: work.Claim) -> None:
+    try:
+        _bind_all(claim)
+    except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
+        _fail(claim, exc.message)
+
+
+@db.retry
+def _bind_all(claim: work.Claim) -> None:
+    with db.writer() as session:
+        work.hold(session, claim)
+        row = states.find_locked(session, claim.key)
+        if row is None or row.state != states.CLAIMING:
+            return
+        arqs = _lock_arqs(session, row.uuid)
+        if len(arqs) != row.accelerators:
+            raise errors.Conflict("Some of its accelerator requests were deleted.")
+        places = {place.group_id: place for place in plans.load(row.plan)}
+        targets = {
+            arq.uuid: BindTarget(
+                hostname=places[arq.device_profile_group_id].hostname,
+                device_rp_uuid=places[arq.device_profile_group_id].rp_uuid,
+                instance_uuid=row.uuid,
+            )
+            for arq in arqs
+        }
+        binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
+        states.enter(session, states.BINDING, row.uuid)
+        _settle(session, row)
+
+
+def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
+    arq = models.Arq
+    query = sa.select(arq).where(arq.allocation_uuid == uuid).order_by(arq.id)
+    query = query.with_for_update().execution_options(populate_existing=True)
+    return list(session.scalars(query))
+
+
+@db.retry
+def _follow(claim: work.Claim) -> None:
+    with db.writer() as session:
+        work.hold(session, claim)
+        row = states.find_locked(session, claim.key)
+        if row is not None and row.state in {states.BINDING, states.ACTIVE}:
+            _settle(session, row)
+
+
+def _settle(session: orm.Session, row: models.Allocation) -> None:
+    """Bring a locked allocation that is claimed into the state that its ARQs are in."""
+    arqs = _lock_arqs(session, row.uuid)
+    failed = next((arq for arq in arqs if arq.state not in models.SERVING), None)
+    if failed is not None and failed.state == models.BIND_FAILED:
+        _give_up(session, row.uuid, failed.state_reason or "An accelerator could not be bound.")
+    elif failed is not None or len(arqs) != row.accelerators:
+        _give_up(session, row.uuid, "An administrator has taken an accelerator of it away.")
+    elif all(arq.state == models.BOUND for arq in arqs):
+        states.enter(session, states.ACTIVE, row.uuid)
+
+
+@db.retry
+def _fail(claim: work.Claim, reason: str) -> None:
+    with db.writer() as session:
+        work.hold(session, claim)
+        _give_up(session, claim.key, reason)
+
+
+def _give_up(session: orm.Session, uuid: str, reason: str) -> None:
+    """Free the ARQs, and have Placement follow."""
+    if states.enter(session, states.FAILING, uuid, state_reason=reason):
+        # %r: a driver's words may hold what no log file can.
+        LOG.warning("Allocation %s is given back: %r", uuid, reason)
+        service.free_arqs(session, uuid)
+        work.want(session, work.ALLOCATE, [uuid])
+
+
+@db.retry
+def _end(claim: work.Claim) -> None:
+    """Placement has it back: keep the reason of a failure, and delete what was released."""
+    row = models.Allocation
+    with db.writer() as session:
+        work.hold(session, claim)
+        if not states.enter(session, states.FAILED, claim.key):
+            db.delete(session, row, row.uuid == claim.key, row.state == states.RELEASING)

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations as consumers see them: create, get, list, renew and delete.
+
+What is created or deleted is recorded with its ARQs in one transaction; a conductor makes
+Placement follow (:mod:`.executor`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+from sqlalchemy import orm
+
+from cyborg import db, errors, quotas, work
+from cyborg.allocations import choosing, plans, shortages, states
+from cyborg.arqs import release as arq_release
+from cyborg.arqs import service
+from cyborg.context import RequestContext
+from cyborg.db import models, paging
+
+LOG = logging.getLogger(__name__)
+
+_ROW = models.Allocation
+_KIND = "Allocation"
+
+#: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": _ROW.id,
+    "uuid": _ROW.uuid,
+    "state": _ROW.state,
+    "consumer_type": _ROW.consumer_type,
+    "consumer_name": _ROW.consumer_name,
+    "project_id": _ROW.project_id,
+    "created_at": _ROW.created_at,
+    "updated_at": _ROW.updated_at,
+}
+
+#: Seconds between two looks at an allocation that a request waits for: at first, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """An allocation with its ARQs."""
+
+    row: models.Allocation
+    arqs: Sequence[models.Arq]
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of its consumer."""
+        return self.row.uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The alternative that there is room for, and where."""
+
+    alternative: int
+    plan: plans.Plan
+
+
+def choose(conf: cfg.ConfigOpts, wish: plans.Wish) -> Choice:
+    """Where the first alternative that there is room for would be allocated.
+
+    :raises Conflict: there is room for none; the message says what is short of what
+    :raises NotOffered: there is no Placement
+    :raises ServiceUnavailable: Placement cannot be asked
+    """
+    short = []
+    for number, parts in enumerate(wish.alternatives):
+        if plan := choosing.choose(conf, parts, wish.placing):
+            return Choice(alternative=number, plan=plan)
+        reasons = "; ".join(shortages.explain(parts))
+        named = f"alternative {number}: " if len(wish.alternatives) > 1 else ""
+        short.append(f"{named}{reasons}")
+    raise errors.Conflict(f"There is no room for this now: {'; '.join(short)}.")
+
+
+def create(
+    conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish, limits: quotas.Limits
+) -> None:
+    """Record an allocation, unless the consumer has this very one already.
+
+    :raises Conflict: there is no room for it, or the consumer has another one
+    :raises QuotaExceeded: the project would have more than ``limits``
+    """
+    if _is_known(ctx, wish):
+        return
+    choice = choose(conf, wish)
+    try:
+        _record(ctx, wish, choice, limits)
+    except quotas.QuotaExceeded as exc:
+        quotas.announce(exc)
+        raise
+
+
+@db.retry
+def _is_known(ctx: RequestContext, wish: plans.Wish) -> bool:
+    with db.reader() as session:
+        found = session.scalar(sa.select(_ROW).where(_ROW.uuid == wish.uuid))
+    return found is not None and _is_same(ctx, wish, found)
+
+
+def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) -> bool:
+    """Whether the consumer has what is asked for; False if it has nothing, after a failure.
+
+    :raises Conflict: it has something else
+    """
+    if found.project_id != ctx.project_id:
+        raise errors.Conflict(
+            f"consumer: {wish.uuid} is a consumer of another project; give another uuid."
+        )
+    if found.state in {states.FAILING, states.RELEASING}:
+        raise errors.Conflict(
+            f"consumer: what {wish.uuid} had is being given back; try again in a moment."
+        )
+    if found.state == states.FAILED:
+        return False
+    if found.request != wish.request:
+        raise errors.Conflict(
+            f"consumer: {wish.uuid} has an allocation already, of something else; delete that "
+            "first."
+        )
+    return True
+
+
+@db.retry
+def _record(
+    ctx: RequestContext, wish: plans.Wish, choice: Choice, limits: quotas.Limits
+) -> None:
+    with db.writer() as session:
+        found = states.find_locked(session, wish.uuid)
+        if found is not None and _is_same(ctx, wish, found):
+            return
+        _refuse_instance(session, wish.uuid)
+        new = plans.arqs(choice.plan)
+        values = _columns(ctx, wish, choice) | {"accelerators": len(new)}
+        if found is not None:
+            if not states.enter(session, states.CLAIMING, wish.uuid, **values):
+                raise db.RestartTransaction
+        else:
+            _insert(session, {"uuid": wish.uuid, "state": states.CLAIMING, **values})
+        service.insert(session, ctx.project_id, new, limits, wish.uuid)
+        work.want(session, work.ALLOCATE, [wish.uuid])
+    LOG.info("Allocation %s is asked for: %d accelerators", wish.uuid, len(new))
+
+
+def _columns(ctx: RequestContext, wish: plans.Wish, choice: Choice) -> dict[str, Any]:
+    lease = wish.lease_seconds
+    return {
+        "project_id": ctx.project_id,
+        "user_id": ctx.user_id or "unknown",
+        "consumer_type": wish.consumer_type,
+        "consumer_name": wish.consumer_name,
+        "state_reason": None,
+        "request": dict(wish.request),
+        "alternative": choice.alternative,
+        "plan": plans.store(choice.plan),
+        "lease_seconds": lease,
+        "lease_ms": None if lease is None else _end_of(lease),
+    }
+
+
+def _end_of(lease_seconds: int) -> sa.ColumnElement[int]:
+    return db.now_ms() + lease_seconds * 1000
+
+
+def _insert(session: orm.Session, values: dict[str, Any]) -> None:
+    try:
+        session.execute(sa.insert(_ROW).values(created_at=models.utcnow(), **values))
+    except db_exc.DBDuplicateEntry as exc:
+        # Another request for the same consumer was faster.
+        raise db.RestartTransaction from exc
+
+
+def _refuse_instance(session: orm.Session, uuid: str) -> None:
+    arq = models.Arq
+    of_nova = (arq.instance_uuid == uuid, arq.allocation_uuid.is_(None))
+    if session.scalar(sa.select(arq.id).where(*of_nova).limit(1)) is not None:
+        raise errors.Conflict(
+            f"consumer: {uuid} is an instance with accelerator requests; give another uuid."
+        )
+
+
+def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:
+    """Block until it is known whether an allocation can be used, or ``seconds`` have passed."""
+    query = _visible(ctx).with_only_columns(_ROW.state).where(_ROW.uuid == uuid)
+    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
+    while time.monotonic() < deadline:
+        with db.reader() as session:
+            if session.scalar(query) not in {states.CLAIMING, states.BINDING, states.FAILING}:
+                return
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+
+def get(ctx: RequestContext, uuid: str) -> Allocation:
+    """The caller's allocation of that consumer.
+
+    :raises NotFound: there is none, or it is another project's
+    """
+    with db.reader() as session:
+        row = paging.get(session, _visible(ctx), COLUMNS, _KIND, uuid=uuid)
+        return _with_arqs(session, [row])[0]
+
+
+def list_allocations(
+    ctx: RequestContext, page: paging.Page = paging.ALL, **wanted: str
+) -> list[Allocation]:
+    """The caller's allocations that have the values ``wanted``. Two SELECTs.
+
+    :raises Invalid: allocations cannot be sorted by that key, or the marker is none
+    """
+    with db.reader() as session:
+        rows = paging.fetch(session, _visible(ctx), COLUMNS, page, wanted)
+        return _with_arqs(session, rows)
+
+
+def _with_arqs(
+    session: orm.Session, rows: Sequence[models.Allocation]
+) -> list[Allocation]:
+    arq = models.Arq
+    query = (
+        sa.select(arq)
+        .where(arq.allocation_uuid.in_([row.uuid for row in rows]), arq.state != models.DELETING)
+        .options(orm.joinedload(arq.attach_handle))
+        .order_by(arq.id)
+    )
+    found: dict[str | None, list[models.Arq]] = {}
+    for each in session.scalars(query) if rows else ():
+        found.setdefault(each.allocation_uuid, []).append(each)
+    return [Allocation(row=row, arqs=found.get(row.uuid, [])) for row in rows]
+
+
+def renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
+    """Have the lease of an allocation begin again: for so long, or as long as before.
+
+    :raises NotFound: there is no such allocation
+    :raises Conflict: it has no lease, or nothing is held for it
+    """
+    _renew(ctx, uuid, seconds)
+
+
+@db.retry
+def _renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
+    with db.writer() as session:
+        row = _find_locked(session, ctx, uuid)
+        lease = row.lease_seconds if seconds is None else seconds
+        if lease is None:
+            raise errors.Conflict(
+                f"Allocation {uuid} has no lease: it is kept until it is deleted. Give "
+                "lease_seconds to have it end by itself."
+            )
+        if row.state not in states.LIVE:
+            raise errors.Conflict(
+                f"Allocation {uuid} is {row.state}: nothing is held for it; ask for it again."
+            )
+        row.lease_seconds, row.updated_at = lease, models.utcnow()
+        session.flush()
+        db.update(session, _ROW, _ROW.id == row.id, lease_ms=_end_of(lease))
+
+
+@db.retry
+def delete(ctx: RequestContext, uuid: str) -> None:
+    """Give back all that a consumer has, or is about to have.
+
+    :raises NotFound: there is no such allocation
+    """
+    with db.writer() as session:
+        release(session, _find_locked(session, ctx, uuid))
+
+
+def _find_locked(session: orm.Session, ctx: RequestContext, uuid: str) -> models.Allocation:
+    return paging.get(session, _visible(ctx).with_for_update(), COLUMNS, _KIND, uuid=uuid)
+
+
+def release(session: orm.Session, row: models.Allocation) -> None:
+    """Give back all of a locked allocation; a conductor deletes it when Placement has it back."""
+    if states.enter(session, states.RELEASING, row.uuid):
+        free_arqs(session, row.uuid)
+        work.want(session, work.ALLOCATE, [row.uuid])
+
+
+def free_arqs(session: orm.Session, uuid: str) -> None:
+    """Delete the ARQs of a locked allocation, as a DELETE of each would."""
+    arq = models.Arq
+    query = sa.select(arq).where(arq.allocation_uuid == uuid, arq.state != models.DELETING)
+    arq_release.delete(session, list(session.scalars(query.order_by(arq.id).with_for_update())))
+
+
+def _visible(ctx: RequestContext) -> sa.Select[models.Allocation]:
+    """The allocations that the caller may see: one that is Releasing is gone for its owner."""
+    where: Collection[Any] = [_ROW.state != states.RELEASING]
+    if ctx.project_scope is not None:
+        where = [*where, _ROW.project_id == ctx.project_scope]
+    return sa.select(_ROW).where(*where)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why there is no room for an alternative: what is short of what, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import availability, db
+from cyborg.allocations import plans
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.function_pools import pools
+from cyborg.programming import program
+from cyborg.request_groups import RequestGroup
+
+_CLOSED = (
+    "none of {} is given out: their devices or hosts are disabled, unhealthy, down, drained or "
+    "withheld"
+)
+_HOST, _DEPLOYABLE, _HANDLE = models.Host, models.Deployable, models.AttachHandle
+
+
+@db.retry
+def explain(parts: plans.Alternative) -> list[str]:
+    """A sentence for each group that has no room, or one about all of them. One SELECT a group."""
+    found: list[str] = []
+    number = 0
+    with db.reader() as session:
+        for part in parts:
+            for group in part.groups:
+                parsed = RequestGroup.parse(group)
+                if parsed.resources and (why := _why(session, parsed, part.hosts)):
+                    found.append(f"group {number} asks for {_amounts(parsed)}, and {why}")
+                number += 1
+    return found or [
+        "each group has room by itself, and there is no room for all of them together"
+    ]
+
+
+def _amounts(group: RequestGroup) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in group.resources.items())
+
+
+def _why(session: orm.Session, group: RequestGroup, hosts: str | None) -> str | None:
+    steps = dict(_steps(group, hosts))
+    so_far: list[sa.ColumnElement[bool]] = []
+    columns = []
+    for condition in steps.values():
+        so_far.append(condition)
+        columns.append(sa.func.count(sa.case((sa.and_(*so_far), 1))))
+    free = _free()
+    open_free = sa.case((sa.and_(*so_far), free), else_=0)
+    query = (
+        sa.select(*columns, sa.func.max(open_free), sa.func.sum(open_free))
+        .select_from(_DEPLOYABLE)
+        .join(_DEPLOYABLE.device)
+        .join(models.Device.host)
+        # By the classes first, so that not all deployables are read.
+        .where(next(iter(steps.values())))
+    )
+    *counts, most, total = session.execute(query).one()
+    before = 0
+    for words, count in zip(steps, counts, strict=True):
+        if not count:
+            return words.format(before)
+        before = count
+    wanted = max(group.resources.values())
+    if (most or 0) < wanted:
+        return f"of {before} that fit, the most that is free of one is {most or 0} ({total} in all)"
+    return None
+
+
+def _steps(
+    group: RequestGroup, hosts: str | None
+) -> Iterator[tuple[str, sa.ColumnElement[bool]]]:
+    """What is asked of a deployable: a sentence for where none is left, with its condition."""
+    is_class = models.Attribute.key == base.RESOURCE_CLASS_KEY
+    named = models.Attribute.value.in_(list(group.resources))
+    yield "no device offers that", _has(is_class, named)
+    if hosts is not None:
+        yield f"none of {{}} that offer it is on a host like {hosts}", _on(hosts)
+    for trait, wanted in _traits(group).items():
+        has = _has(
+            models.Attribute.key.startswith(base.TRAIT_PREFIX),
+            db.exactly(models.Attribute.value) == trait,
+        )
+        without = "has" if wanted else "is without"
+        yield f"none of {{}} {without} trait {trait}", has if wanted else ~has
+    yield _CLOSED, availability.usable()
+    if not group.tolerates_taint:
+        yield "all {} are tainted", ~availability.tainted()
+
+
+def _on(hosts: str) -> sa.ColumnElement[bool]:
+    names = (_HOST.name, _HOST.node)
+    if "*" not in hosts:
+        return sa.or_(*(name == hosts for name in names))
+    like = pools.like(hosts)
+    return sa.or_(*(sa.func.lower(name).like(like, escape="!") for name in names))
+
+
+def _traits(group: RequestGroup) -> Mapping[str, bool]:
+    """Whether each trait is required; those that programming brings are left out."""
+    programs = group.names_program
+    required = {
+        name: True
+        for name in group.required
+        if not (programs and program.is_function_trait(name))
+    }
+    return {**required, **dict.fromkeys(group.forbidden, False)}
+
+
+def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    attribute = models.Attribute
+    found = sa.exists().where(attribute.deployable_id == _DEPLOYABLE.id, *conditions)
+    return found.correlate_except(attribute)
+
+
+def _free() -> sa.ScalarSelect[int]:
+    """How many accelerators of a deployable nobody has."""
+    arq = orm.aliased(models.Arq)
+    held = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
+    return (
+        sa.select(sa.func.count())
+        .where(_HANDLE.deployable_id == _DEPLOYABLE.id, _HANDLE.missing.is_(False), ~held)
+        .correlate(_DEPLOYABLE)
+        .scalar_subquery()
+    )

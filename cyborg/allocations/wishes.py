@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request asks for, with its device profiles looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cyborg import errors, profiles
+from cyborg.allocations import plans
+from cyborg.context import RequestContext
+from cyborg.db import models
+
+#: The most parts that an alternative may have.
+MAX_PARTS = 64
+
+_Body = Mapping[str, Any]
+
+
+def read(ctx: RequestContext, uuid: str, body: _Body) -> plans.Wish:
+    """The wish of a request that has passed the schema of the API.
+
+    :raises NotFound: the caller may use no profile of a name
+    :raises Conflict: a profile is disabled
+    :raises Invalid: an alternative asks for no accelerator, or for too many
+    """
+    asked = [_parts_of(each) for each in body.get("alternatives", [body])]
+    known = _profiles(ctx, asked)
+    alternatives = [
+        _alternative(number, parts, known, body.get("hosts"))
+        for number, parts in enumerate(asked)
+    ]
+    consumer = body["consumer"]
+    return plans.Wish(
+        uuid=uuid,
+        consumer_type=consumer["type"],
+        consumer_name=consumer.get("name"),
+        alternatives=alternatives,
+        placing=body.get("placing", plans.PACK),
+        lease_seconds=body.get("lease_seconds"),
+        request={key: value for key, value in body.items() if key != "dry_run"},
+    )
+
+
+def has_groups(body: _Body) -> bool:
+    """Whether a request has groups of its own, and not only those of device profiles."""
+    asked = [_parts_of(each) for each in body.get("alternatives", [body])]
+    return any("groups" in part for parts in asked for part in parts)
+
+
+def _parts_of(alternative: _Body) -> Sequence[_Body]:
+    parts: Sequence[_Body] = alternative.get("parts", [alternative])
+    return parts
+
+
+def _profiles(
+    ctx: RequestContext, asked: Sequence[Sequence[_Body]]
+) -> dict[str, models.DeviceProfile]:
+    every = (part for parts in asked for part in parts)
+    names = {part["device_profile_name"] for part in every if "groups" not in part}
+    found = profiles.list_profiles(ctx, names=names) if names else []
+    known = {profile.name: profile for profile in found}
+    for name in sorted(names):
+        if name not in known:
+            raise errors.NotFound.of("Device Profile", name=name)
+        profiles.refuse_disabled(known[name])
+    return known
+
+
+def _alternative(
+    number: int,
+    parts: Sequence[_Body],
+    known: Mapping[str, models.DeviceProfile],
+    hosts: str | None,
+) -> plans.Alternative:
+    found = [
+        each
+        for part in parts
+        for each in [_part(part, known, hosts)] * part.get("count", 1)
+    ]
+    if len(found) > MAX_PARTS:
+        raise errors.Invalid(
+            f"alternatives[{number}] has {len(found)} parts in all; the most is {MAX_PARTS}."
+        )
+    total = sum(len(profiles.count_requests(part.groups)) for part in found)
+    if not 0 < total <= profiles.MAX_REQUESTS:
+        raise errors.Invalid(
+            f"alternatives[{number}] asks for {total} accelerators in all; ask for 1 to "
+            f"{profiles.MAX_REQUESTS}."
+        )
+    return found
+
+
+def _part(
+    part: _Body, known: Mapping[str, models.DeviceProfile], hosts: str | None
+) -> plans.Part:
+    where = part.get("hosts", hosts)
+    if "groups" in part:
+        return plans.Part(groups=profiles.read_groups(part["groups"]), hosts=where)
+    profile = known[part["device_profile_name"]]
+    return plans.Part(
+        groups=profile.groups,
+        profile_name=profile.name,
+        profile_uuid=profile.uuid,
+        hosts=where,
+    )
+
+
+def groups(wish: plans.Wish) -> Iterator[dict[str, str]]:
+    """All groups of a wish."""
+    for alternative in wish.alternatives:
+        for part in alternative:
+            yield from part.groups

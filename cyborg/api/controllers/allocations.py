@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2/allocations``: all that a consumer needs, by one request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from cyborg import errors, quotas
+from cyborg.allocations import executor, plans, service, states, wishes
+from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.representation import self_link, timestamp
+from cyborg.api.request import Request, place
+from cyborg.api.types import allocations as types
+from cyborg.arqs import service as arq_service
+from cyborg.db import models
+from cyborg.db.paging import Page
+from cyborg.policies import allocation as policies
+from cyborg.policies import device_profile
+from cyborg.programming import trait_match
+from cyborg.programming.operations import moment
+
+_SINCE = versions.ALLOCATIONS
+_MEMBER = declare.Member(kind="Allocation")
+_BODY = declare.Body(name="allocation", type=types.AllocationRequest)
+_RENEWAL = declare.Body(name="renewal", type=types.Renewal, optional_since=_SINCE)
+
+#: How often a request chooses anew, because others were faster.
+_MOST_TRIES = 3
+
+
+class Allocations(Resource):
+    """Allocations."""
+
+    collection = "allocations"
+    kind = types.Allocation
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"renew": {"POST": "renew"}}
+
+    @lists(policies.GET_ALL, kind, "allocations", since=_SINCE, query=types.QUERY)
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.Allocation]:
+        """List allocations."""
+        return service.list_allocations(request.caller, page, **wanted)
+
+    @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
+    def get_one(self, request: Request, uuid: str) -> service.Allocation:
+        """Show an allocation."""
+        return service.get(request.caller, uuid)
+
+    @declare.operation(
+        policies.CREATE,
+        since=_SINCE,
+        body=_BODY,
+        success=202,
+        answer=kind,
+        faults=[404, 409, 501],
+    )
+    def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Allocate all that a consumer needs."""
+        if wishes.has_groups(body):
+            request.caller.authorize(device_profile.CREATE)
+        if request.caller.project_id is None:
+            raise errors.Forbidden("An allocation belongs to a project; use a token of one.")
+        uuid = arguments.stored_uuid(body["consumer"]["uuid"])
+        wish = wishes.read(request.caller, uuid, body)
+        trait_match.refuse_groups(request.conf, wishes.groups(wish))
+        if body.get("dry_run", False):
+            return _dry_run(request, wish)
+        return self.views(request, [_create(request, wish)])[0]
+
+    @shows(
+        policies.RENEW, kind, since=_SINCE, member=_MEMBER, body=_RENEWAL, faults=[409]
+    )
+    def renew(self, request: Request, uuid: str, body: dict[str, Any]) -> service.Allocation:
+        """Renew the lease of an allocation."""
+        service.renew(request.caller, uuid, body.get("lease_seconds"))
+        return service.get(request.caller, uuid)
+
+    @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, success=204)
+    def delete_one(self, request: Request, uuid: str) -> None:
+        """Delete an allocation."""
+        service.delete(request.caller, uuid)
+
+    def view(self, request: Request, found: service.Allocation) -> dict[str, Any]:
+        """An allocation with what its consumer is given."""
+        row = found.row
+        ends = None if row.lease_ms is None else moment(row.lease_ms)
+        return {
+            "uuid": row.uuid,
+            "consumer": _consumer(row.uuid, row.consumer_type, row.consumer_name),
+            "project_id": row.project_id,
+            "state": row.state,
+            "state_reason": arq_service.reason_for(request.caller, row),
+            "alternative": row.alternative,
+            "hosts": sorted({arq.hostname for arq in found.arqs if arq.hostname}),
+            "accelerators": [_accelerator(arq) for arq in found.arqs],
+            "lease_seconds": row.lease_seconds,
+            "lease_ends_at": timestamp(ends),
+            "links": [self_link(request, self.collection, row.uuid)],
+            "created_at": timestamp(row.created_at),
+            "updated_at": timestamp(row.updated_at),
+        }
+
+
+def _create(request: Request, wish: plans.Wish) -> service.Allocation:
+    """The allocation, as far as it has come in the time that a request waits.
+
+    :raises Conflict: it could not be had
+    """
+    limits = quotas.limits_of(request.conf, request.caller.project_id)
+    for _ in range(_MOST_TRIES):
+        service.create(request.conf, request.caller, wish, limits)
+        with place(request.bind_places) as may_wait:
+            if may_wait:
+                service.await_end(request.caller, wish.uuid, request.bind_wait)
+        found = service.get(request.caller, wish.uuid)
+        if found.row.state != states.FAILED:
+            return found
+        if found.row.state_reason != executor.TAKEN:
+            break
+    reason = arq_service.reason_for(request.caller, found.row)
+    raise errors.Conflict(
+        f"Allocation {wish.uuid} has failed, and nothing is held for it: {reason}"
+    )
+
+
+def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
+    """What :func:`_create` would find, without a claim."""
+    answer: dict[str, Any] = {
+        "uuid": wish.uuid,
+        "consumer": _consumer(wish.uuid, wish.consumer_type, wish.consumer_name),
+        "project_id": request.caller.project_id,
+        "state": types.POSSIBLE,
+        "state_reason": None,
+        "alternative": None,
+        "hosts": [],
+        "accelerators": [],
+        "lease_seconds": wish.lease_seconds,
+        "lease_ends_at": None,
+        "links": [],
+        "created_at": None,
+        "updated_at": None,
+    }
+    try:
+        choice = service.choose(request.conf, wish)
+    except errors.Conflict as exc:
+        return answer | {"state": types.IMPOSSIBLE, "state_reason": exc.message}
+    return answer | {
+        "alternative": choice.alternative,
+        "hosts": sorted({place.hostname for place in choice.plan}),
+        "accelerators": [
+            {
+                "arq_uuid": None,
+                "state": None,
+                "device_profile_name": _profile(new.profile_name),
+                "group": new.group_id,
+                "hostname": place.hostname,
+                "device_rp_uuid": place.rp_uuid,
+                **_NO_HANDLE,
+            }
+            for place in choice.plan
+            for new in plans.arqs([place])
+        ],
+    }
+
+
+_NO_HANDLE: dict[str, Any] = {
+    "attach_handle_type": "",
+    "attach_handle_uuid": None,
+    "attach_handle_info": {},
+}
+
+
+def _accelerator(arq: models.Arq) -> dict[str, Any]:
+    # A handle is taken before its host step is done, but shown only once it may be used.
+    handle = arq.attach_handle if arq.state == models.BOUND else None
+    given = _NO_HANDLE
+    if handle is not None:
+        given = {
+            "attach_handle_type": handle.attach_type,
+            "attach_handle_uuid": handle.uuid,
+            "attach_handle_info": json.loads(handle.attach_info),
+        }
+    return {
+        "arq_uuid": arq.uuid,
+        "state": arq.state,
+        "device_profile_name": _profile(arq.device_profile_name),
+        "group": arq.device_profile_group_id,
+        "hostname": arq.hostname,
+        "device_rp_uuid": arq.device_rp_uuid,
+        **given,
+    }
+
+
+def _profile(name: str) -> str | None:
+    return None if name == plans.INLINE else name
+
+
+def _consumer(uuid: str, kind: str, name: str | None) -> dict[str, Any]:
+    return {"uuid": uuid, "type": kind, "name": name}
+

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator allocation``: all that a consumer that is no server has."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from typing import Any, ClassVar
+
+from cyborg.osc import command
+
+_SINCE = "2.23"
+
+
+class List(command.Lister):
+    """List the allocations of consumers that are no servers."""
+
+    collection = "allocations"
+    since = _SINCE
+    short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
+    rest = (
+        "state_reason",
+        "accelerators",
+        "alternative",
+        "lease_seconds",
+        "project_id",
+        "created_at",
+        "updated_at",
+    )
+    filters: ClassVar = {
+        "state": ("Only allocations in this state", _SINCE),
+        "consumer_type": ("Only those of consumers of this type", _SINCE),
+        "consumer_name": ("Only those of consumers of this name", _SINCE),
+    }
+
+
+class Show(command.ShowOne):
+    """Show what a consumer has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the consumer."""
+        parser.add_argument("consumer", metavar="<consumer>", help="Uuid")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        self.api.need(_SINCE)
+        return command.fields(self.api.call("GET", f"/allocations/{parsed_args.consumer}"))
+
+
+class Create(command.ShowOne):
+    """Allocate all that a consumer needs, or nothing."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what is needed, for whom and where."""
+        parser.add_argument(
+            "device_profile",
+            metavar="<profile>",
+            nargs="+",
+            help="Device profile by name; of several the first one that there is room for",
+        )
+        parser.add_argument("--type", metavar="<type>", default="USER", help="What it is for")
+        parser.add_argument("--name", metavar="<name>", help="A name for people")
+        parser.add_argument(
+            "--consumer", metavar="<uuid>", help="Uuid of the consumer; without it a new one"
+        )
+        parser.add_argument("--hosts", metavar="<pattern>", help="Which hosts; * is any text")
+        parser.add_argument("--placing", choices=["pack", "spread"], help="How to choose")
+        parser.add_argument(
+            "--lease", dest="lease_seconds", type=int, metavar="<seconds>", help="Ends after that"
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", default=None, help="Only say whether there is room"
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Allocate it."""
+        self.api.need(_SINCE)
+        given = {
+            name: getattr(parsed_args, name)
+            for name in ("hosts", "placing", "lease_seconds", "dry_run")
+        }
+        who: dict[str, Any] = {
+            "uuid": parsed_args.consumer or str(uuid.uuid4()),
+            "type": parsed_args.type,
+            "name": parsed_args.name,
+        }
+        body = {
+            "consumer": who,
+            "alternatives": [
+                {"device_profile_name": name} for name in parsed_args.device_profile
+            ],
+            **{name: value for name, value in given.items() if value is not None},
+        }
+        return command.fields(self.api.call("POST", "/allocations", body=body))
+
+
+class Renew(command.ShowOne):
+    """Have the lease of an allocation begin again."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the consumer and the length."""
+        parser.add_argument("consumer", metavar="<consumer>", help="Uuid")
+        parser.add_argument(
+            "--lease", type=int, metavar="<seconds>", help="How long; as long as before without"
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Renew it."""
+        self.api.need(_SINCE)
+        body = {} if parsed_args.lease is None else {"lease_seconds": parsed_args.lease}
+        path = f"/allocations/{parsed_args.consumer}/renew"
+        return command.fields(self.api.call("POST", path, body=body))
+
+
+class Delete(command.Command):
+    """Give back what consumers have."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("consumers", metavar="<consumer>", nargs="+", help="Uuid")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Give it back."""
+        self.api.need(_SINCE)
+        for consumer in parsed_args.consumers:
+            self.api.call("DELETE", f"/allocations/{consumer}")

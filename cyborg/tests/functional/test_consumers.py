@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations of consumers that Nova knows nothing of, over HTTP, with a real Placement."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import requests
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.allocations import leases
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.tests import hosts
+from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
+
+VERSION = "2.23"
+FPGA = {"resources:FPGA": "1"}
+
+
+def ask(site: Site, method: str, path: str = "", body: object = None) -> requests.Response:
+    return site.ask(method, f"/allocations{path}", body, VERSION)
+
+
+def call(site: Site, method: str, path: str = "", body: object = None) -> Any:
+    return site.call(method, f"/allocations{path}", body, VERSION)
+
+
+def wish(consumer: str | None = None, **fields: object) -> dict[str, Any]:
+    who = {"uuid": consumer or str(uuid.uuid4()), "type": "PROXY", "name": "edge"}
+    return {"consumer": who, **(fields or {"device_profile_name": "p"})}
+
+
+def profile(site: Site, *groups: dict[str, str], name: str = "p") -> None:
+    body = [{"name": name, "groups": [FPGA | group for group in groups or ({},)]}]
+    site.call("POST", "/device_profiles", body)
+
+
+def claimed(site: Site, consumer: str) -> dict[str, dict[str, int]]:
+    """What the consumer has in Placement."""
+    found = site.placement.call("GET", f"/allocations/{consumer}")["allocations"]
+    return {provider: held["resources"] for provider, held in found.items()}
+
+
+@pytest.fixture
+def rack(site: Site) -> Site:
+    """A host with two cards of four and two accelerators."""
+    profile(site)
+    site.start_with(hosts.card("a"), hosts.card("b", range(4, 6), traits=("CUSTOM_B",)))
+    return site
+
+
+@pytest.mark.every_database
+def test_one_call_gives_a_consumer_what_it_needs(rack: Site) -> None:
+    body = wish()
+    found = call(rack, "POST", "", body)
+    consumer = body["consumer"]["uuid"]
+    assert found["uuid"] == consumer
+    assert found["state"] == "Active"
+    assert found["hosts"] == ["host-1.example"]
+    (accelerator,) = found["accelerators"]
+    assert accelerator["attach_handle_type"] == "TEST_PCI"
+    assert accelerator["attach_handle_info"]["bus"] == "0c"
+    assert claimed(rack, consumer) == {accelerator["device_rp_uuid"]: {"FPGA": 1}}
+    assert call(rack, "GET", f"/{consumer}") == found
+    assert call(rack, "GET", "?consumer_name=edge")["allocations"] == [found]
+
+    call(rack, "DELETE", f"/{consumer}")
+    assert ask(rack, "GET", f"/{consumer}").status_code == 404
+    rack.hurry(rack.idle)
+    assert claimed(rack, consumer) == {}
+    assert rack.held() == {}
+
+
+def test_the_same_request_again_changes_nothing(rack: Site) -> None:
+    body = wish()
+    found = call(rack, "POST", "", body)
+    assert call(rack, "POST", "", body) == found
+    other = wish(body["consumer"]["uuid"], groups=[FPGA])
+    refused = ask(rack, "POST", "", other)
+    assert refused.status_code == 409
+    assert "delete that first" in refused.text
+    assert len(rack.held()) == 1
+
+
+def test_nova_is_never_told_or_asked(rack: Site, sink: Any) -> None:
+    body = wish()
+    (accelerator,) = call(rack, "POST", "", body)["accelerators"]
+    rack.hurry(rack.idle)
+    assert not sink.events
+    with db.reader() as session:
+        (arq,) = session.scalars(sa.select(models.Arq))
+    assert (arq.uuid, arq.instance_asked_ms) == (accelerator["arq_uuid"], None)
+    assert arq.instance_uuid == body["consumer"]["uuid"]
+
+
+@pytest.mark.every_database
+def test_what_is_short_is_said_group_by_group(rack: Site) -> None:
+    profile(
+        rack,
+        {"resources:FPGA": "5"},
+        {"trait:CUSTOM_NONE": "required"},
+        {"trait:CUSTOM_B": "required"},
+        name="big",
+    )
+    refused = ask(rack, "POST", "", wish(device_profile_name="big"))
+    assert refused.status_code == 409
+    assert "group 0 asks for 5 FPGA, and of 2 that fit, the most that is free of" in refused.text
+    assert "one is 4 (6 in all)" in refused.text
+    assert "group 1 asks for 1 FPGA, and none of 2 has trait CUSTOM_NONE" in refused.text
+    assert "group 2" not in refused.text
+    profile(rack, {"resources:CUSTOM_GPU": "1"}, name="other")
+    refused = ask(rack, "POST", "", wish(groups=[{"resources:CUSTOM_GPU": "1"}]))
+    assert "group 0 asks for 1 CUSTOM_GPU, and no device offers that" in refused.text
+    refused = ask(rack, "POST", "", wish(device_profile_name="p", hosts="other-*"))
+    assert "none of 2 that offer it is on a host like other-*" in refused.text
+    profile(rack, {"resources:FPGA": "4"}, {"resources:FPGA": "4"}, name="twice")
+    refused = ask(rack, "POST", "", wish(device_profile_name="twice"))
+    assert "each group has room by itself" in refused.text
+    assert rack.held() == {}
+
+
+def test_the_first_alternative_with_room_is_taken(rack: Site) -> None:
+    alternatives = [
+        {"groups": [{"resources:FPGA": "5"}]},
+        {"groups": [FPGA | {"trait:CUSTOM_B": "required"}], "hosts": "host-1"},
+        {"device_profile_name": "p"},
+    ]
+    found = call(rack, "POST", "", wish(alternatives=alternatives))
+    assert found["alternative"] == 1
+    assert {each["device_rp_uuid"] for each in found["accelerators"]} == {
+        provider_uuid("host-1_b")
+    }
+    assert found["accelerators"][0]["device_profile_name"] is None
+
+
+def test_a_dry_run_claims_nothing(rack: Site) -> None:
+    found = call(rack, "POST", "", wish(device_profile_name="p", dry_run=True))
+    assert (found["state"], found["alternative"]) == ("Possible", 0)
+    assert found["hosts"] == ["host-1.example"]
+    assert found["accelerators"][0]["arq_uuid"] is None
+    refused = call(rack, "POST", "", wish(groups=[{"resources:FPGA": "5"}], dry_run=True))
+    assert refused["state"] == "Impossible"
+    assert "the most that is free of one is 4" in refused["state_reason"]
+    assert call(rack, "GET")["allocations"] == []
+    assert claimed(rack, found["uuid"]) == {}
+
+
+def test_packing_and_spreading(rack: Site) -> None:
+    small = provider_uuid("host-1_b")
+    (first,) = call(rack, "POST", "", wish(groups=[FPGA]))["accelerators"]
+    assert first["device_rp_uuid"] == small
+    (second,) = call(rack, "POST", "", wish(groups=[FPGA], placing="spread"))["accelerators"]
+    assert second["device_rp_uuid"] == provider_uuid("host-1_a")
+
+
+@pytest.mark.every_database
+def test_an_expired_lease_is_released(rack: Site) -> None:
+    body = wish(device_profile_name="p", lease_seconds=3600)
+    found = call(rack, "POST", "", body)
+    assert found["lease_ends_at"] > found["created_at"]
+    renewed = call(rack, "POST", f"/{found['uuid']}/renew", {"lease_seconds": 7200})
+    assert renewed["lease_ends_at"] > found["lease_ends_at"]
+    again = call(rack, "POST", f"/{found['uuid']}/renew")
+    assert again["lease_ends_at"] >= renewed["lease_ends_at"]
+    with db.writer() as session:
+        db.update(session, models.Allocation, lease_ms=1)
+    leases.release_expired(rack.conf)
+    assert ask(rack, "GET", f"/{found['uuid']}").status_code == 404
+    assert ask(rack, "POST", f"/{found['uuid']}/renew").status_code == 404
+    rack.hurry(rack.idle)
+    assert claimed(rack, found["uuid"]) == {}
+    # The consumer may have it again.
+    assert call(rack, "POST", "", body)["state"] == "Active"
+
+
+def test_without_a_lease_there_is_nothing_to_renew(rack: Site) -> None:
+    found = call(rack, "POST", "", wish())
+    refused = ask(rack, "POST", f"/{found['uuid']}/renew")
+    assert refused.status_code == 409
+    assert "no lease" in refused.text
+
+
+def gang(site: Site) -> None:
+    """Two more hosts with one card of two each."""
+    for name in ("host-2", "host-3"):
+        site.placement.make_provider(f"{name}.example")
+        part = hosts.deployable(f"{name}_x", range(2))
+        hosts.apply(hosts.device("x", part), host=name)
+    site.hurry(site.idle)
+
+
+def test_a_gang_is_allocated_on_several_hosts_or_not_at_all(rack: Site) -> None:
+    gang(rack)
+    two = {"groups": [{"resources:FPGA": "2"}], "count": 3, "hosts": "host-2"}
+    assert ask(rack, "POST", "", wish(parts=[two])).status_code == 409
+    one = {"device_profile_name": "p", "hosts": "host-2"}
+    parts = [{**two, "count": 2, "hosts": "host-*"}, one]
+    body = wish(parts=parts, placing="spread")
+    found = call(rack, "POST", "", body)
+    assert found["state"] == "Active"
+    assert len(found["accelerators"]) == 5
+    assert "host-2.example" in found["hosts"]
+    assert sum(each["FPGA"] for each in claimed(rack, found["uuid"]).values()) == 5
+    # Ten accelerators, of which five are left.
+    refused = ask(rack, "POST", "", wish(parts=[{**two, "count": 4, "hosts": "*"}]))
+    assert refused.status_code == 409
+    assert len(rack.held()) == 5
+    call(rack, "DELETE", f"/{found['uuid']}")
+    rack.hurry(rack.idle)
+    assert claimed(rack, found["uuid"]) == {}
+
+
+def test_others_who_are_faster(rack: Site) -> None:
+    """Between choice and claim somebody takes the place that was chosen, and then all of it."""
+    taken: list[str] = []
+
+    def steal(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith("/allocations/") and not taken:
+            taken.append(path)
+            rack.placement.allocate(str(uuid.uuid4()), provider_uuid("host-1_b"), FPGA=2)
+
+    rack.placement.before = steal
+    (found,) = call(rack, "POST", "", wish())["accelerators"]
+    assert found["device_rp_uuid"] == provider_uuid("host-1_a")
+    taken.clear()
+
+    def steal_all(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith("/allocations/") and not taken:
+            taken.append(path)
+            rack.placement.allocate(str(uuid.uuid4()), provider_uuid("host-1_a"), FPGA=3)
+
+    rack.placement.before = steal_all
+    body = wish()
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 409
+    assert "the most that is free" in refused.text or "no room" in refused.text
+    assert claimed(rack, body["consumer"]["uuid"]) == {}
+    failed = call(rack, "GET", f"/{body['consumer']['uuid']}")
+    assert (failed["state"], failed["accelerators"]) == ("Failed", [])
+
+
+def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
+    body = wish()
+    consumer = body["consumer"]["uuid"]
+    rack.placement.allocate(consumer, provider_uuid("host-1_a"), FPGA=1)
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 409
+    assert "has not made" in refused.text
+    call(rack, "DELETE", f"/{consumer}")
+    rack.hurry(rack.idle)
+    assert claimed(rack, consumer) == {provider_uuid("host-1_a"): {"FPGA": 1}}
+
+
+def test_an_instance_is_no_consumer(rack: Site) -> None:
+    instance = str(uuid.uuid4())
+    (arq,) = rack.call("POST", "/accelerator_requests", {"device_profile_name": "p"})["arqs"]
+    values = {
+        "hostname": "host-1",
+        "device_rp_uuid": provider_uuid("host-1_a"),
+        "instance_uuid": instance,
+    }
+    patch = [{"op": "add", "path": f"/{key}", "value": value} for key, value in values.items()]
+    rack.call("PATCH", "/accelerator_requests", {arq["uuid"]: patch})
+    refused = ask(rack, "POST", "", wish(instance))
+    assert refused.status_code == 409
+    assert "is an instance" in refused.text
+
+
+def test_what_an_administrator_takes_away_ends_all_of_it(rack: Site) -> None:
+    profile(rack, {}, {}, name="two")
+    found = call(rack, "POST", "", wish(device_profile_name="two"))
+    lost, _ = found["accelerators"]
+    rack.call("DELETE", f"/accelerator_requests?arqs={lost['arq_uuid']}")
+    rack.hurry(rack.idle)
+    failed = call(rack, "GET", f"/{found['uuid']}")
+    assert failed["state"] == "Failed"
+    assert "administrator" in failed["state_reason"]
+    assert (rack.held(), claimed(rack, found["uuid"])) == ({}, {})
+
+
+def test_a_host_step_that_fails_gives_all_of_it_back(site: Site) -> None:
+    profile(site, {}, {})
+    site.start(host_step=True)
+    site.fail("prepare")
+    body = wish()
+    refused = ask(site, "POST", "", body)
+    assert refused.status_code == 409
+    site.obey()
+    site.hurry(site.idle)
+    assert (site.held(), claimed(site, body["consumer"]["uuid"])) == ({}, {})
+    assert call(site, "POST", "", body)["state"] == "Active"
+    call(site, "DELETE", f"/{body['consumer']['uuid']}")
+    until(site.synced)
+
+
+def test_requests_that_are_refused(rack: Site) -> None:
+    assert ask(rack, "POST", "", {"device_profile_name": "p"}).status_code == 400
+    wrong: list[dict[str, Any]] = [
+        {"device_profile_name": "p", "groups": [FPGA]},
+        {"groups": []},
+        {"parts": []},
+        {"alternatives": []},
+        {"alternatives": [{"hosts": "x"}]},
+        {"device_profile_name": "p", "lease_seconds": 0},
+        {"device_profile_name": "p", "placing": "anywhere"},
+        {"groups": [{"accel:preferred_function": "x"}]},
+        {"parts": [{"device_profile_name": "p", "count": 60}] * 2},
+    ]
+    for fields in wrong:
+        assert ask(rack, "POST", "", wish(**fields)).status_code == 400, fields
+    assert ask(rack, "POST", "", wish(device_profile_name="gone")).status_code == 404
+    assert rack.ask("POST", "/allocations", wish(), "2.22").status_code == 404
+    assert work.ALLOCATE not in {row.kind for row in rack.work()}
+
+
+def test_groups_of_ones_own_are_for_administrators(rack: Site) -> None:
+    def user(body: object) -> requests.Response:
+        headers = {"OpenStack-API-Version": "accelerator 2.23", "X-Auth-Token": USER_TOKEN}
+        return requests.post(
+            f"{rack.endpoint}/allocations", json=body, headers=headers, timeout=PATIENCE
+        )
+
+    refused = user(wish(groups=[FPGA]))
+    assert refused.status_code == 403
+    assert "cyborg:device_profile:create" in refused.text
+    body = wish()
+    assert user(body).json()["project_id"] == USER_PROJECT
+    # The administrator's project is another one.
+    assert "another project" in ask(rack, "POST", "", body).text
