@@ -50,8 +50,10 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
         handle.missing = True
     renamed = []
     for kept, deployable in plan.new_deployables:
-        # A device with several parts does not say which of them it is.
-        parts = kept.row.deployables if len(kept.device.deployables) == 1 else ()
+        parts = kept.row.deployables
+        if len(kept.device.deployables) > 1:
+            # Which of them it is, only what guests have of it can tell.
+            parts = [part for part in parts if _shares_handles(part, deployable)]
         renamed.append(_deployable(kept.driver, deployable, reports.find_former(parts)))
         kept.row.deployables.append(renamed[-1])
     new = [_device(host_id, each) for each in plan.new]
@@ -223,6 +225,12 @@ def _has_other_info(row: models.Deployable, deployable: base.Deployable) -> bool
     return any(
         not handle.missing and handle.attach_info not in reported for handle in row.attach_handles
     )
+
+
+def _shares_handles(row: models.Deployable, deployable: base.Deployable) -> bool:
+    """Whether what is reported has any of the handles of a row."""
+    reported = {handle_key(handle) for handle in deployable.attach_handles}
+    return any((each.attach_type, each.attach_info) in reported for each in row.attach_handles)
 
 
 def _set_parents(plan: Plan, new: Iterable[models.Deployable]) -> None:
