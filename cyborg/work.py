@@ -393,13 +393,28 @@ def _row_of(kind: str, key: str) -> sa.Select[int]:
     return sa.select(models.Work.id).where(models.Work.kind == kind, models.Work.key == key)
 
 
-def is_untried(kind: str, key: str) -> bool:
-    """Whether there is such a row, and no attempt has failed since it was wanted last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a row is."""
+
+    id: int
+    wanted: int
+    #: Who carries it out, if anybody does.
+    owner: str | None
+    #: Whether no attempt has failed since it was wanted last.
+    is_untried: bool
+
+
+def progress(kind: str, key: str) -> Progress | None:
+    """How far such a row is; None if there is none."""
     row = models.Work
     untried = sa.or_(row.owner.is_not(None), row.due_ms <= db.now_ms())
-    query = sa.select(row.id).where(row.kind == kind, row.key == key, untried)
+    query = sa.select(row.id, row.wanted, row.owner, untried)
     with db.reader() as session:
-        return session.scalar(query) is not None
+        found = session.execute(query.where(row.kind == kind, row.key == key)).one_or_none()
+    if found is None:
+        return None
+    return Progress(id=found[0], wanted=found[1], owner=found[2], is_untried=bool(found[3]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -419,31 +419,40 @@ def _reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> N
     :raises Refused: a consumer has an allocation of it
     :raises TryLater: Placement still offers it
     """
-    _await_placement(claim, situation.host.name)
-    api, provider = client.Client(conf), situation.deployable.rp_uuid
-    # Inventory of other classes belongs to somebody else, who may leave it there.
-    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
-    if not api.is_withdrawn(provider, ours):
-        raise work.TryLater(f"Placement still offers provider {provider}.")
+    api = client.Client(conf)
+    _await_placement(api, claim, situation)
     _refuse_consumers(api, claim, situation)
 
 
-def _await_placement(claim: work.Claim, host: str) -> None:
-    """Return when the work ``placement/<host>`` has been tried since it was last wanted.
+def _await_placement(api: client.Client, claim: work.Claim, situation: Situation) -> None:
+    """Return when Placement offers nothing of the deployable, and nobody is about to offer it.
 
     This thread must not update Placement itself: one that does already could have read the database
-    before the inventory was to be withdrawn. That work may have failed for another provider of the
-    host, such as one that is gone and still has allocations.
+    before the inventory was to be withdrawn. Only that attempt is awaited. Others follow each other
+    without end on a busy host, and have read it since. An attempt may also have failed for another
+    provider of the host, such as one that is gone and still has allocations.
 
-    :raises TryLater: that takes too long
+    :raises TryLater: it is offered, or that attempt takes too long
     """
     rpc.kick()
-    deadline = time.monotonic() + PLACEMENT_WAIT
-    while work.is_untried(work.PLACEMENT, host):
+    host, provider = situation.host.name, situation.deployable.rp_uuid
+    # Inventory of other classes belongs to somebody else, who may leave it there.
+    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
+    began, seen = time.monotonic(), None
+    first = present = work.progress(work.PLACEMENT, host)
+    while True:
         claim.checkpoint()
-        if time.monotonic() >= deadline:
+        is_first = present and first and present.owner and present.owner == first.owner
+        if not is_first and (present is None or present != seen):
+            if api.is_withdrawn(provider, ours):
+                return
+            if present is None or not present.is_untried:
+                raise work.TryLater(f"Placement still offers provider {provider}.")
+            seen = present
+        if time.monotonic() >= began + PLACEMENT_WAIT * (5 if is_first else 1):
             raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
         time.sleep(_POLL)
+        present = work.progress(work.PLACEMENT, host)
 
 
 def _refuse_consumers(

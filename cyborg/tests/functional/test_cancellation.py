@@ -77,7 +77,7 @@ def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placeme
     card = machine.cards["b"]
     operations.ask(machine.cloud.row(card).uuid, program.Program(function_id="zip"), "user 1")
 
-    def cancel_it(_claim: work.Claim, _host: str) -> None:
+    def cancel_it(*_: object) -> None:
         (reserving,) = operations.list_operations(state=operations.RESERVING)
         cancellation.cancel(reserving.uuid, "user 2")
 
