@@ -70,6 +70,25 @@ _TRAITS_BELOW = f"""
 """
 
 
+_SHOWS = """
+    SELECT rp.uuid, inv.total - inv.reserved, group_concat(t.name)
+    FROM resource_providers rp
+    JOIN inventories inv ON inv.resource_provider_id = rp.id
+    JOIN resource_classes rc ON rc.id = inv.resource_class_id AND rc.name = ?
+    LEFT JOIN resource_provider_traits rpt ON rpt.resource_provider_id = rp.id
+    LEFT JOIN traits t ON t.id = rpt.trait_id
+    GROUP BY rp.uuid, inv.total, inv.reserved
+"""
+
+
+def shows(
+    tables: sqlite3.Connection, resource_class: str
+) -> dict[str, tuple[int, frozenset[str]]]:
+    """What of the class is not reserved, and the traits, by provider, as of one moment."""
+    rows = tables.execute(_SHOWS, (resource_class,)).fetchall()
+    return {uuid: (free, frozenset((traits or "").split(","))) for uuid, free, traits in rows}
+
+
 class _Direct(requests.adapters.BaseAdapter):
     """Sends requests to an application in this process and in this thread."""
 
@@ -104,6 +123,7 @@ class PlacementServer:
 
     ``calls`` has what arrived over HTTP since the test began, without the query. ``before``, where
     set, is called with each method and path first, and may answer instead of Placement.
+    ``after``, where set, is called when a request may have changed something.
     ``lose_answer_after``, where set, is the number of requests after which one is done as asked
     but answered 500.
     """
@@ -126,6 +146,7 @@ class PlacementServer:
     def obey(self) -> None:
         """Answer whatever is asked, and as it should."""
         self.before: Callable[[str, str], webob.Response | None] | None = None
+        self.after: Callable[[], None] | None = None
         self.lose_answer_after: int | None = None
 
     def renew(self, state_dir: pathlib.Path, conf: cfg.ConfigOpts) -> None:
@@ -136,9 +157,9 @@ class PlacementServer:
         ):
             source.backup(target)
         self.restart(state_dir)
-        self._database = state_dir / local.DATABASE
+        self.database = state_dir / local.DATABASE
         self._tables.close()
-        self._tables = sqlite3.connect(self._database, check_same_thread=False)
+        self._tables = sqlite3.connect(self.database, check_same_thread=False)
         self._conf = conf
         local.point_at(conf, self.url)
         self._begin()
@@ -149,7 +170,7 @@ class PlacementServer:
         The names of traits and of resource classes stay, as they do where Placement is older than
         what it is asked.
         """
-        with contextlib.closing(sqlite3.connect(self._database)) as database, database:
+        with contextlib.closing(sqlite3.connect(self.database)) as database, database:
             for table in _OF_PROVIDERS:
                 database.execute(f"DELETE FROM {table}")
             database.execute("DELETE FROM resource_providers WHERE parent_provider_id IS NOT NULL")
@@ -201,16 +222,22 @@ class PlacementServer:
                 webob.Request(environ).get_response(self._app)
                 answer = webob.Response(status=500)
             self.lose_answer_after -= 1
-        return (answer or self._app)(environ, start_response)
+        said = (answer or self._app)(environ, start_response)
+        if self.after is not None and method != "GET":
+            self.after()
+        return said
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Ask Placement past HTTP, as its operator or Nova would; its answer."""
+        response = self._ask(method, path, body)
+        assert response.status_code < 400, response.text
+        return response.json if response.body else None
+
+    def _ask(self, method: str, path: str, body: Any) -> webob.Response:
         request = webob.Request.blank(path, method=method, headers=_HEADERS)
         if body is not None:
             request.body = json.dumps(body).encode()
-        response = request.get_response(self._app)
-        assert response.status_code < 400, response.text
-        return response.json if response.body else None
+        return request.get_response(self._app)
 
     def make_provider(self, name: str, parent: str | None = None) -> str:
         """Make a provider as Nova would, and return its uuid."""
@@ -219,13 +246,18 @@ class PlacementServer:
 
     def allocate(self, consumer: str, provider: str, **resources: int) -> None:
         """Let ``consumer`` hold resources of the provider."""
+        assert self.claims(consumer, provider, **resources)
+
+    def claims(self, consumer: str, provider: str, **resources: int) -> bool:
+        """The same, if Placement agrees."""
         body = {
             "allocations": {provider: {"resources": resources}},
             "consumer_generation": None,
             "project_id": "p",
             "user_id": "u",
         }
-        self.call("PUT", f"/allocations/{consumer}", body)
+        answer = self._ask("PUT", f"/allocations/{consumer}", body)
+        return bool(answer.status_code < 400)
 
     def release(self, consumer: str) -> None:
         """Drop all that ``consumer`` holds."""
@@ -285,17 +317,7 @@ class PlacementServer:
 
     def shows(self, resource_class: str) -> dict[str, tuple[int, frozenset[str]]]:
         """What of the class is not reserved, and the traits, by provider."""
-        query = """
-            SELECT rp.uuid, inv.total - inv.reserved, group_concat(t.name)
-            FROM resource_providers rp
-            JOIN inventories inv ON inv.resource_provider_id = rp.id
-            JOIN resource_classes rc ON rc.id = inv.resource_class_id AND rc.name = ?
-            LEFT JOIN resource_provider_traits rpt ON rpt.resource_provider_id = rp.id
-            LEFT JOIN traits t ON t.id = rpt.trait_id
-            GROUP BY rp.uuid, inv.total, inv.reserved
-        """
-        rows = self._select(query, resource_class)
-        return {uuid: (free, frozenset((traits or "").split(","))) for uuid, free, traits in rows}
+        return shows(self._tables, resource_class)
 
     def candidates(self, resource_class: str) -> set[str]:
         """The providers that the scheduler may claim one of the class from."""

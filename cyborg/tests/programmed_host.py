@@ -64,17 +64,44 @@ _PERMITTED = {
     for end in ({after, models.UNMANAGED} if after in models.SETTLED else {after})
 }
 #: Notes each change of a program's state that is committed, whoever made it.
-_NOTE_CHANGES = (
-    "CREATE TABLE program_changes (before TEXT, after TEXT, UNIQUE (before, after))",
-    """
-    CREATE TRIGGER note_program_change AFTER UPDATE OF program_state ON deployables
-    WHEN OLD.program_state <> NEW.program_state
-    BEGIN
-        INSERT OR IGNORE INTO program_changes VALUES (OLD.program_state, NEW.program_state);
-    END
-    """,
+_MADE_CHANGES = (
+    "CREATE TABLE program_changes (before_it VARCHAR(16), after_it VARCHAR(16),"
+    " UNIQUE (before_it, after_it))"
 )
-_CHANGES = sa.text("SELECT before, after FROM program_changes")
+_NOTE_CHANGES = {
+    "sqlite": (
+        """
+        CREATE TRIGGER note_program_change AFTER UPDATE OF program_state ON deployables
+        WHEN OLD.program_state <> NEW.program_state
+        BEGIN
+            INSERT OR IGNORE INTO program_changes VALUES (OLD.program_state, NEW.program_state);
+        END
+        """,
+    ),
+    "mysql": (
+        """
+        CREATE TRIGGER note_program_change AFTER UPDATE ON deployables FOR EACH ROW
+        INSERT IGNORE INTO program_changes SELECT OLD.program_state, NEW.program_state
+        FROM DUAL WHERE OLD.program_state <> NEW.program_state
+        """,
+    ),
+    "postgresql": (
+        """
+        CREATE FUNCTION note_program_change() RETURNS trigger AS $$
+        BEGIN
+            INSERT INTO program_changes VALUES (OLD.program_state, NEW.program_state)
+            ON CONFLICT DO NOTHING;
+            RETURN NULL;
+        END
+        $$ LANGUAGE plpgsql
+        """,
+        """
+        CREATE TRIGGER note_program_change AFTER UPDATE ON deployables FOR EACH ROW
+        WHEN (OLD.program_state <> NEW.program_state) EXECUTE FUNCTION note_program_change()
+        """,
+    ),
+}
+_CHANGES = sa.text("SELECT before_it, after_it FROM program_changes")
 _PLACEMENT_WORK = sa.select(models.Work.id).where(models.Work.kind == work.PLACEMENT)
 
 
@@ -350,14 +377,15 @@ def fpgas(
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
     monkeypatch.setattr(operations, "adopt", _adopt_nothing)
     with database.begin() as connection:
-        for statement in _NOTE_CHANGES:
+        for statement in (_MADE_CHANGES, *_NOTE_CHANGES[database.dialect.name]):
             connection.execute(sa.text(statement))
     found = Fpgas(conf, ctx, placement)
     monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
     monkeypatch.setattr(glance, "find_image", found.find_image)
-    sa.event.listen(database, "commit", found.before_commit)
+    # First of all: who is killed has ended nothing.
+    sa.event.listen(database, "commit", found.before_commit, insert=True)
     sa.event.listen(orm.Session, "after_commit", found.after_commit)
     yield found
     sa.event.remove(orm.Session, "after_commit", found.after_commit)

@@ -51,6 +51,9 @@ class Machine(stateful.RuleBasedStateMachine):
         super().__init__()
         self.cloud = cloud
         cloud.renew()
+        cloud.placement.after = self._look_at_offers
+        #: What Placement has offered wrongly, if only for a moment.
+        self.false_offers: list[str] = []
         self.cards = cloud.fpgas
         self.guests: list[Guest] = []
         #: Consumers whose instance is gone, and whose allocations Nova has yet to drop.
@@ -409,13 +412,24 @@ class Machine(stateful.RuleBasedStateMachine):
                 assert seen.records[card.name].holds(card.image)
         shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
-            free, traits = shows.get(card.provider, (0, frozenset()))
+            free, _ = shows.get(card.provider, (0, frozenset()))
             assert not free or not is_current or card.name not in seen.unsettled
-            if free and not card.lost:
-                expected = {program.function_trait("FAKE", card.loaded)} if card.loaded else set()
-                # It may lack one until a report shows what a failed write has left behind.
-                assert {trait for trait in traits if "FUNCTION_ID" in trait} <= expected
-                assert card.loaded or card.mode == "dynamic"
+        self._look_at_offers()
+        assert self.false_offers == []
+
+    def _look_at_offers(self) -> None:
+        """Also whenever Placement changes: nothing is on offer with a function that is not run."""
+        shows = self.cloud.placement.shows("FPGA")
+        for card in self.cards.values():
+            free, traits = shows.get(card.provider, (0, frozenset()))
+            if not free or card.lost:
+                continue
+            expected = {program.function_trait("FAKE", card.loaded)} if card.loaded else set()
+            # It may lack one until a report shows what a failed write has left behind.
+            if not {trait for trait in traits if "FUNCTION_ID" in trait} <= expected:
+                self.false_offers.append(f"{card.name} with {traits}, which runs {card.loaded!r}")
+            if not card.loaded and card.mode != "dynamic":
+                self.false_offers.append(f"{card.name}, which runs nothing")
 
     def _assert_served(self, guest: Guest, number: int) -> None:
         """It has what it asked for and nothing else, but for what the power failure took."""

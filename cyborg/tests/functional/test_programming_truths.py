@@ -14,12 +14,14 @@ from __future__ import annotations
 import os
 
 import hypothesis
+import pytest
 from hypothesis import stateful
 
 from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
 
 
+@pytest.mark.every_database
 def test_in_any_order(fpgas: Fpgas) -> None:
     class History(Machine):
         def __init__(self) -> None:
