@@ -67,8 +67,9 @@ PCI_OPTS: list[cfg.Opt] = [
         "grammar of Nova's [pci] device_spec, with the keys vendor_id, product_id, address (a "
         "string with globs, or an object with a regular expression a field) and devname, and "
         "the tags resource_class, traits, type (a device type of the API, PCI if absent), "
-        "product (a name for people) and exclude (true: it stays with the host). The first that "
-        "matches a device counts. May be given several times.",
+        "product (a name for people), board (those with the same name are one device, given out as "
+        "a whole) and exclude (true: it stays with the host). The first that matches a device "
+        "counts. May be given several times.",
     ),
 ]
 

@@ -32,6 +32,8 @@ SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
 #: The attribute key of a deployable's resource class, and how the keys of its traits begin.
 RESOURCE_CLASS_KEY = "rc"
 TRAIT_PREFIX = "trait"
+#: The attribute key of how many accelerators only go together, since they are those of a board.
+BOARD_FUNCTIONS_KEY = "board_functions"
 
 FACTS = value_checks.FACTS
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from cyborg.drivers import pci
+from cyborg.drivers import base, pci, trait_names
+from cyborg.drivers.pci import devices
 
 #: Names of vendors in traits. The trait of any other vendor has its id.
 _VENDORS = {
@@ -20,8 +23,16 @@ _VENDORS = {
 }
 
 
+#: The attributes of a board: its name, and how many functions it has when it is whole.
+_BOARD, _FUNCTIONS = "board", base.BOARD_FUNCTIONS_KEY
+
+
 class PciPassthroughDriver(pci.PciDriver):
-    """Reports the functions that ``[pci] device_spec`` matches, one device each."""
+    """Reports the functions that ``[pci] device_spec`` matches, one device each.
+
+    Those with the same ``board`` are one device, which a guest can only have as a whole. Which they
+    are is kept, so that a board that has lost one is not taken for a smaller board.
+    """
 
     match = (pci.Match(),)
     type = "PCI"
@@ -29,6 +40,7 @@ class PciPassthroughDriver(pci.PciDriver):
     expose = "each"
     listed = True
     group = "pci"
+    own_keys = MappingProxyType({_BOARD: None})
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The traits that device profiles of earlier releases ask for."""
@@ -43,6 +55,74 @@ class PciPassthroughDriver(pci.PciDriver):
         if function.pf is not None:
             return {"dev_type": "type-VF", "parent_addr": function.pf}
         return {"dev_type": "type-PF" if function.sriov_totalvfs else "type-PCI"}
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """The whole board, with its first function; None for a function that is on no board."""
+        board = self.own(function, functions).get(_BOARD)
+        if board is None:
+            return None
+        mine = self.claims(functions).keys() - host.foreign
+        members = [
+            functions[address]
+            for address in sorted(mine)
+            if self.own(functions[address], functions).get(_BOARD) == board
+        ]
+        if function != members[0]:
+            return []
+        offered = self._offered(members, functions, mine, host.foreign)
+        if len(offered) < len(members):
+            for each in offered:
+                self.refuse(each, f"another function of its board {board} is not offered")
+            return []
+        return [self._board(board, members, functions, host.name)]
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        """Of a board, what is wrong with any of its functions."""
+        board = device.deployables[0].attributes.get(_BOARD)
+        if board is None:
+            return super().health(device, host)
+        functions = host.pci
+        sentences = [
+            f"PCI function {address} of board {board} is missing from the bus"
+            for address in self._known(str(board))
+            if address not in functions
+        ]
+        for handle in device.deployables[0].attach_handles:
+            path = base.ControlPath(cpid_type="PCI", cpid_info=handle.attach_info)
+            sentence = super().health(dataclasses.replace(device, control_path=path), host)
+            sentences += [sentence] if sentence is not None else []
+        return "; ".join(dict.fromkeys(sentences)) or None
+
+    def _known(self, board: str) -> list[str]:
+        """The addresses of the functions that a board has, or has had."""
+        return list(self.kept.get(_BOARD, board) or ())
+
+    def _board(
+        self, board: str, members: Sequence[pci.Function], functions: pci.Snapshot, host: str
+    ) -> base.Device:
+        known = sorted({*self._known(board), *(each.address for each in members)})
+        self.kept.set(_BOARD, board, known)
+        parts = [self._deployable(each.address, [each], functions) for each in members]
+        attributes = {
+            key: value
+            for key, value in parts[0].attributes.items()
+            if all(part.attributes.get(key) == value for part in parts)
+        }
+        traits = (trait for part in parts for trait in part.traits)
+        deployable = dataclasses.replace(
+            parts[0],
+            name=f"{host}_board_{board}",
+            num_accelerators=len(members),
+            attach_handles=tuple(self.handle(each, functions) for each in members),
+            traits=trait_names.legal_with_facts((*traits, "CUSTOM_PCI_BOARD"), {}),
+            attributes={**attributes, _BOARD: board, _FUNCTIONS: len(known)},
+            prepares=False,
+            cleans=any(part.cleans for part in parts),
+            clean_erases=any(part.clean_erases for part in parts),
+        )
+        return devices.device_of(members[0], self.type, (deployable,), place=known[0])
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The host has a volume or RAID on a disk of the controller.

@@ -16,6 +16,7 @@ from cyborg import program_modes
 #: ``0000:3b:00.0``; ``pcie_switch`` is the address of the upstream port of the switch above;
 #: ``link`` is the speed that card and slot can do, with the lanes in use now: ``16.0 GT/s x16``.
 FACTS: Mapping[str, type[str] | type[int]] = {
+    "board_functions": int,
     "capacity_mib": int,
     "driver_version": str,
     "firmware": str,

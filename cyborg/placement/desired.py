@@ -124,14 +124,20 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
         .outerjoin(parent, parent.id == deployable.parent_id)
         .where(device.host_id == host_id)
     )
-    classes, traits = _classes_and_traits(session, host_id)
+    classes, traits, units = _classes_traits_and_units(session, host_id)
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
     for row in session.execute(query):
         row_id, uuid, parent_uuid, name, accelerators, programmed_ms, withheld, tainted = row
         its = held.get(row_id, _NOT_HELD)
         total = accelerators + its.missing
-        inventory = tree.Inventory(total=total, reserved=min(its.unusable, total), max_unit=total)
+        inventory = tree.Inventory(
+            total=total,
+            reserved=min(its.unusable, total),
+            min_unit=units.get(row_id, 1),
+            max_unit=total,
+            step_size=units.get(row_id, 1),
+        )
         if withheld or its.has_been_left_before(programmed_ms):
             inventory = inventory.withdrawn()
         # Placement knows no inventory of nothing.
@@ -146,10 +152,13 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     return providers
 
 
-def _classes_and_traits(
+def _classes_traits_and_units(
     session: orm.Session, host_id: int
-) -> tuple[dict[int, str], dict[int, list[str]]]:
-    """The resource class, and the traits, by deployable id."""
+) -> tuple[dict[int, str], dict[int, list[str]], dict[int, int]]:
+    """The resource class, the traits, and how many go together if not each alone.
+
+    Each is by deployable id.
+    """
     attribute = models.Attribute
     query = (
         sa.select(attribute.deployable_id, attribute.key, attribute.value)
@@ -157,19 +166,22 @@ def _classes_and_traits(
         .where(
             _on(host_id),
             sa.or_(
-                attribute.key == base.RESOURCE_CLASS_KEY,
+                attribute.key.in_([base.RESOURCE_CLASS_KEY, base.BOARD_FUNCTIONS_KEY]),
                 attribute.key.startswith(base.TRAIT_PREFIX),
             ),
         )
     )
     classes: dict[int, str] = {}
     traits: dict[int, list[str]] = {}
+    units: dict[int, int] = {}
     for row_id, key, value in session.execute(query):
         if key == base.RESOURCE_CLASS_KEY:
             classes[row_id] = value
+        elif key == base.BOARD_FUNCTIONS_KEY:
+            units[row_id] = max(1, int(value))
         else:
             traits.setdefault(row_id, []).append(value)
-    return classes, traits
+    return classes, traits, units
 
 
 @dataclass(frozen=True, slots=True)
