@@ -247,6 +247,55 @@ def test_an_import_that_is_killed_goes_on(old: sa.Engine, database: sa.Engine) -
         assert (dump(), identities()) == whole
 
 
+def multiply(engine: sa.Engine, count: int) -> None:
+    """Add so many bound ARQs, each with an attach handle of its own."""
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    like = next(row for row in ROWS[ARQS] if row["state"] == "Bound")
+    held = next(row for row in ROWS["attach_handles"] if row["id"] == like["attach_handle_id"])
+    numbers = range(10_000, 10_000 + count)
+    handles = [
+        held | {"id": number, "uuid": models.new_uuid(), "attach_info": f'{{"bus": "{number}"}}'}
+        for number in numbers
+    ]
+    arqs = [
+        like
+        | {"id": number, "uuid": models.new_uuid(), "attach_handle_id": number}
+        | {"instance_uuid": models.new_uuid()}
+        for number in numbers
+    ]
+    with engine.begin() as connection:
+        for name, rows in (("attach_handles", handles), (ARQS, arqs)):
+            keys = tables.tables[name].columns.keys()
+            values = [{key: _typed(key, row[key]) for key in keys} for row in rows]
+            connection.execute(tables.tables[name].insert(), values)
+
+
+@pytest.mark.every_database
+def test_of_a_thousand_none_is_lost(old: sa.Engine, database: sa.Engine) -> None:
+    multiply(old, 1000)
+    for statement in (20, 60, 100):
+        with contextlib.suppress(*KILLED), killed_at(database, statement):
+            import_all(old)
+    report = import_all(old)
+    assert report.kinds["ARQs"][0] == 1000 + len(ROWS[ARQS])
+    with old.connect() as connection:
+        given = connection.execute(
+            sa.text(
+                "SELECT a.uuid, h.uuid, a.instance_uuid FROM extended_accelerator_requests a"
+                " JOIN attach_handles h ON h.id = a.attach_handle_id WHERE a.state = 'Bound'"
+            )
+        ).all()
+    arq, handle = models.Arq, models.AttachHandle
+    here = read(
+        sa.select(arq.uuid, handle.uuid, arq.instance_uuid)
+        .join(handle, handle.id == arq.attach_handle_id)
+        .where(arq.state == models.BOUND)
+    )
+    assert sorted(here) == sorted(tuple(row) for row in given)
+    assert len(here) == 1008
+
+
 @pytest.mark.usefixtures("database")
 def test_what_is_half_done_has_no_provider_of_ours(old: sa.Engine, database: sa.Engine) -> None:
     # Nothing is offered then, since the allocations are those of others.
