@@ -34,6 +34,8 @@ M = TypeVar("M", bound=orm.DeclarativeBase)
 #: Attempts at a transaction that keeps losing races, before it is an error.
 MAX_RESTARTS = 30
 
+_UNREACHABLE = "The database cannot be reached at present; try again later."
+
 #: The key in a session's ``info`` of what is to be called after its commit.
 _AFTER_COMMIT = "cyborg_after_commit"
 
@@ -41,6 +43,11 @@ _AFTER_COMMIT = "cyborg_after_commit"
 #: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT; 1412
 #: "table definition has changed, please retry transaction", where an upgrade has altered a table.
 _MYSQL_LOST_RACES = frozenset({1020, 1213, 1412})
+
+
+#: Raised when a connection is lost while SQLAlchemy still asks a server what it is: oslo.db reads
+#: what such a connection does not have, or SQLAlchemy asks once more.
+LOST_AT_FIRST = (NotImplementedError, sa.exc.ResourceClosedError)
 
 
 class RestartTransaction(Exception):
@@ -228,9 +235,9 @@ def _unavailable_is_503() -> Iterator[None]:
         is_other = isinstance(exc, sa.exc.OperationalError) and exc.statement is not None
         if is_other or _is_lost_race(exc):
             raise
-        raise errors.ServiceUnavailable(
-            "The database cannot be reached at present; try again later."
-        ) from exc
+        raise errors.ServiceUnavailable(_UNREACHABLE) from exc
+    except LOST_AT_FIRST as exc:
+        raise errors.ServiceUnavailable(_UNREACHABLE) from exc
 
 
 def retry(function: Callable[P, R]) -> Callable[P, R]:

@@ -58,5 +58,5 @@ def check_if_reachable() -> None:
 
     :raises Misconfigured: the schema is not Cyborg's
     """
-    with contextlib.suppress(db_exc.DBError, sa.exc.SQLAlchemyError):
+    with contextlib.suppress(db_exc.DBError, sa.exc.SQLAlchemyError, *db.LOST_AT_FIRST):
         check()

@@ -72,6 +72,19 @@ class Wire:
                 end.close()
             self._ends.clear()
 
+    def turn_to(self, port: int) -> None:
+        """Break every connection, and let new ones through to another server."""
+        self.cut()
+        self._server = (self._server[0], port)
+        self.join()
+
+    def passes(self, data: bytes) -> bytes:
+        """What goes through of what one end has sent.
+
+        :raises OSError: the connection breaks
+        """
+        return data
+
     def _accept(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -96,7 +109,7 @@ class Wire:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 time.sleep(random.uniform(0, self.delay))
-                sink.sendall(data)
+                sink.sendall(self.passes(data))
         # Also where the server broke off: the client has to see it.
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

@@ -44,7 +44,8 @@ def url_of(server: str) -> str:
 def new_database(server: str, name: str) -> Iterator[str]:
     """Make an empty database on the server, yield its URL and drop it."""
     admin_url = sa.make_url(url_of(server))
-    engine = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT")
+    # Its connections need not outlive the test, in which the server may be replaced.
+    engine = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
     try:

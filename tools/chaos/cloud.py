@@ -15,13 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import parts
 import requests
 import sqlalchemy as sa
+from clusters import CLUSTERS
 from oslo_config import cfg
 from parts import Part
+from waiting import START_SECONDS, Failed, until
 
 from cyborg import conf as cyborg_conf
 from cyborg import db
@@ -30,9 +32,6 @@ from cyborg.placement import local
 from cyborg.tests import messages, servers
 
 SERVICES = Path(__file__).resolve().parents[1] / "services.sh"
-#: Seconds for the cloud to start, on a busy machine.
-START_SECONDS = 240.0
-
 #: The hosts, and whether their drivers prepare and clean.
 HOSTS = {"plain-1": False, "plain-2": False, "step-1": True, "step-2": True}
 CONDUCTORS = ("conductor-1", "conductor-2")
@@ -44,29 +43,16 @@ QUICK = {"work_lease": 5, "poll_interval": 1}
 
 _DATABASES = {"mysql": "mariadb", "postgresql": "postgresql"}
 
-T = TypeVar("T")
-
-
-class Failed(Exception):
-    """Why the cloud cannot be tested, as a sentence."""
-
-
-def until(what: str, find: Callable[[], T], seconds: float = START_SECONDS) -> T:
-    """Call ``find`` until it returns something true; return that."""
-    deadline = time.monotonic() + seconds
-    while not (found := find()):
-        if time.monotonic() > deadline:
-            raise Failed(f"{what}: not in {seconds:.0f} seconds")
-        time.sleep(0.1)
-    return found
-
 
 class Servers:
-    """A private RabbitMQ and database server, which the suite may break."""
+    """A private RabbitMQ and database, which the suite may break."""
 
-    def __init__(self, state: Path, database: str) -> None:
+    def __init__(self, state: Path, database: str, logs: Path) -> None:
         self._env = os.environ | {"CYBORG_SERVICES_DIR": str(state)}
-        self.kinds = ("rabbitmq", _DATABASES[database])
+        #: The servers of the database, if there are several.
+        self.cluster = CLUSTERS[database](logs) if database in CLUSTERS else None
+        self.database_kind = self.cluster.kind if self.cluster else database
+        self.kinds = ["rabbitmq"] if self.cluster else ["rabbitmq", _DATABASES[database]]
 
     def run(self, *arguments: str, check: bool = True) -> str:
         """Run tools/services.sh."""
@@ -83,9 +69,14 @@ class Servers:
         for line in self.run("env", *self.kinds).splitlines():
             name, _, value = line.removeprefix("export ").partition("=")
             os.environ[name] = value
+        if self.cluster is not None:
+            self.cluster.start()
+            os.environ[servers.VARIABLES[self.database_kind]] = self.cluster.wire.url
 
     def stop(self) -> None:
         """Stop both and delete their data."""
+        if self.cluster is not None:
+            self.cluster.stop()
         self.run("stop", *self.kinds)
 
 
@@ -101,10 +92,9 @@ class Provider:
 class Cloud:
     """Every process of the cloud by name, and queries to its services."""
 
-    def __init__(self, folder: Path, servers_: Servers, database_kind: str, url: str) -> None:
+    def __init__(self, folder: Path, servers_: Servers, url: str) -> None:
         self.folder = folder
         self.servers = servers_
-        self.database_kind = database_kind
         self.database = url
         #: The proxy through which Cyborg's processes reach RabbitMQ.
         self.wire = messages.Wire(servers.url_of("rabbitmq"))
@@ -291,13 +281,14 @@ class Cloud:
 
 
 @contextlib.contextmanager
-def cloud(folder: Path, database_kind: str) -> Iterator[Cloud]:
+def cloud(folder: Path, database: str) -> Iterator[Cloud]:
     """A running cloud with servers of its own, while the block runs."""
-    servers_ = Servers(folder.parent / "services", database_kind)
-    servers_.start()
+    servers_ = Servers(folder.parent / "services", database, folder)
     try:
-        with servers.new_database(database_kind, f"cyborg_chaos_{os.getpid()}") as url:
-            one = Cloud(folder, servers_, database_kind, url)
+        servers_.start()
+        name = f"cyborg_chaos_{os.getpid()}"
+        with servers.new_database(servers_.database_kind, name) as url:
+            one = Cloud(folder, servers_, url)
             try:
                 one.start()
                 yield one

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 import doubles
 import parts
 import sqlalchemy as sa
-from cloud import HOSTS, QUICK, Cloud, Failed, replace, tail
+from cloud import HOSTS, QUICK, Cloud, replace, tail
+from clusters import Faults
 from ledger import Ledger
+from oslo_db import exception as db_exc
 from parts import Part
 from points import NAMED, Arm
+from waiting import Failed
 
 from cyborg import db
 from cyborg.rpc import client as rpc_client
@@ -32,7 +35,7 @@ _PATIENCE = 2.0
 MOST_LATE = 20.0
 
 #: Each fault's weight in the draw, and its shortest and longest duration in seconds.
-FAULTS: dict[str, tuple[int, float, float]] = {
+FAULTS: Faults = {
     "kill": (50, 0.0, 1.5),
     "stop a process": (10, 0.5, 1.6 * QUICK["work_lease"]),
     "break RabbitMQ's connections": (3, 0.0, 0.0),
@@ -74,14 +77,13 @@ class Fault:
     draw: float
 
 
-def plan(rng: random.Random, seconds: float, per_second: float) -> list[Fault]:
+def plan(rng: random.Random, seconds: float, per_second: float, faults: Faults) -> list[Fault]:
     """The faults of a round, in order."""
-    kinds = rng.choices(
-        list(FAULTS), [weight for weight, _, _ in FAULTS.values()], k=round(seconds * per_second)
-    )
+    weights = [weight for weight, _, _ in faults.values()]
+    kinds = rng.choices(list(faults), weights, k=round(seconds * per_second))
     moments = sorted(rng.uniform(0, seconds) for _ in kinds)
     return [
-        Fault(at=at, kind=kind, seconds=rng.uniform(*FAULTS[kind][1:]), draw=rng.random())
+        Fault(at=at, kind=kind, seconds=rng.uniform(*faults[kind][1:]), draw=rng.random())
         for at, kind in zip(moments, kinds, strict=True)
     ]
 
@@ -121,6 +123,7 @@ class Storm:
 
     def __init__(self, cloud: Cloud, ledger: Ledger, arms: Arms) -> None:
         self._cloud = cloud
+        self._cluster = cloud.servers.cluster
         self._ledger = ledger
         self._arms = arms
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -130,6 +133,11 @@ class Storm:
         self._is_cut = self._raging = False
         #: Kills at a random moment, and by a process itself at a named point.
         self.kills = self.kills_at_points = 0
+
+    @property
+    def faults(self) -> Faults:
+        """What may happen to this cloud."""
+        return FAULTS | (self._cluster.faults if self._cluster is not None else {})
 
     def run(self, faults: Sequence[Fault]) -> None:
         """Let the faults happen, later than planned if clients make no progress between two."""
@@ -160,6 +168,8 @@ class Storm:
                 part.go_on()
         if self._broker is not None:
             self._broker.join()
+        if self._cluster is not None:
+            self._cluster.heal()
         for doubler in self._doublers:
             doubler.join()
             self._ledger.count("messages doubled", doubler.copies)
@@ -218,6 +228,10 @@ class Storm:
             self._arms.returned(part.kind, arm)
 
     def _strike(self, fault: Fault) -> None:
+        if self._cluster is not None and fault.kind in self._cluster.faults:
+            if self._cluster.strike(fault.kind, fault.seconds):
+                self._count(fault)
+            return
         {
             "kill": self._kill,
             "stop a process": self._stop,
@@ -302,14 +316,20 @@ class Storm:
         self._count(fault)
 
     def _kill_connections(self, fault: Fault) -> None:
+        # One of a cluster may have no answer at present.
+        with contextlib.suppress(db_exc.DBConnectionError, sa.exc.OperationalError):
+            self._kill_connections_now(fault)
+
+    def _kill_connections_now(self, fault: Fault) -> None:
+        kind = self._cloud.servers.database_kind
         with db.engine().connect() as connection:
-            ids = connection.execute(sa.text(_CONNECTIONS[self._cloud.database_kind])).scalars()
+            ids = connection.execute(sa.text(_CONNECTIONS[kind])).scalars()
             # Kill all of them, or about half.
             chosen = [id_ for id_ in ids.all() if fault.draw < 0.5 or id_ % 2]
             for id_ in chosen:
                 # It may be closed already.
                 with contextlib.suppress(sa.exc.DBAPIError):
-                    connection.execute(sa.text(_KILL[self._cloud.database_kind]), {"id": id_})
+                    connection.execute(sa.text(_KILL[kind]), {"id": id_})
         self._ledger.count("database connections killed", len(chosen))
         self._count(fault)
 

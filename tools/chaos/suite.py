@@ -20,12 +20,14 @@ from xml.etree import ElementTree
 
 import cloud
 import stages
-from cloud import Cloud, Failed, say
+from cloud import Cloud, say
+from clusters import CLUSTERS
 from guests import Crowd
 from judge import Judge
 from ledger import Ledger
 from points import NAMED
 from storm import Arms, Storm, plan
+from waiting import Failed, until
 
 #: Seconds of one storm, and its faults per second.
 STORM_SECONDS = 20.0
@@ -108,11 +110,11 @@ class Suite:
         """One storm, and the checks after it."""
         rng = random.Random(f"{self._seed}/{name}")
         self._crowd.storm()
-        self._storm.run(plan(rng, STORM_SECONDS, FAULTS_PER_SECOND))
+        self._storm.run(plan(rng, STORM_SECONDS, FAULTS_PER_SECOND, self._storm.faults))
         self._crowd.calm()
         say("the storm is over")
         self._storm.end()
-        cloud.until("the servers", self._cloud.answers)
+        until("the servers", self._cloud.answers)
         say("everything runs again")
         self._judge.judge()
 
@@ -135,7 +137,9 @@ class Suite:
         """What was done, in numbers."""
         storm, counts, waits = self._storm, self.ledger.counts, sorted(self.ledger.waits)
         points = sum(map(len, NAMED.values()))
+        cluster = self._cloud.servers.cluster
         lines = [
+            *([f"{cluster.failovers} times another database was used"] if cluster else []),
             f"{storm.kills} kills at random moments",
             f"{storm.kills_at_points} kills at {len(self._arms.died_at)} of {points} named points",
             *(f"{number} {what}" for what, number in sorted(counts.items())),
@@ -198,7 +202,7 @@ def main() -> int:
     parser.add_argument("--junit", type=Path, help="write a JUnit report to this file")
     parser.add_argument("--kills", type=int, help="end after this many random kills")
     parser.add_argument("--seed", default=f"{random.SystemRandom().getrandbits(32):08x}")
-    parser.add_argument("--database", choices=("mysql", "postgresql"), default="mysql")
+    parser.add_argument("--database", choices=("mysql", "postgresql", *CLUSTERS), default="mysql")
     options = parser.parse_args()
     # As an exception, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

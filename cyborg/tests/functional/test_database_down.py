@@ -14,9 +14,10 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import db
+from cyborg import db, errors
 from cyborg.api import app
 from cyborg.api.controllers import root
+from cyborg.db import revision
 from cyborg.tests import hosts, messages, servers
 from cyborg.tests.boots import RP
 
@@ -170,6 +171,47 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
     wire.join()
     for route in REQUESTS:
         assert_served(call, route)
+
+
+#: What SQLAlchemy asks a server of a kind that it has not met before, by a part of the question.
+FIRST_QUESTIONS = {"mysql": b"lower_case_table_names", "postgresql": b"pg_catalog.version()"}
+
+
+class CutAtQuestion(messages.Wire):
+    """A line that breaks when a client asks the server this, for so many times."""
+
+    def __init__(self, server_url: str, question: bytes, times: int) -> None:
+        super().__init__(server_url)
+        self.question = question
+        self.times = times
+
+    def passes(self, data: bytes) -> bytes:
+        """What goes through."""
+        if self.times and self.question in data:
+            self.times -= 1
+            raise OSError("broken")
+        return data
+
+
+@on_servers
+def test_a_server_that_goes_while_a_service_starts(
+    conf: cfg.ConfigOpts, database: sa.Engine, database_url: str, database_kind: str
+) -> None:
+    line = CutAtQuestion(database_url, FIRST_QUESTIONS[database_kind], 2)
+    line.join()
+    conf.set_override("connection", line.url, group="database")
+    db.configure(conf)
+    try:
+        revision.check_if_reachable()
+        assert line.times == 1
+        with pytest.raises(errors.ServiceUnavailable), db.reader() as session:
+            session.scalar(sa.select(1))
+        assert line.times == 0
+        revision.check()
+    finally:
+        line.cut()
+        conf.set_override("connection", database_url, group="database")
+        db.configure(conf)
 
 
 @on_servers
