@@ -16,7 +16,8 @@ DOC = pathlib.Path(__file__).parents[3] / "doc" / "source"
 REFERENCE = DOC / "reference" / "accelerator-commands.rst"
 
 _COMMAND = re.compile(
-    r"^ +(?:\$ )?openstack (?:--\S+ \S+ )*(accelerator (?:.*\\\n)*.*)", re.MULTILINE
+    r"^ +(?:\$ )?openstack (?:--\S+ \S+ )*((?:accelerator|flavor|server) (?:.*\\\n)*.*)",
+    re.MULTILINE,
 )
 _OURS = "openstack.cyborg.v2"
 
@@ -32,7 +33,7 @@ PAGES = [page for page in sorted(DOC.rglob("*.rst")) if commands(page)]
 @pytest.fixture(scope="module")
 def program() -> shell.OpenStackShell:
     program = shell.OpenStackShell()
-    for group in ("openstack.accelerator.v2", _OURS):
+    for group in ("openstack.accelerator.v2", "openstack.compute.v2", _OURS):
         program.command_manager.add_command_group(group)
     return program
 
