@@ -71,6 +71,10 @@ class PciPassthroughDriver(pci.PciDriver):
         ]
         if function != members[0]:
             return []
+        if unread := functions.unread.intersection(self._known(board)):
+            functions.give_up(function)
+            self.refuse(function, f"{min(unread)} of its board {board} cannot be read")
+            return []
         offered = self._offered(members, functions, mine, host.foreign)
         if len(offered) < len(members):
             for each in offered:

@@ -74,7 +74,7 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
         if address is None:
             shared.add(path)
             continue
-        affected = _affected(root, address)
+        affected = _with_boards(_affected(root, address), sound)
         # It knows the host, and nothing of the faults before.
         looking = _agent(drivers, text)
         looking.run()
@@ -140,6 +140,12 @@ def _affected(root: str, address: str) -> set[str]:
         if name.startswith(f"{bus}:")
         or os.path.realpath(f"{root}{_DEVICES}/{name}").startswith(f"{place}/")
     }
+
+
+def _with_boards(affected: set[str], sound: discovery.Findings) -> set[str]:
+    """The functions with those of other cards that are one device with them."""
+    devices = [_functions(device) for found in sound.devices.values() for device in found]
+    return affected.union(*(each for each in devices if each & affected))
 
 
 def _absences(root: str, path: str) -> set[str]:

@@ -89,6 +89,20 @@ def test_a_board_that_has_lost_a_function_is_unhealthy_also_after_a_restart(
     assert lost not in addresses(after)
 
 
+def test_a_board_with_a_function_that_cannot_be_read_stays_as_it_was(simulate, tmp_path):
+    simulated = simulate("hgx")
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{SPEC}"
+    board = board_of(simulated.call(agent, text))
+    broken = simulated.card("alone")
+    simulated.files.put(f"{simulated.path(broken)}/numa_node", "nonsense")
+
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+
+    # The conductor keeps devices with a function that is not read.
+    assert only.unread.intersection(addresses(board)) >= {broken}
+    assert len(only.devices["pci_driver"]) == 2  # the network cards
+
+
 def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):
     simulated = simulate("hgx")
     last = simulated.card("alone")

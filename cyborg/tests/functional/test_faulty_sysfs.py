@@ -18,6 +18,7 @@ SHARED = {
 }
 VGPUS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
 MDEVS = '[mdev]\nmdev_spec = {"mdev_type": "nvidia-222"}\n'
+BOARD = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
 PORTS = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
 DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 
@@ -56,8 +57,19 @@ DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
             ],
             PORTS,
         ),
+        (
+            ["nvswitch", {"card": "t4", "switch": 1}, "mi210"],
+            ["pci_driver", "amd_gpu_driver"],
+            BOARD,
+        ),
     ],
-    ids=["gpus", "fpgas and networks", "mediated devices and disks", "generic drivers"],
+    ids=[
+        "gpus",
+        "fpgas and networks",
+        "mediated devices and disks",
+        "generic drivers",
+        "a board",
+    ],
 )
 def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
     simulated = simulate({"cards": cards})
