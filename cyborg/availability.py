@@ -87,12 +87,13 @@ def is_blank(deployable: models.Deployable) -> bool:
 
 def runs_nothing() -> sa.ColumnElement[bool]:
     """The deployable must be programmed before use: one program serves all handles."""
-    return sa.and_(_DEPLOYABLE.program_mode == program_modes.SINGLE_PROGRAM, blank())
+    is_for_all = _DEPLOYABLE.program_mode.in_(program_modes.FOR_ALL_HANDLES)
+    return sa.and_(is_for_all, blank())
 
 
 def does_run_nothing(deployable: models.Deployable) -> bool:
     """:func:`runs_nothing` for a row."""
-    return deployable.program_mode == program_modes.SINGLE_PROGRAM and is_blank(deployable)
+    return deployable.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(deployable)
 
 
 def awaits_report() -> sa.ColumnElement[bool]:

@@ -33,12 +33,12 @@ def noted(
 
 
 def _noted(conf: cfg.ConfigOpts, names: Collection[str], device: base.Device) -> base.Device:
-    if all(each.program_mode is None for each in device.deployables):
+    if not any(map(_takes_images, device.deployables)):
         return device
     unhealthy, parts = device.unhealthy, []
     for part in device.deployables:
         policy = cleaning.policy(conf, part.resource_class, names)
-        if part.program_mode is None or policy == cleaning.OFF:
+        if not _takes_images(part) or policy == cleaning.OFF:
             parts.append(part)
             continue
         image = cleaning.blank_image(conf, part.traits, part.resource_class, names)
@@ -46,3 +46,7 @@ def _noted(conf: cfg.ConfigOpts, names: Collection[str], device: base.Device) ->
             unhealthy = unhealthy or _NONE.format(part.name)
         parts.append(part if image is None else replace(part, blank_image=image))
     return replace(device, unhealthy=unhealthy, deployables=tuple(parts))
+
+
+def _takes_images(part: base.Deployable) -> bool:
+    return part.program_mode not in {None, base.LAYOUT}

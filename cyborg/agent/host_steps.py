@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -25,6 +24,8 @@ LOG = logging.getLogger(__name__)
 
 #: The most handles and deployables whose newest request is remembered.
 REMEMBERED_MAX = 10_000
+
+_Write = Callable[[base.ProgramTarget], base.Programmed]
 
 
 class Endpoint:
@@ -118,7 +119,10 @@ class Endpoint:
         if driver is None:
             sentence = f"Driver {asked.driver} is not loaded on this host"
             raise rpc.ProgramFailed(sentence, written=False)
-        if not isinstance(driver, base.Programmable):
+        if not asked.image_uuid and not isinstance(driver, base.Reconfigurable):
+            sentence = f"Driver {asked.driver} cannot change a layout"
+            raise rpc.ProgramFailed(sentence, written=False)
+        if asked.image_uuid and not isinstance(driver, base.Programmable):
             sentence = f"Driver {asked.driver} cannot program a deployable"
             raise rpc.ProgramFailed(sentence, written=False)
         handles = [_handle_key(handle) for handle in target.attach_handles]
@@ -138,7 +142,7 @@ class Endpoint:
 
     def _write_once(
         self,
-        driver: base.Programmable,
+        driver: base.Driver,
         step: rpc.ProgramStep,
         target: base.ProgramTarget,
         handles: Iterable[str],
@@ -158,33 +162,39 @@ class Endpoint:
 
     def _fetch_and_write(
         self,
-        driver: base.Programmable,
+        driver: base.Driver,
         step: rpc.ProgramStep,
         target: base.ProgramTarget,
         handles: Iterable[str],
     ) -> rpc.ProgramAnswer:
         try:
             with (
-                self._bitstreams.fetched(step) as bitstream,
+                self._ready(driver, step) as write,
                 self._locks.held([*handles, _device_key(target.control_path)]),
             ):
-                return self._write(driver, step, target, bitstream)
+                return self._write(write, step, target)
         except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:
             # The conductor takes the step as running, and asks again.
             raise rpc.HostStepRunning(str(exc)) from exc
         except (bitstream_cache.Refused, base.NothingWritten) as exc:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
 
+    @contextlib.contextmanager
+    def _ready(self, driver: base.Driver, step: rpc.ProgramStep) -> Iterator[_Write]:
+        """What writes the step's image, which is there, or its layout, which takes none."""
+        if isinstance(driver, base.Reconfigurable) and not step.image_uuid:
+            yield driver.set_layout
+        elif isinstance(driver, base.Programmable):
+            with self._bitstreams.fetched(step) as bitstream:
+                program = driver.program
+                yield lambda target: program(target, bitstream)
+
     def _write(
-        self,
-        driver: base.Programmable,
-        step: rpc.ProgramStep,
-        target: base.ProgramTarget,
-        bitstream: pathlib.Path,
+        self, write: _Write, step: rpc.ProgramStep, target: base.ProgramTarget
     ) -> rpc.ProgramAnswer:
         try:
             with self.writes.permitted(step, target) as permitted:
-                done = driver.program(permitted, bitstream)
+                done = write(permitted)
         except (base.NothingWritten, base.BeingWritten, rpc.HostStepFailed, rpc.HostStepRunning):
             raise
         except Exception as exc:

@@ -69,7 +69,9 @@ STANDARD_TRAITS = Version(2, 21)
 ATTACH_HANDLES = Version(2, 22)
 #: One request gives a consumer, of whatever kind, all that it needs.
 ALLOCATIONS = Version(2, 23)
-MAX = ALLOCATIONS
+#: Deployables are given another layout.
+LAYOUTS = Version(2, 24)
+MAX = LAYOUTS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

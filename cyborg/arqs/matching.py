@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import program, trait_match
+from cyborg.programming import layouts, program, trait_match
 from cyborg.request_groups import RequestGroup
 
 _NOT_JUDGED = (
@@ -102,7 +102,7 @@ def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) 
         vendor = deployable.function_vendor
         then = trait_match.when_programmed(group, deployable.attributes, vendor)
     why_not = trait_match.why_other_traits(group.traits, has, then)
-    return _why_other_class(group, deployable) or why_not
+    return _why_other_class(group, deployable) or _why_other_layout(group, deployable) or why_not
 
 
 def why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | None:
@@ -134,11 +134,15 @@ def why_not_now(
     what = program.of_group(group)
     if not deployable.is_settled:
         its = (coming or {}).get(deployable.uuid, program.Program())
-        return None if what and what.is_part_of(its) else "being programmed"
+        # The handles of the next layout are other ones.
+        waits = what and what.is_part_of(its) and not layouts.has(deployable)
+        return None if waits else "being programmed"
     if what and deployable.program_mode is None:
         return f"not programmable, and not known to run {what}"
     if lacks_program(group, deployable):
         return "not programmed yet"
+    if why_not := _why_other_layout(group, deployable):
+        return why_not
     if not what and availability.does_await_report(deployable):
         return "not reported since a write of it failed"
     return None
@@ -175,6 +179,12 @@ def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
 def traits(deployable: models.Deployable) -> set[str]:
     """The traits of a deployable that is loaded with its attributes."""
     return trait_match.traits(deployable.attributes)
+
+
+def _why_other_layout(group: RequestGroup, deployable: models.Deployable) -> str | None:
+    """No layout is changed for a guest, who has been given one of its handles by then."""
+    what = program.lacking(group, deployable) if layouts.has(deployable) else None
+    return f"not known to have {what} as its layout" if what else None
 
 
 def _why_other_class(group: RequestGroup, deployable: models.Deployable) -> str | None:

@@ -156,6 +156,15 @@ NIC_OPTS: list[cfg.Opt] = [
     device_spec("Intel network cards"),
 ]
 
+QAT_LAYOUTS = cfg.ListOpt(
+    "layouts",
+    default=[],
+    help="Sets of services that administrators and function pools may give to QAT endpoints, such "
+    "as asym-sym, dc: an endpoint is one deployable then, with all its virtual functions. Change "
+    "it only while no guest has any of them. Unset, each virtual function is a deployable, and "
+    "the services stay what the host's administrator has set.",
+)
+
 #: Of each section that ``[nic_devices] enabled_nic_types`` names.
 NIC_TYPE_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
@@ -305,7 +314,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "intel_dsa_driver": [device_spec("DSA and IAA functions")],
     "intel_fpga_driver": [device_spec("Intel FPGAs")],
     "intel_gpu_driver": [device_spec("Intel GPUs")],
-    "intel_qat_driver": [device_spec("QAT devices")],
+    "intel_qat_driver": [device_spec("QAT devices"), QAT_LAYOUTS],
     "mdev": MDEV_OPTS,
     "nic_devices": NIC_OPTS,
     "nic_driver": NIC_DRIVER_OPTS,

@@ -28,12 +28,15 @@ DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", 
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
 DYNAMIC = program_modes.DYNAMIC
 SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
+LAYOUT = program_modes.LAYOUT
 
 #: The attribute key of a deployable's resource class, and how the keys of its traits begin.
 RESOURCE_CLASS_KEY = "rc"
 TRAIT_PREFIX = "trait"
 #: The attribute key of how many accelerators only go together, since they are those of a board.
 BOARD_FUNCTIONS_KEY = "board_functions"
+#: How the keys of the layouts that a deployable can have begin; each has its accelerators as value.
+LAYOUT_PREFIX = "layout_"
 
 FACTS = value_checks.FACTS
 
@@ -121,6 +124,10 @@ class Deployable:
     the hardware itself shows as loaded: empty if it shows none, None if it cannot show it.
     ``function_vendor`` is the vendor's part of the function's trait, such as ``INTEL``.
 
+    With :data:`LAYOUT` it is the driver's :class:`Reconfigurable` ability, and ``function`` is the
+    name of the layout. Each layout that the deployable can have is an attribute: its key is
+    :data:`LAYOUT_PREFIX` and the name, its value how many accelerators there are then.
+
     ``blank_image`` is the UUID or the name of the image that is written between two guests; None
     if nothing is. The agent sets it, as ``[cleaning]`` says.
     """
@@ -162,6 +169,8 @@ class Deployable:
             value_checks.fact(key, value)
             if key == RESOURCE_CLASS_KEY or key.startswith(TRAIT_PREFIX):
                 raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
+            if key.startswith(LAYOUT_PREFIX):
+                value_checks.layout(key.removeprefix(LAYOUT_PREFIX), value)
         infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
         if len(infos) != len(self.attach_handles):
             raise ValueError(f"deployable {self.name!r} has an attach handle twice")
@@ -451,4 +460,19 @@ class Programmable(Protocol):
             exception except the next ones the deployable counts as unprogrammed
         :raises NotPermitted: as :meth:`ProgramTarget.check_permit`; nothing was written either
         :raises BeingWritten: the call must be repeated later, as the result is not known yet
+        """
+
+
+@runtime_checkable
+class Reconfigurable(Protocol):
+    """The driver can give another layout to deployables whose ``program_mode`` is :data:`LAYOUT`.
+
+    What :class:`Programmable` says of running twice and of guests is true here too. The handles may
+    be others afterwards, unless it is the layout that guests have lost.
+    """
+
+    def set_layout(self, target: ProgramTarget) -> Programmed:
+        """Give the deployable the layout ``target.function``; return when the hardware shows it.
+
+        :raises NothingWritten, NotPermitted, BeingWritten: as :meth:`Programmable.program`
         """

@@ -68,6 +68,7 @@ _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
+_SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
 #: Drivers, mdev types and parents of mediated devices: no slash, no leading dot.
@@ -124,6 +125,23 @@ def set_vgpu_type(address: str, number: str) -> None:
         return  # the function or its driver is gone, and the type with it
     if path.read_text().strip() != _checked(_NUMBER, number):
         _write(path, number)
+
+
+@_privileged
+def set_qat_services(address: str, services: str) -> None:
+    """Have a QAT endpoint offer these services, such as ``asym;sym``; it is down meanwhile.
+
+    :raises OSError: EBUSY if it has virtual functions, which the kernel would remove from guests,
+        EINVAL if it cannot offer these services, else the kernel's error
+    """
+    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    if int((path / "sriov_numvfs").read_text()):
+        raise OSError(errno.EBUSY, f"{address} has virtual functions")
+    _write(path / "qat/state", "down")
+    try:
+        _write(path / "qat/cfg_services", _checked(_SERVICES, services))
+    finally:
+        _write(path / "qat/state", "up")
 
 
 @_privileged
@@ -428,10 +446,10 @@ def _use(vf: pathlib.Path) -> str | None:
     if "vfio" not in driver:
         return f"driver {driver} of the host has it"
     group = _link(vf / "iommu_group")
-    return None if group is not None and _opens(f"/dev/vfio/{group}") else "a guest has it"
+    return None if group is not None and _opens(_DEV / "vfio" / group) else "a guest has it"
 
 
-def _opens(path: str) -> bool:
+def _opens(path: pathlib.Path) -> bool:
     """Whether an IOMMU group is free: only one process can have it open."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))

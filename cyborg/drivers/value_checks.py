@@ -64,6 +64,13 @@ def function_id(function: str) -> None:
         raise ValueError(f"function {function!r} is no id: use letters, digits, '_', '.' and '-'")
 
 
+def layout(name: str, accelerators: object) -> None:
+    """The name of a layout, and how many accelerators there are with it."""
+    function_id(name)
+    if not (isinstance(accelerators, str) and re.fullmatch("[0-9]{1,5}", accelerators, re.ASCII)):
+        raise ValueError(f"layout {name!r} must have a number as text, not {accelerators!r}")
+
+
 def is_same_function(expected: str | None, shown: str | None) -> bool:
     """Whether two ids are of one function. Hyphens and case are ignored; None fits every id."""
     if expected is None or shown is None:

@@ -15,10 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, work
+from cyborg import availability, db, program_modes, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import operations
+from cyborg.programming import layouts, operations
 
 _POOL = models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
@@ -121,11 +121,25 @@ def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
     )
 
 
-def size() -> sa.ColumnElement[int]:
-    """The slots of an unused deployable. The query groups its handles by deployable."""
-    number = sa.func.count(_HANDLE.id)
-    limit = _DEPLOYABLE.num_accelerators
-    return sa.case((number < limit, number), else_=limit)
+def has_layouts() -> sa.ColumnElement[bool]:
+    """The deployable has a layout, whose handles are other ones than those of the next layout."""
+    return sa.func.coalesce(_DEPLOYABLE.program_mode, "") == program_modes.LAYOUT
+
+
+def can_run(pool: Any) -> sa.ColumnElement[bool]:
+    """Only of a deployable with layouts it is known which it can have; none has an image."""
+    known = sa.func.coalesce(layouts.accelerators(pool.function_plain), 0)
+    return sa.or_(~has_layouts(), sa.and_(pool.image_uuid.is_(None), known > 0))
+
+
+def size(pool: Any) -> sa.ColumnElement[int]:
+    """The slots of an unused deployable that runs the pool's function.
+
+    The query groups its handles by deployable and pool.
+    """
+    number, limit = sa.func.count(_HANDLE.id), _DEPLOYABLE.num_accelerators
+    then = sa.func.coalesce(layouts.accelerators(pool.function_plain), 0)
+    return sa.case((has_layouts(), then), (number < limit, number), else_=limit)
 
 
 def _free(*, soon: bool = False) -> sa.ColumnElement[int]:
@@ -250,7 +264,9 @@ def _coming(
         sa.or_(_POOL.image_uuid.is_(None), _POOL.image_uuid == _OPERATION.image_uuid),
     )
     stalled = sa.and_(_OPERATION.state != operations.QUEUED, is_stalled(patience_ms))
-    slots = sa.case((for_it, _free(soon=True)), else_=0)
+    # Nobody has any of a deployable that is given a layout.
+    then = sa.case((has_layouts(), size(_POOL)), else_=_free(soon=True))
+    slots = sa.case((for_it, then), else_=0)
     each = (
         sa.select(
             _POOL.id,

@@ -163,7 +163,7 @@ def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate)
             asked_by=f"function pool {pool.name}",
             pool_uuid=pool.uuid,
         )
-    except (errors.Conflict, errors.NotOffered) as exc:
+    except (errors.Conflict, errors.Invalid, errors.NotOffered) as exc:
         # It was taken before the lock; the next run chooses another.
         LOG.info("Function pool %s skips deployable %s: %s", pool.name, candidate.uuid, exc)
         return False
@@ -177,7 +177,12 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
     pools can spare. Among these, first the one that ends the shortage with the fewest slots.
     Two SELECTs.
     """
-    size, shortage = capacity.size(), search.own.shortage
+    size, shortage = capacity.size(_POOL), search.own.shortage
+    # One with layouts may have no handles yet.
+    offers = sa.or_(
+        capacity.has_layouts(),
+        sa.and_(_HANDLE.id.is_not(None), _DEPLOYABLE.num_accelerators > 0),
+    )
     order = (
         sa.case((availability.blank(), 0), (~_is_of(search.surplus), 1), else_=2),
         sa.case((size >= shortage, 0), else_=1),
@@ -187,16 +192,16 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
     query = (
         _others(search)
         .with_only_columns(_DEPLOYABLE.id, _DEPLOYABLE.uuid, size)
-        .join(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
+        .outerjoin(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
         .where(
-            _DEPLOYABLE.num_accelerators > 0,
+            offers,
             availability.open_to_all(),
             ~_is_busy(),
             ~availability.in_use(),
             ~_is_of(search.needy),
             ~_failed(search),
         )
-        .group_by(_DEPLOYABLE.id, _DEVICE.id, _HOST.id)
+        .group_by(_DEPLOYABLE.id, _DEVICE.id, _HOST.id, _POOL.id)
         .order_by(*order)
         .limit(_CONSIDERED)
     )
@@ -254,7 +259,8 @@ def _explain(session: orm.Session, search: _Search) -> str:
     inner = _others(search).with_only_columns(which.label("why"))
     # A missing deployable has no accelerators any more.
     offers = sa.or_(_DEPLOYABLE.num_accelerators > 0, ~availability.usable())
-    inner = inner.where(sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id), offers)
+    has_handles = sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id)
+    inner = inner.where(sa.or_(capacity.has_layouts(), sa.and_(has_handles, offers)))
     each = inner.subquery()
     query = sa.select(each.c.why, sa.func.count()).group_by(each.c.why).order_by(each.c.why)
     counts: list[tuple[str, int]] = [(row[0], row[1]) for row in session.execute(query)]
@@ -308,6 +314,7 @@ def _others(search: _Search) -> sa.Select[Any]:
         .where(
             _DEPLOYABLE.program_mode.is_not(None),
             capacity.matches(_POOL),
+            capacity.can_run(_POOL),
             sa.func.coalesce(sa.case((capacity.runs(_POOL), 1)), 0) == 0,
         )
     )

@@ -61,7 +61,7 @@ class Show(command.ShowOne):
 
 
 class Program(command.ShowOne):
-    """Program a deployable with an image or a function.
+    """Program a deployable with an image, a function or a layout.
 
     With an image as an argument it waits for the end, and shows the deployable. With an option it
     shows the operation, see "accelerator operation show".
@@ -74,6 +74,7 @@ class Program(command.ShowOne):
         parser.add_argument("--image", metavar="<image>", help="Name or uuid of an image")
         parser.add_argument("--function-id", metavar="<id>", help="Id of a function")
         parser.add_argument("--function-name", metavar="<name>", help="Name of a function")
+        parser.add_argument("--layout", metavar="<name>", help="Name of a layout of the card")
         parser.add_argument(
             "--wait", action="store_true", help="Wait for the end, and say how far it is"
         )
@@ -85,14 +86,15 @@ class Program(command.ShowOne):
             parsed_args.image,
             parsed_args.function_id,
             parsed_args.function_name,
+            parsed_args.layout,
         ]
         if sum(what is not None for what in given) != 1:
             raise exceptions.CommandError(
-                "Give one of --image, --function-id and --function-name, and no other program."
+                "Give one of --image, --function-id, --function-name and --layout, and no other."
             )
         if parsed_args.old_image is not None:
             return self._program(parsed_args.deployable, parsed_args.old_image)
-        self.api.need("2.8")
+        self.api.need("2.8" if parsed_args.layout is None else "2.24")
         uuid = self.api.deployable(parsed_args.deployable)["uuid"]
         operation: Row = self.api.call(
             "POST", f"/deployables/{uuid}/program", body=_program(parsed_args)
@@ -111,5 +113,9 @@ class Program(command.ShowOne):
 def _program(parsed: argparse.Namespace) -> dict[str, str]:
     if parsed.image is not None:
         return {"image_uuid" if is_uuid(parsed.image) else "image_name": parsed.image}
-    named = {"function_id": parsed.function_id, "function_name": parsed.function_name}
+    named = {
+        "function_id": parsed.function_id,
+        "function_name": parsed.function_name,
+        "layout": parsed.layout,
+    }
     return {name: value for name, value in named.items() if value is not None}

@@ -32,6 +32,7 @@ from cyborg.programming import (
     guard,
     holders,
     image_match,
+    layouts,
     operations,
     program,
     states,
@@ -301,8 +302,10 @@ def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> boo
     return withdraw(claim, image)
 
 
-def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image, bool]:
+def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image | None, bool]:
     """The image that the operation asks for, and whether the deployable runs it already.
+
+    A layout has no image.
 
     :raises Refused: there is none, or it does not fit the deployable, or what the deployable has
         lost is to be restored first
@@ -313,11 +316,13 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image, bo
         raise Refused(
             operations.CONFLICT, "It has lost what it ran, and that is put back first."
         )
+    what = program.of_operation(situation.operation)
+    if layouts.has(situation.deployable):
+        return None, what.is_run_by(situation.deployable)
     if not clients.configured(conf, "glance"):
         raise Refused(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
         )
-    what = program.of_operation(situation.operation)
     try:
         image = glance.find_image(
             conf,
@@ -345,8 +350,10 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image, bo
 
 
 @db.retry
-def withdraw(claim: work.Claim, image: glance.Image) -> bool:
+def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
     """Have the inventory withdrawn to write an image; False if the deployable runs it already.
+
+    Without an image, it is to have another layout.
 
     :raises Refused: somebody uses the deployable
     """
@@ -358,7 +365,7 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
         if deployable.program_mode is None:
             raise Refused(operations.INVALID, "Its driver does not program it any more.")
         what = program.of_operation(operation)
-        if image_match.is_run(image, what, deployable) and not held.overwrites:
+        if _is_run(image, what, deployable) and not held.overwrites:
             if what.function_name is not None and deployable.function_name is None:
                 deployable.function_name = what.function_name
             held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
@@ -370,17 +377,39 @@ def withdraw(claim: work.Claim, image: glance.Image) -> bool:
             why_not = held.why_used(written)
             if why_not:
                 raise Refused(operations.CONFLICT, why_not)
-            if operation.instance_uuid:
+            if operation.instance_uuid and image is not None:
                 _check_those_who_wait(held, image)
         event = None if held.restores else Event.WITHDRAWN
-        facts = image.facts()
-        if facts is None:
-            reason = f"Image {image.uuid} has no checksum by which to verify its data."
-            raise Refused(operations.INVALID, reason)
-        text = f"Image {image.uuid} is to be written; the inventory is being withdrawn."
+        name, facts = _to_be_written(image, what)
+        text = f"{name} is to be written; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, event, image=facts)
         held.notify(binds=False)
         return True
+
+
+def _is_run(
+    image: glance.Image | None, what: program.Program, deployable: models.Deployable
+) -> bool:
+    if image is None:
+        return what.is_run_by(deployable)
+    return image_match.is_run(image, what, deployable)
+
+
+def _to_be_written(
+    image: glance.Image | None, what: program.Program
+) -> tuple[str, dict[str, Any]]:
+    """How an image or a layout is called, and what is recorded of it until it is written.
+
+    :raises Refused: the data of the image cannot be verified
+    """
+    if image is None:
+        layout = what.function_id or ""
+        return f"Layout {layout}", layouts.facts(layout)
+    facts = image.facts()
+    if facts is None:
+        reason = f"Image {image.uuid} has no checksum by which to verify its data."
+        raise Refused(operations.INVALID, reason)
+    return f"Image {image.uuid}", facts
 
 
 def _check_those_who_wait(held: Held, image: glance.Image) -> None:
@@ -552,12 +581,12 @@ def _step(situation: Situation) -> rpc.ProgramStep:
             )
             for handle in situation.handles
         ),
-        image_uuid=image["uuid"],
-        size=image["size"],
-        hash_algo=image["hash_algo"],
-        hash_value=image["hash_value"],
+        image_uuid=image["uuid"] or "",
+        size=image.get("size", 0),
+        hash_algo=image.get("hash_algo", ""),
+        hash_value=image.get("hash_value", ""),
         function_id=image["function_id"],
-        signature=image["signature"],
+        signature=image.get("signature", {}),
         operation_uuid=situation.operation.uuid,
         write=situation.operation.writes,
         asked_ms=situation.now_ms,
@@ -587,12 +616,13 @@ def end_failed(
 def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer) -> None:
     """Record what the host has verified; if that is another function, the operation failed.
 
-    :raises TryLater: a guest still has what it was to restore
+    :raises TryLater: a guest still has what it was to restore, or a layout is not reported yet
     """
     with db.writer() as session:
         held = _hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
         expected, shown = image["function_id"], answer.function
+        _await_handles(held, shown)
         by: dict[str, Any] = {
             "programmed_ms": operations.now(session),
             "programmed_by": held.operation.asked_by,
@@ -607,7 +637,8 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             text = f"Written, and verified by {answer.verified_by}."
             is_blank = held.overwrites and held.operation.pool_uuid is None
             # A blank image is no program that anybody asks for, or needs to have restored.
-            its = {} if is_blank else {"bitstream_id": image["uuid"], "bitstream": image}
+            has_image = image["uuid"] is not None and not is_blank
+            its = {"bitstream_id": image["uuid"], "bitstream": image} if has_image else {}
             runs = states.record(
                 function_id=function, function_name=image.get("function_name"), **its, **by
             )
@@ -619,6 +650,21 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
         _drop_reports(session, situation.host, answer.report_counter)
     if later:
         raise later
+
+
+def _await_handles(held: Held, shown: str | None) -> None:
+    """Return unless the host has still to report the handles of the layout that it shows.
+
+    Until then those of the former layout are recorded, which must not be given out.
+
+    :raises NotYet: it has; each report has the operation looked at again
+    """
+    row = held.deployable
+    if row is None or row.missing or not layouts.has(row) or shown is None:
+        return
+    asked = program.of_operation(held.operation).function_id
+    if program.same(shown, asked) and not program.same(shown, row.function_shown):
+        raise work.NotYet(f"Layout {shown} is written, and its handles are not reported yet.")
 
 
 def _drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:

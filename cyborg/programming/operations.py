@@ -21,7 +21,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, history, notifications, work
 from cyborg.db import models, paging
 from cyborg.notifications import notices
-from cyborg.programming import guard, program, states
+from cyborg.programming import guard, layouts, program, states
 
 LOG = logging.getLogger(__name__)
 
@@ -122,14 +122,17 @@ def get_operation(uuid: str) -> models.Operation:
 
 
 @db.retry
-def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Operation:
-    """Record that a deployable is to run a program.
+def ask(
+    deployable_uuid: str, what: program.Program, asked_by: str, *, is_layout: bool = False
+) -> models.Operation:
+    """Record that a deployable is to run a program; ``is_layout``: its function is a layout.
 
     The operation that is returned has ended already if the deployable runs the program, and may be
     an older one for the same program.
 
     :raises NotFound: there is no such deployable
     :raises NotOffered: its driver does not program it
+    :raises Invalid: that is no layout of it, or it has no layouts
     :raises Conflict: it is in use, or is being programmed with something else
     :raises Undecided: it may be being programmed with the same, which only Glance knows
     """
@@ -137,6 +140,8 @@ def ask(deployable_uuid: str, what: program.Program, asked_by: str) -> models.Op
         deployable = lock(session, deployable_uuid)
         if deployable is None:
             raise errors.NotFound.of("Deployable", uuid=deployable_uuid)
+        if is_layout:
+            layouts.refuse_image(deployable)
         return request(session, deployable, what, asked_by=asked_by)
 
 
@@ -158,6 +163,8 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
         what = program.lacking(arq.request, deployable)
         if what is None:
             return True
+        if layouts.has(deployable):
+            raise CannotRun(f"It has another layout than {what}.")
         last = _last_for(session, deployable_uuid, arq)
         if last is not None and last.state == FAILED:
             names_others = last.fault == CONFLICT and last.error != CANCELLED
@@ -274,6 +281,7 @@ def request(
             f"Deployable {deployable.uuid} cannot be programmed: driver {deployable.driver_name} "
             "does not say that it can."
         )
+    layouts.refuse(session, deployable, what)
     present = active_on(session, deployable.uuid)
     if present is None and not deployable.is_settled:
         # A report showed that its program is lost; nothing else is written until it is back.

@@ -11,7 +11,7 @@ from sqlalchemy import orm
 from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import guard, operations, program, states
+from cyborg.programming import guard, layouts, operations, program, states
 from cyborg.programming.states import Event
 from cyborg.request_groups import RequestGroup
 
@@ -131,7 +131,8 @@ def _is_used(row: models.Deployable) -> bool:
 
 
 def _need(row: models.Deployable, arqs: Sequence[models.Arq]) -> bool:
-    if row.bitstream_id is not None:
+    if row.bitstream_id is not None or (layouts.has(row) and row.function_id is not None):
+        # A handle is part of its layout, whatever its guest asked for.
         return bool(arqs)
     return row.function_id is not None and any(_asks_for(arq.request, row) for arq in arqs)
 

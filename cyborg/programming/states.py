@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db
+from cyborg import availability, db, program_modes
 from cyborg.db import models
 from cyborg.db.models import (
     BLANK,
@@ -228,9 +228,11 @@ def is_contradicted(state: str, shown: str | None, recorded: str | None) -> bool
 def set_trait(row: models.Deployable) -> None:
     """Give a deployable whose attributes are loaded the trait of the function recorded of it.
 
-    One that its driver does not program has none: the function may be outdated.
+    One that its driver does not program has none: the function may be outdated. Nor has one with a
+    layout, for which its driver reports traits.
     """
-    function = row.function_id if row.program_mode is not None else None
+    has_trait = row.program_mode not in {None, program_modes.LAYOUT}
+    function = row.function_id if has_trait else None
     wanted = program.function_trait(row.function_vendor, function) if function else None
     present = next((each for each in row.attributes if each.key == program.TRAIT_KEY), None)
     if present is not None and wanted is not None:

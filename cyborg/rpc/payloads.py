@@ -216,12 +216,13 @@ class HostStep(_Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStep(_Message):
-    """A request to load an image of Glance into a deployable.
+    """A request to load an image of Glance into a deployable, or to give it another layout.
 
     ``deployable`` is its name; ``cpid_type`` and ``cpid_info`` are the control path of its device.
     The image must have ``hash_value`` by ``hash_algo``; ``md5`` means Glance's checksum, for an
     image with nothing better. ``function_id`` is the function that must be loaded in the end, or
-    None if it is not known. ``signature`` has the image's signature properties, and is empty if it
+    None if it is not known. A layout has no image: ``image_uuid`` is empty, and ``function_id`` is
+    the layout. ``signature`` has the image's signature properties, and is empty if it
     is not signed. ``operation_uuid`` is the operation that orders the write, and ``write`` which of
     its writes this is; a conductor of the release before says neither. The rest is as in
     :class:`HostStep`.

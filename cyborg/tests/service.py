@@ -154,6 +154,11 @@ class Site:
         """Start conductor and agent, and wait until Placement offers the device."""
         for name, value in fake_driver.items():
             self.conf.set_override(name, value, group="fake_driver")
+        self.run_services()
+        until(lambda: self.placement.find(NAME) and self.idle())
+
+    def run_services(self) -> None:
+        """Start conductor and agent, whatever devices it has."""
         self.placement.make_provider(hosts.ROOT)
         self._services = [
             conductor_service.ConductorService(self.conf),
@@ -161,7 +166,6 @@ class Site:
         ]
         for part in self._services:
             part.start()
-        until(lambda: self.placement.find(NAME) and self.idle())
 
     def start_with(self, *devices: base.Device) -> None:
         """Start a conductor on a host whose agent reported these devices and then fell silent."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from cyborg import program_modes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
@@ -98,7 +99,7 @@ class Deployables(Resource):
             "device_id": deployable.device_id,
             "device_uuid": deployable.device_uuid,
             **_attributes(request, deployable.attributes),
-            "program": _program(deployable),
+            "program": _program(request, deployable),
             "rp_uuid": deployable.rp_uuid,
             "driver_name": deployable.driver_name,
             "bitstream_id": deployable.bitstream_id,
@@ -115,18 +116,24 @@ class Deployables(Resource):
 def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operation:
     image = body.get("image_uuid")
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
-    what = program.Program(**{**body, **stored})
+    layout = body.get("layout")
+    what = program.Program(**({**body, **stored} if layout is None else {"function_id": layout}))
     holders.refuse(request.conf, uuid, what)
-    return operations.ask(uuid, what, f"user {request.caller.user_id}")
+    by = f"user {request.caller.user_id}"
+    return operations.ask(uuid, what, by, is_layout=layout is not None)
 
 
-def _program(deployable: query.Deployable) -> dict[str, Any] | None:
+def _program(request: Request, deployable: query.Deployable) -> dict[str, Any] | None:
     """How it is programmed and what it runs; None if its driver does not program it."""
-    if deployable.program_mode is None:
+    mode = deployable.program_mode
+    if mode is None:
         return None
+    if mode == program_modes.LAYOUT and request.version < versions.LAYOUTS:
+        # The nearest that such a client knows.
+        mode = program_modes.SINGLE_PROGRAM
     at_ms = deployable.programmed_ms
     return {
-        "mode": deployable.program_mode,
+        "mode": mode,
         "in_doubt": not deployable.is_settled,
         "image_uuid": deployable.bitstream_id,
         "function_id": deployable.function_id,

@@ -24,7 +24,9 @@ class RunProgram(Object):
     mode = Field(fields.one_of(list(program_modes.ALL)), "How its driver programs it.")
     in_doubt = Field(bool, "Whether it is being written or was lost; it is not offered then.")
     image_uuid = Field(fields.UUID_OR_NULL, "The image it runs, or null.")
-    function_id = Field(fields.TEXT_OR_NULL, "The id of the function it runs, or null.")
+    function_id = Field(
+        fields.TEXT_OR_NULL, "The id of the function it runs, or its layout, or null."
+    )
     function_name = Field(fields.TEXT_OR_NULL, "The name of the function it runs, or null.")
     programmed_at = Field(fields.TIME_OR_NULL, "When it was programmed, in UTC, or null.")
     programmed_by = Field(fields.TEXT_OR_NULL, "Who asked for that, or null.")

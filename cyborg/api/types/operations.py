@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cyborg.api import arguments
+from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 from cyborg.programming import operations
@@ -28,7 +28,9 @@ class Operation(Object):
     error = Field(fields.TEXT_OR_NULL, "Why it failed, or null.")
     image_uuid = Field(fields.UUID_OR_NULL, "The image that was asked for by UUID, or null.")
     image_name = Field(fields.TEXT_OR_NULL, "The image that was asked for by name, or null.")
-    function_id = Field(fields.TEXT_OR_NULL, "The function that was asked for by id, or null.")
+    function_id = Field(
+        fields.TEXT_OR_NULL, "The function that was asked for by id, or the layout, or null."
+    )
     function_name = Field(fields.TEXT_OR_NULL, "The function that was asked for by name, or null.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance for whose binding it is, or null.")
     asked_by = Field(
@@ -57,3 +59,4 @@ class Program(Object):
     image_name = Field(_NAME, "The name of an image.")
     function_id = Field(_NAME, "The id of a function: its newest image is written.")
     function_name = Field(_NAME, "The name of a function: its newest image is written.")
+    layout = Field(_NAME, "The name of a layout of a card.", since=versions.LAYOUTS)

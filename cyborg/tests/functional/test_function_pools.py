@@ -62,6 +62,22 @@ def test_slots_in_use_are_not_free_and_are_replaced(cloud: Fpgas) -> None:
 
 
 @pytest.mark.every_database
+def test_only_what_can_have_a_layout_is_given_it(cloud: Fpgas) -> None:
+    card = {"program_mode": "layout", "function": "", "handles": 0}
+    small = card | {"attributes": {"layout_1g.12gb": "2", "layout_aaaa-1x": "9"}}
+    large = card | {"attributes": {"layout_1G.12-GB": "7", "layout_AAAA-1": "3"}}
+    cloud.report({"a": small, "b": large, "c": small})
+    slices = cloud.pool("slices", function_id="1g.12gb", free=8, max_devices=2)
+
+    # They have no handles yet: their slots are those of the layout.
+    assert cloud.look() == ["host-1_a", "host-1_b"]
+    assert cloud.counts(slices) == {"pending": 9, "devices": 2}
+    whole = cloud.pool("whole", free=1)
+    assert cloud.look() == ["host-1_a", "host-1_b"]
+    assert "of 1 that match: 1 being programmed" in cloud.shown(whole)["reason"]
+
+
+@pytest.mark.every_database
 def test_devices_that_fail_are_replaced(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=8, max_devices=4)

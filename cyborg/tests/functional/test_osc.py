@@ -518,6 +518,7 @@ def test_a_microversion_that_is_too_old(site: Site) -> None:
         ("service", "list"): "2.6",
         ("device", "list", "--health", "healthy"): "2.7",
         ("deployable", "program", UNKNOWN, "--function-id", "aes"): "2.8",
+        ("deployable", "program", UNKNOWN, "--layout", "dc"): "2.24",
         ("function", "pool", "show", "pool"): "2.9",
         ("operation", "cancel", UNKNOWN): "2.10",
         ("history", "list"): "2.11",

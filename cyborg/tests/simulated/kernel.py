@@ -179,6 +179,9 @@ class Kernel:
     def _state(self, place: str, text: str) -> None:
         if text not in {"up", "down"}:
             raise OSError(errno.EINVAL, "neither up nor down")
+        if text == "down":
+            # The driver takes its virtual functions away.
+            self._tree.disable(os.path.basename(os.path.dirname(place)))
         self._files.put(f"{place}/state", text)
 
     def _cfg_services(self, place: str, text: str) -> None:
