@@ -71,7 +71,9 @@ ATTACH_HANDLES = Version(2, 22)
 ALLOCATIONS = Version(2, 23)
 #: Deployables are given another layout.
 LAYOUTS = Version(2, 24)
-MAX = LAYOUTS
+#: Keys of hosts, with which they sign their messages.
+HOST_KEYS = Version(2, 25)
+MAX = HOST_KEYS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -12,6 +12,9 @@ DRAIN = "cyborg:host:drain"
 UNDRAIN = "cyborg:host:undrain"
 
 TAINT = "cyborg:host:taint"
+GET_KEYS = "cyborg:host:get_keys"
+ENROL_KEY = "cyborg:host:enrol_key"
+REVOKE_KEYS = "cyborg:host:revoke_keys"
 
 _MEMBER = "/v2/hosts/{host_name}"
 
@@ -38,5 +41,23 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             "Keep a host from guests whose device profile does not tolerate that, or end that.",
             ("POST", f"{_MEMBER}/taint"),
             ("POST", f"{_MEMBER}/untaint"),
+        ),
+        base.rule(
+            GET_KEYS,
+            base.ADMIN,
+            "Show the public keys with which a host signs its messages.",
+            ("GET", f"{_MEMBER}/keys"),
+        ),
+        base.rule(
+            ENROL_KEY,
+            base.ADMIN,
+            "Believe a host what a key signs.",
+            ("POST", f"{_MEMBER}/keys"),
+        ),
+        base.rule(
+            REVOKE_KEYS,
+            base.ADMIN,
+            "Believe nothing more that a key of a host signs, or any of its keys.",
+            ("DELETE", f"{_MEMBER}/keys"),
         ),
     ]

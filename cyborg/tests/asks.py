@@ -137,6 +137,13 @@ REQUESTS = {
     "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.12"),
     "host:taint": Ask("POST /hosts/{host}/taint", microversion="2.17"),
     "host:taint off": Ask("POST /hosts/{drained_host}/untaint", microversion="2.17"),
+    "host:get_keys": Ask(
+        "GET /hosts/{drained_host}/keys", shows="host_key", microversion="2.25"
+    ),
+    "host:enrol_key": Ask(
+        "POST /hosts/{host}/keys", {"public_key": "{new_key}"}, microversion="2.25"
+    ),
+    "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys", microversion="2.25"),
     "usage:get_all": Ask("GET /usages", shows="project", microversion="2.13"),
     "usage:get_all project": Ask(
         "GET /usages?project_id={project}", shows="project", microversion="2.13"

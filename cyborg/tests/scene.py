@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 from sqlalchemy import orm
 
@@ -20,6 +21,7 @@ from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.programming import operations
+from cyborg.rpc import signing
 from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
@@ -43,6 +45,7 @@ _TABLES = (
     models.FunctionPool,
     models.FunctionMiss,
     models.Host,
+    models.HostKey,
 )
 _numbers = itertools.count(1)
 
@@ -87,6 +90,10 @@ class Scene:
             db.update(session, models.DeviceProfile, its, enabled=False)
             # Dead, so that it can be removed; and a deletion waits for it.
             db.update(session, models.Host, down=True)
+            host_key = models.HostKey(
+                host_name="host-2", public_key="a key", fingerprint=models.new_uuid()
+            )
+            session.add(host_key)
             session.add(models.Host(name="host-2", node="host-2", drained=True, tainted=True))
             handle = session.scalars(
                 sa.select(models.AttachHandle)
@@ -134,6 +141,8 @@ class Scene:
             work.want(session, work.PROGRAM, [deployable.uuid])
         return {
             "deleting": deleting.uuid,
+            "host_key": host_key.fingerprint,
+            "new_key": signing.public_text(ed25519.Ed25519PrivateKey.generate()),
             "rp": deployable.rp_uuid,
             "deployable": deployable.uuid,
             "deployable_id": str(deployable.id),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from cyborg import liveness
+from cyborg import host_keys, liveness
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, shows
 from cyborg.api.representation import timestamp
@@ -15,6 +15,7 @@ from cyborg.api.request import Request
 from cyborg.api.types import fields
 from cyborg.api.types import hosts as types
 from cyborg.arqs import draining
+from cyborg.db import models
 from cyborg.policies import host as policies
 from cyborg.programming.operations import moment
 
@@ -32,6 +33,7 @@ class Hosts(Resource):
         "undrain": {"POST": "undrain"},
         "taint": {"POST": "taint"},
         "untaint": {"POST": "untaint"},
+        "keys": {"GET": "get_keys", "POST": "enrol_key", "DELETE": "revoke_keys"},
     }
 
     @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
@@ -71,6 +73,37 @@ class Hosts(Resource):
         """Give the devices of a host to every guest again."""
         return draining.untaint(name, request.max_limit)
 
+    @declare.operation(
+        policies.GET_KEYS, since=versions.HOST_KEYS, member=_MEMBER, answer=types.HostKeys
+    )
+    def get_keys(self, request: Request, name: str) -> dict[str, Any]:
+        """Show the public keys of a host."""
+        return {"keys": [_key(key) for key in host_keys.list_keys(name)]}
+
+    @declare.operation(
+        policies.ENROL_KEY,
+        since=versions.HOST_KEYS,
+        member=_MEMBER,
+        body=declare.Body(name="host_key", type=types.EnrolKey),
+        success=201,
+        answer=types.HostKey,
+        faults=[409],
+    )
+    def enrol_key(self, request: Request, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Believe a host what a key signs."""
+        return _key(host_keys.enrol(name, body["public_key"]))
+
+    @declare.operation(
+        policies.REVOKE_KEYS,
+        since=versions.HOST_KEYS,
+        member=_MEMBER,
+        query=types.REVOKED_KEY,
+        success=204,
+    )
+    def revoke_keys(self, request: Request, name: str, given: dict[str, Any]) -> None:
+        """Revoke a key of a host, or all of them."""
+        host_keys.revoke(name, given.get("fingerprint"))
+
     def view(self, request: Request, found: draining.Drain) -> dict[str, Any]:
         """A host with the oldest of its users."""
         host = found.host
@@ -87,3 +120,18 @@ class Hosts(Resource):
             "in_use": found.in_use,
             "users": [asdict(user) for user in found.users],
         }
+
+
+def _key(key: models.HostKey) -> dict[str, Any]:
+    """A key as answers show it."""
+    revoked, used = (
+        None if each is None else moment(each) for each in (key.revoked_ms, key.used_ms)
+    )
+    return {
+        "fingerprint": key.fingerprint,
+        "public_key": key.public_key,
+        "state": types.ENROLLED if revoked is None else types.REVOKED,
+        "revoked_at": timestamp(revoked),
+        "used_at": timestamp(used),
+        "created_at": timestamp(key.created_at),
+    }

@@ -8,6 +8,7 @@ from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 
+ENROLLED, REVOKED = "enrolled", "revoked"
 _REASON = Value(str, type="string", minLength=1, maxLength=1000)
 
 
@@ -15,6 +16,38 @@ class Reason(Object):
     """Why something is taken out of service."""
 
     reason = Field(_REASON, "Why, in the administrator's words.", since=versions.DRAIN)
+
+
+class EnrolKey(Object):
+    """A public key that a host has."""
+
+    public_key = Field(
+        Value(str, type="string", minLength=1, maxLength=255),
+        "The public key, as `cyborg-agent key` prints it.",
+        mandatory=True,
+    )
+
+
+class HostKey(Object):
+    """A public key with which a host signs its messages."""
+
+    fingerprint = Field(fields.TEXT, "The name of the key, a hash of it.")
+    public_key = Field(fields.TEXT, "The public key.")
+    state = Field(fields.one_of([ENROLLED, REVOKED]), "Whether it is good.")
+    revoked_at = Field(fields.TIME_OR_NULL, "When it was revoked, in UTC, or null.")
+    used_at = Field(fields.TIME_OR_NULL, "When a message was last taken, in UTC, or null.")
+    created_at = Field(fields.TIME, "When it was enrolled, in UTC.")
+
+
+class HostKeys(Object):
+    """The public keys of a host."""
+
+    keys = Field([HostKey], "The keys, the first one first; also the revoked ones.")
+
+
+REVOKED_KEY: fields.Query = {
+    "fingerprint": Field(fields.TEXT, "Only this key; without it, every key of the host.")
+}
 
 
 class HostUser(Object):

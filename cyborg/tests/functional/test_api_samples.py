@@ -159,6 +159,18 @@ def test_drain(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> N
     assert shape(undrained) == shape(sample("host-show-response"))
 
 
+def test_host_keys(api: Api) -> None:
+    asked = sample("host-key-enrol-request")
+    made = api.call("POST", "/v2/hosts/host-1/keys", asked)
+    assert shape(made) == shape(sample("host-key-enrol-response"))
+    found = api.call("GET", "/v2/hosts/host-1/keys")
+    assert found == {"keys": [made]}
+    with db.writer() as session:
+        db.update(session, models.HostKey, used_ms=db.now_ms())
+    used = api.call("GET", "/v2/hosts/host-1/keys")
+    assert shape(used) == shape(sample("host-keys-response"))
+
+
 @pytest.mark.parametrize("what", ["devices", "services"])
 def test_removal(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext, what: str) -> None:
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())

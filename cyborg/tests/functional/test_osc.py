@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
 from cyborg import context, db
@@ -25,6 +26,7 @@ from cyborg.api import versions
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.osc import api as osc_api
+from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.glance_server import GlanceServer
@@ -456,6 +458,21 @@ def test_a_host_is_drained(
     assert json.loads(waited.out)["in_use"] == 0
     assert osc("host", "undrain", "host-1")["drained"] is False
     assert "HTTP 404" in fails(osc, "host", "show", "no/such?host")
+
+
+def test_keys_of_a_host(site: Site, osc: OpenStack) -> None:
+    keys = [signing.public_text(ed25519.Ed25519PrivateKey.generate()) for _ in range(3)]
+    made = [osc("host", "key", "enroll", "host-1", key) for key in keys[:2]]
+    assert [each["public_key"] for each in made] == keys[:2]
+    assert "has 2 keys" in fails(osc, "host", "key", "enroll", "host-1", keys[2])
+    osc.run("host", "key", "revoke", "host-1", "--key", made[0]["fingerprint"])
+    found = osc("host", "key", "list", "host-1")
+    assert [each["state"] for each in found] == ["revoked", "enrolled"]
+    osc.run("host", "key", "revoke", "host-1", "--all")
+    found = osc("host", "key", "list", "host-1")
+    assert [each["state"] for each in found] == ["revoked", "revoked"]
+    assert "has no key" in fails(osc, "host", "key", "revoke", "host-2", "--all")
+    assert "no Ed25519 public key" in fails(osc, "host", "key", "enroll", "host-1", "x")
 
 
 def test_a_host_and_a_device_are_tainted(site: Site, osc: OpenStack) -> None:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``accelerator host key``: with which keys a host signs its messages."""
+
+from __future__ import annotations
+
+import argparse
+import urllib.parse
+
+from cyborg.osc import command
+
+_SINCE = "2.25"
+_COLUMNS = ("fingerprint", "state", "public_key", "used_at", "revoked_at", "created_at")
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="<host>", help="Name of the host")
+
+
+def _path(host: str) -> str:
+    return f"/hosts/{urllib.parse.quote(host, safe='')}/keys"
+
+
+class Enroll(command.ShowOne):
+    """Believe a host what a key signs."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the host and the key."""
+        _add_host(parser)
+        parser.add_argument(
+            "key", metavar="<public-key>", help="What cyborg-agent key prints on the host"
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Enrol it."""
+        self.api.need(_SINCE)
+        body = {"public_key": parsed_args.key}
+        return command.fields(self.api.call("POST", _path(parsed_args.host), body=body))
+
+
+class List(command.Table):
+    """List the keys of a host."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the host."""
+        _add_host(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """List them."""
+        self.api.need(_SINCE)
+        found = self.api.call("GET", _path(parsed_args.host))["keys"]
+        return _COLUMNS, [tuple(command.shown(row[name]) for name in _COLUMNS) for row in found]
+
+
+class Revoke(command.Command):
+    """Believe nothing more that a key of a host signs."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument("--key", metavar="<fingerprint>", help="Revoke this key")
+        which.add_argument("--all", action="store_true", help="Revoke every key of the host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Revoke it."""
+        self.api.need(_SINCE)
+        query = {"fingerprint": parsed_args.key}
+        self.api.call("DELETE", _path(parsed_args.host), query=query)
