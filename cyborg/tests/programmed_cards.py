@@ -19,6 +19,8 @@ IMAGES = {name: models.new_uuid() for name in ("aes-1", "aes-2", "zip-1")}
 #: The image that overwrites what guests have left; it has no function.
 BLANK = models.new_uuid()
 _NAMES = {uuid: name for name, uuid in IMAGES.items()} | {BLANK: ""}
+#: What stands for an image where a card has a layout.
+LAYOUTS = {f"layout {name}": name for name in FUNCTIONS}
 #: What is asked for, by a name.
 PROGRAMS = {
     **{name: program.Program(function_id=name) for name in FUNCTIONS},
@@ -37,7 +39,7 @@ PROFILES = {
 
 def function_of(image: str) -> str:
     """The function of an image; none where there is no image."""
-    return _NAMES[image].partition("-")[0] if image else ""
+    return (LAYOUTS.get(image) or _NAMES[image].partition("-")[0]) if image else ""
 
 
 @dataclass(slots=True)
@@ -81,17 +83,31 @@ class Fpga:
 
     @property
     def numbers(self) -> range:
-        """Of its handles."""
+        """Of all handles that it may have."""
         first = ord(self.letter) * 4
-        return range(first, first + self.handles)
+        layouts = len(LAYOUTS) if self.mode == base.LAYOUT else 1
+        return range(first, first + self.handles * layouts)
+
+    def numbers_with(self, function: str) -> range:
+        """Of the handles that it has with what it runs: each layout has others."""
+        if self.mode != base.LAYOUT:
+            return self.numbers
+        if not function:
+            return self.numbers[:0]
+        first = FUNCTIONS.index(function) * self.handles
+        return self.numbers[first : first + self.handles]
 
     def device(self) -> base.Device:
         """The card as its driver finds it."""
+        shown = "" if self.misread else self.loaded
+        has_layouts = self.mode == base.LAYOUT
+        layouts = {f"{base.LAYOUT_PREFIX}{name}": str(self.handles) for name in FUNCTIONS}
         part = hosts.deployable(
             self.name,
-            self.numbers,
+            self.numbers_with(shown),
             program_mode=self.mode,
-            function="" if self.misread else self.loaded,
+            attributes=layouts if has_layouts else {},
+            function=shown,
             function_vendor="FAKE",
             prepares=self.stepped,
             cleans=self.stepped,

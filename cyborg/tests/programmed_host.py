@@ -108,12 +108,15 @@ _PLACEMENT_WORK = sa.select(models.Work.id).where(models.Work.kind == work.PLACE
 class Fpgas(Cloud):
     """A host with FPGAs. Its agent does what it is told, and looks at what it is told."""
 
+    #: Of the cards "a", "b" and "c".
+    modes: tuple[str, str, str] = ("single-program", "dynamic", "dynamic")
+
     def renew(self) -> None:
         super().renew()
         self.fpgas = {
-            "a": Fpga("a", "single-program", 2),
-            "b": Fpga("b", "dynamic", 1),
-            "c": Fpga("c", "dynamic", 2, stepped=True),
+            "a": Fpga("a", self.modes[0], 2),
+            "b": Fpga("b", self.modes[1], 1),
+            "c": Fpga("c", self.modes[2], 2, stepped=True),
         }
         for name, keys in PROFILES.items():
             groups = [{"resources:FPGA": "1"} | keys]
@@ -191,7 +194,8 @@ class Fpgas(Cloud):
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
             )
-        if not self._is_in_use(card, step.image_uuid):
+        image = step.image_uuid or f"layout {step.function_id}"
+        if not self._is_in_use(card, image):
             card.before = ""
         card.image, card.lost = "", False
         if self.agent == "fails":
@@ -201,9 +205,9 @@ class Fpgas(Cloud):
         if self.agent == "kills":
             raise Killed
         if self.agent == "dies":
-            card.child = step.image_uuid
+            card.child = image
             self._die()
-        card.load(step.image_uuid)
+        card.load(image)
         return rpc.ProgramAnswer(
             function=card.loaded, verified_by="a look", report_counter=self.passes
         )

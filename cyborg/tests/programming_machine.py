@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cyborg import consistency, db, errors, work
 from cyborg.arqs import binding, release, removal, service
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
@@ -77,7 +78,8 @@ class Machine(stateful.RuleBasedStateMachine):
     ) -> None:
         """All is there, and some of it is programmed and in use."""
         for letter in wiped:
-            self.cards[letter].wiped = True
+            # A layout is no image, and is not overwritten.
+            self.cards[letter].wiped = self.cards[letter].mode != base.LAYOUT
         self.report(works=True)
         for letter, runs in zip(self.cards, programs, strict=False):
             if runs is not None:
@@ -180,7 +182,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def _ask(self, letter: str, program: str) -> None:
         uuid = self.cloud.row(self.cards[letter]).uuid
-        with contextlib.suppress(errors.Conflict):
+        # A card with layouts takes no images.
+        with contextlib.suppress(errors.Conflict, errors.Invalid):
             operations.ask(uuid, PROGRAMS[program], "user admin")
 
     @stateful.rule(letter=LETTERS, works=USUALLY)
@@ -361,6 +364,8 @@ class Machine(stateful.RuleBasedStateMachine):
             self._give_up_claims()
             self.cloud.let_time_pass()
             self._go_on(works=True)
+            # The agent looks at once at what it has written.
+            self.report(works=True)
             busy, rounds = self.cloud.pieces_done > before, rounds + 1
             assert rounds < 9
         assert consistency.violations() == []
@@ -439,6 +444,7 @@ class Machine(stateful.RuleBasedStateMachine):
             assert number not in card.left
             guest.got = card.before if card.lost else card.image
             assert guest.is_served_by(guest.got)
+            assert number in card.numbers_with(function_of(guest.got))
         elif card.loaded and card.loaded == function_of(guest.got) and guest.image is None:
             # Another image of it: nobody knew which one it was.
             guest.got = card.image

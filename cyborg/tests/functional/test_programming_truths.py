@@ -4,7 +4,7 @@
 Boots, deletions, programs and losses of programs come in any order that Hypothesis thinks of, while
 conductors are killed, agents fail, end in the middle of a write or fall silent, reports are late
 and Placement's answers are lost. What is asked of the hardware is looked at in the moment when it
-is asked.
+is asked. Of cards with layouts each layout has handles of its own, and none changes under a guest.
 
 ``CYBORG_TEST_EXAMPLES`` runs that many histories, other ones each time, instead of a few fixed.
 """
@@ -22,7 +22,14 @@ from cyborg.tests.programming_machine import Machine
 
 
 @pytest.mark.every_database
-def test_in_any_order(fpgas: Fpgas) -> None:
+@pytest.mark.parametrize(
+    "modes",
+    [("single-program", "dynamic", "dynamic"), ("layout", "dynamic", "layout")],
+    ids=["images", "layouts"],
+)
+def test_in_any_order(fpgas: Fpgas, modes: tuple[str, str, str]) -> None:
+    fpgas.modes = modes
+
     class History(Machine):
         def __init__(self) -> None:
             super().__init__(fpgas)
