@@ -22,13 +22,14 @@ def cancel(uuid: str, asked_by: str) -> None:
 
 @db.retry
 def _cancel(uuid: str, asked_by: str) -> None:
-    query = sa.select(models.Operation).where(models.Operation.uuid == uuid)
+    row = models.Operation
     with db.writer() as session:
-        operation = session.scalar(query)
+        # The operation itself is read when nobody else changes it any more.
+        where = session.scalar(sa.select(row.deployable_uuid).where(row.uuid == uuid))
+        deployable = operations.lock(session, where) if where is not None else None
+        operation = session.scalar(sa.select(row).where(row.uuid == uuid))
         if operation is None:
             raise errors.NotFound.of("Operation", uuid=uuid)
-        deployable = operations.lock(session, operation.deployable_uuid)
-        session.refresh(operation)
         if operation.state not in {operations.QUEUED, operations.RESERVING}:
             raise errors.Conflict(
                 f"Operation {uuid} is {operation.state}; only one that has not begun to write can "

@@ -15,7 +15,7 @@ from cyborg import db, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import desired, tree
-from cyborg.programming import executor, operations, program
+from cyborg.programming import cancellation, executor, operations, program
 from cyborg.tests import engine, hosts, servers
 
 #: More than reading a host takes.
@@ -125,3 +125,23 @@ def test_the_next_transaction_of_the_connection_sees_what_commits_meanwhile(
         other.start()
         other.join()
         assert session.scalars(states).all() == ["reserving"]
+
+
+@pytest.mark.parametrize(
+    "database_kind",
+    [pytest.param(kind, marks=pytest.mark.services) for kind in servers.DATABASES],
+    indirect=True,
+)
+def test_what_is_cancelled_may_begin_to_be_reserved_meanwhile(
+    database: sa.Engine, claim: work.Claim
+) -> None:
+    (operation,) = operations.list_operations()
+    steps = write(claim)
+
+    with after_statement(database, 1, lambda: next(steps)):
+        cancellation.cancel(operation.uuid, "user 2")
+
+    ended = operations.get_operation(operation.uuid)
+    assert (ended.state, ended.error) == (operations.FAILED, operations.CANCELLED)
+    (deployable,) = hosts.deployables()
+    assert deployable.program_state == models.LOADED
