@@ -24,8 +24,8 @@ LOG = logging.getLogger(__name__)
 
 GROUP = "nova_watcher"
 EVENT = "compute_task.build_instances.error"
-#: What Nova raises if no host has room.
-NO_VALID_HOST = "NoValidHost"
+#: What nova-scheduler raises if no host has room, as it arrives in nova-conductor.
+NO_VALID_HOST = ("NoValidHost", "NoValidHost_Remote")
 #: The first microversion with misses.
 _MICROVERSION = "2.9"
 _CLOSE_GRACE = 2.0
@@ -56,7 +56,7 @@ class Endpoint:
 def missed_profile(payload: Mapping[str, Any]) -> str | None:
     """The device profile for which no host had room, by a notification; None if it names none."""
     data = _data(payload)
-    if _data(data.get("reason")).get("exception") != NO_VALID_HOST:
+    if _data(data.get("reason")).get("exception") not in NO_VALID_HOST:
         return None
     flavor = _data(_data(data.get("request_spec")).get("flavor"))
     profile = (flavor.get("extra_specs") or {}).get("accel:device_profile")

@@ -125,8 +125,11 @@ def _announce_failure(url: str, topic: str, profile: str | None, kind: str) -> N
     spec = objects.RequestSpec.from_components(
         user, uuid, {}, flavor, None, None, {}, None, None, project_id="p", user_id="u"
     )
+    raised = getattr(exception, kind)
+    # oslo.messaging calls so what another process has raised.
+    remote = type(f"{kind}_Remote", (raised,), {})
     try:
-        raise getattr(exception, kind)(reason="")
+        raise remote(reason="", op="", msg="")
     except exception.NovaException as exc:
         compute_utils.notify_about_compute_task_error(
             user, "build_instances", uuid, spec, "error", exc
