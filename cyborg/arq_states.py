@@ -95,7 +95,7 @@ def end_binds(
     """Make the ARQs whose bind failed BindFailed; announce and measure all; tell the consumers.
 
     The caller has made those without a reason Bound, with their handles. ``now_ms`` is the
-    database's clock, if the caller has read it. ``tell_consumer`` is False if the caller sees to
+    database's clock, if the caller has read it. ``tell_consumer`` is False if the caller does
     that. ``values`` are other columns of the failed ARQs.
 
     False if one of the failed ARQs is not BindStarted any more: the caller must roll back then,

@@ -60,7 +60,7 @@ class BindTarget:
     def is_of(self, arq: models.Arq) -> bool:
         """Whether the ARQ was asked to be bound exactly here before."""
         return (
-            arq.state in {models.BIND_STARTED, models.BOUND, models.BIND_FAILED}
+            arq.state in models.ASKED
             and arq.hostname == self.hostname
             and arq.device_rp_uuid == self.device_rp_uuid
             and arq.instance_uuid == self.instance_uuid

@@ -45,7 +45,7 @@ def _events(instance_uuid: str) -> list[dict[str, str]]:
         sa.select(models.Arq.uuid, models.Arq.state)
         .where(
             models.Arq.instance_uuid == instance_uuid,
-            models.Arq.state.in_({models.BIND_STARTED, models.BOUND, models.BIND_FAILED}),
+            models.Arq.state.in_(models.ASKED),
         )
         .order_by(models.Arq.id)
     )

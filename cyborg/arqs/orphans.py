@@ -4,7 +4,7 @@
 Nova deletes an instance's ARQs, but its request may get lost. Each ARQ keeps when Nova was last
 asked for its instance, and since when Nova does not know the instance. So the grace period
 outlives every conductor, and starts with the first answer that the instance does not exist. There
-is none if :mod:`.allocations` has found that Placement does not know the instance either.
+is none if :mod:`.lost_allocations` has found that Placement does not know the instance either.
 """
 
 from __future__ import annotations

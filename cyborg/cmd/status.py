@@ -37,7 +37,7 @@ from cyborg import (
     work,
 )
 from cyborg import conf as cyborg_conf
-from cyborg.arqs import books
+from cyborg.arqs import differences
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.db import revision, schema
 from cyborg.inventory import admin
@@ -109,9 +109,9 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     check.add_argument(
         "--settle",
         type=float,
-        default=books.SETTLE,
+        default=differences.SETTLE,
         help="Seconds after which an allocation that does not fit is looked at again, so that "
-        f"what is being booted or deleted is not reported; default {books.SETTLE:g}.",
+        f"what is being booted or deleted is not reported; default {differences.SETTLE:g}.",
     )
     check.add_argument(
         "--repair",
@@ -229,18 +229,18 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             hosts.in_progress += comparison.in_progress
             for sentence in comparison.differences:
                 yield Finding(f"placement, host {name}", sentence)
-        for difference in books.compare_all(conf, settle=conf.command.settle):
+        for difference in differences.compare_all(conf, settle=conf.command.settle):
             finding = Finding(f"allocations, host {difference.host}", str(difference))
             yield _repaired(conf, difference, finding) if conf.command.repair else finding
 
 
 def _repaired(
-    conf: cfg.ConfigOpts, difference: books.Difference, finding: Finding
+    conf: cfg.ConfigOpts, difference: differences.Difference, finding: Finding
 ) -> Finding:
     """Repair a difference if that is safe, after saying what will be done."""
-    repair = books.plan_repair(conf, difference)
+    repair = differences.plan_repair(conf, difference)
     print(f"{difference} {repair.explanation}", file=sys.stderr, flush=True)
-    outcome = books.carry_out(conf, difference, repair)
+    outcome = differences.carry_out(conf, difference, repair)
     return replace(finding, repair=f"{repair.explanation} {outcome}".strip())
 
 

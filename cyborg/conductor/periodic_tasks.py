@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from cyborg import errors, history, liveness
 from cyborg.allocations import leases
-from cyborg.arqs import allocations, orphans
+from cyborg.arqs import lost_allocations, orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
 from cyborg.programming import operations
@@ -27,7 +27,7 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     orphans.delete_expired,
     audit.take_turns,
     orphans.want_check,
-    allocations.take_turns,
+    lost_allocations.take_turns,
     leases.release_expired,
     leases.forget_failed,
     operations.forget,

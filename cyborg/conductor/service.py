@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg import process, rpc, work
 from cyborg.allocations import executor as allocations_executor
-from cyborg.arqs import allocations, binding, host_steps, nova_events, orphans
+from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
 from cyborg.conductor import (
     endpoint,
     heartbeat,
@@ -104,7 +104,7 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),
-        work.ALLOCATIONS: functools.partial(allocations.check_host, conf),
+        work.ALLOCATIONS: functools.partial(lost_allocations.check_host, conf),
         work.PROGRAM: functools.partial(executor.run, conf),
         work.FUNCTION_POOL: functools.partial(planner.fill, conf),
         work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),

@@ -30,6 +30,8 @@ DELETING = "Deleting"
 #: States in which a held handle serves a guest or is about to. In any other it is dirty: held
 #: until the host has cleaned it.
 SERVING = frozenset({BIND_STARTED, BOUND})
+#: States of an ARQ that a consumer has asked to be bound, however that has ended.
+ASKED = SERVING | {BIND_FAILED}
 
 #: What an administrator says of a device: it may be given out, or it is disabled.
 ENABLED = "enabled"

@@ -2,7 +2,7 @@
 """The header of a bitstream for Intel's FPGA cards: a green bitstream, as OPAE calls it (GBS).
 
 It is a mark of 16 bytes, the length of a JSON text as a 32-bit number, that text, and then what the
-card is given. Where a card wants it signed, two blocks stand before all of this.
+card is given. If a card requires a signature, two blocks come before all of this.
 """
 
 from __future__ import annotations

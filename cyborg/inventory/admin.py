@@ -132,8 +132,8 @@ def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
                     session, reason, device_uuid=uuid, hostname=device.host.node
                 )
             event = notices.DEVICE_TAINTED if tainted else notices.DEVICE_UNTAINTED
-            told = notices.of_device(event, device, device.host.node)
-            notifications.announce(session, [told])
+            notice = notices.of_device(event, device, device.host.node)
+            notifications.announce(session, [notice])
         work.want(session, work.PLACEMENT, [device.host.name])
 
 

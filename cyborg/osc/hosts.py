@@ -103,11 +103,11 @@ def _get(api: Api, path: str) -> Row:
 
 def _empty(api: Api, path: str, host: Row) -> Row:
     """The host when nobody uses it; each change of the number is written to stderr."""
-    told = None
+    shown = None
     while host["in_use"] and host["drained"]:
-        if host["in_use"] != told:
-            told = host["in_use"]
-            sys.stderr.write(f"{told} accelerator requests use {host['name']}\n")
+        if host["in_use"] != shown:
+            shown = host["in_use"]
+            sys.stderr.write(f"{shown} accelerator requests use {host['name']}\n")
             sys.stderr.flush()
         time.sleep(_POLL)
         host = _get(api, path)

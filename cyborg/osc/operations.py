@@ -100,13 +100,13 @@ def wait(api: Api, uuid: str) -> Row:
 
     :raises CommandError: it failed
     """
-    told = 0
+    printed = 0
     while True:
         operation: Row = api.call("GET", f"/operations/{uuid}")
-        for event in operation["history"][told:]:
+        for event in operation["history"][printed:]:
             sys.stderr.write(f"{event['at'][11:19]} {event['text']}\n")
         sys.stderr.flush()
-        told = len(operation["history"])
+        printed = len(operation["history"])
         if operation["ended_at"] is not None:
             break
         time.sleep(_POLL)

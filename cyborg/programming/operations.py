@@ -442,10 +442,10 @@ def move(
     if change is not None:
         states.change(session, *change, **runs)
     if operation.state == WRITING and state in {SUCCEEDED, FAILED}:
-        history.write(session, [_chronicle(operation, values)])
+        history.write(session, [_history_entry(operation, values)])
     if event := _ENDS.get(state):
-        told = notices.of_operation(event, operation, state=state, error=values.get("error"))
-        notifications.announce(session, [told])
+        notice = notices.of_operation(event, operation, state=state, error=values.get("error"))
+        notifications.announce(session, [notice])
     if state == SUCCEEDED and operation.pool_uuid is not None:
         # It may want another one now.
         work.want(session, work.FUNCTION_POOL, [operation.pool_uuid])
@@ -454,7 +454,7 @@ def move(
     db.after_commit(session, lambda: log("Operation %s on deployable %s is %s: %s", *said))
 
 
-def _chronicle(operation: models.Operation, values: dict[str, Any]) -> dict[str, Any]:
+def _history_entry(operation: models.Operation, values: dict[str, Any]) -> dict[str, Any]:
     """The entry of the history for an operation that ends with these values."""
     what = program.of_operation(operation)
     return {

@@ -45,12 +45,7 @@ def add(
     event = _found(row)
     if former is not None:
         event = _take_over(row, former, deployable.function)
-    row.program_state = states.next_state(models.UNMANAGED, event)
-    row.in_doubt = row.program_state not in models.SETTLED
-    row.contradicted = states.is_contradicted(
-        row.program_state, row.function_shown, row.function_plain
-    )
-    states.set_trait(row)
+    states.begin(row, event)
 
 
 def find_former(parts: Iterable[models.Deployable]) -> models.Deployable | None:

@@ -2,7 +2,7 @@
 """The state of a deployable's program: the one table of what may follow what.
 
 Everything that happens to a program is an :class:`Event`. :func:`next_state` says what becomes of
-it, and :func:`change` stores that for a locked deployable. Nothing else sets the state.
+it, and :func:`change` stores that for a locked deployable. Only this module sets the state.
 """
 
 from __future__ import annotations
@@ -152,6 +152,14 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
     store(session, row, state, **values)
 
 
+def begin(row: models.Deployable, event: Event) -> None:
+    """Set the state of the program of a deployable that is not in the database yet."""
+    state = next_state(UNMANAGED, event)
+    for name, value in _columns(state, row.function_shown, row.function_plain).items():
+        setattr(row, name, value)
+    set_trait(row)
+
+
 def _left_over(row: models.Deployable, event: Event) -> str | None:
     """What counts as shown of a program that becomes blank: nobody knows what a write has left."""
     given_up = event in {Event.WRITE_FAILED, Event.NOT_NEEDED}
@@ -162,17 +170,11 @@ def _left_over(row: models.Deployable, event: Event) -> str | None:
 def store(session: orm.Session, row: models.Deployable, state: str, **values: Any) -> None:
     """Store the state of a locked deployable's program, for :func:`change`.
 
-    Conductors of the release before read the same from ``in_doubt`` and ``contradicted``.
-
     :raises RestartTransaction: somebody else has changed it since it was read
     """
     shown = values.get("function_shown", row.function_shown)
     recorded = values.get("function_plain", row.function_plain)
-    values |= {
-        "program_state": state,
-        "in_doubt": state not in SETTLED,
-        "contradicted": is_contradicted(state, shown, recorded),
-    }
+    values |= _columns(state, shown, recorded)
     changed = {name: value for name, value in values.items() if getattr(row, name) != value}
     if not changed:
         return
@@ -185,6 +187,15 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
         if "attributes" in sa.inspect(row).unloaded:
             session.refresh(row, ["attributes"])
         set_trait(row)
+
+
+def _columns(state: str, shown: str | None, recorded: str | None) -> dict[str, Any]:
+    """The columns of a state, with those in which the release before has it."""
+    return {
+        "program_state": state,
+        "in_doubt": state not in SETTLED,
+        "contradicted": is_contradicted(state, shown, recorded),
+    }
 
 
 def adopt(session: orm.Session, row: models.Deployable, doubtful: str | None) -> None:

@@ -184,7 +184,7 @@ class Snapshot(Mapping[str, Function]):
         return read if isinstance(read, str) else None
 
     def required(self, address: str, path: str) -> str:
-        """The text of a file that the driver cannot do without.
+        """The text of a file that the driver needs.
 
         :raises OSError: it cannot be read
         """
@@ -194,7 +194,7 @@ class Snapshot(Mapping[str, Function]):
         return read
 
     def required_number(self, address: str, path: str) -> int:
-        """The number in a file that the driver cannot do without.
+        """The number in a file that the driver needs.
 
         :raises OSError: it cannot be read
         :raises ValueError: it holds no number

@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import consistency, context, db, errors, history, policy, profiles, quotas, rpc
-from cyborg.arqs import binding, books, draining, release, removal, service
+from cyborg.arqs import binding, differences, draining, release, removal, service
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -388,7 +388,7 @@ def test_a_random_life(
     for instance, claims in life.allocations.items():
         for rp, amount in claims.items():
             placement.allocate(instance, rp, FPGA=amount)
-    assert list(books.compare_all(conf, settle=0)) == []
+    assert list(differences.compare_all(conf, settle=0)) == []
     LOG.info("What came of it: %s", sorted(came.items()))
     for step in known:
         assert any(what.startswith(f"{step.__name__}: done") for what in came), step

@@ -168,7 +168,7 @@ class Driver(fake.FakeDriver):
         self.handles = conf.fake_driver.handles_per_device
 
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
-        """Write, slowly or in vain."""
+        """Write, slowly or without success."""
         self.present.function = fake._function_of(bitstream)
         self.present.fate = self._fate()
         # It may be stopped here for long too.

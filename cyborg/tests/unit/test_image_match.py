@@ -17,7 +17,7 @@ from cyborg.programming import image_match, program
 SHARP_S = "\N{LATIN SMALL LETTER SHARP S}"
 
 
-def misfit(function: str) -> str | None:
+def why_not_fit(function: str) -> str | None:
     """Why an image that says that it is the function fits nothing, or None."""
     image = glance.Image(
         uuid="9b2c5b5e-5e0c-4e39-9d1c-1d2d6f1f6a11",
@@ -40,7 +40,7 @@ def misfit(function: str) -> str | None:
 
 @pytest.mark.parametrize("function", [SHARP_S * 128, SHARP_S, "a b", "a" * 129, "aes\n"])
 def test_what_is_no_id_of_a_function_is_refused(function: str) -> None:
-    assert misfit(function) == (
+    assert why_not_fit(function) == (
         "its accel:function_id is no id of a function: use letters, digits, '_', '.' and '-', "
         "128 at most."
     )
@@ -50,7 +50,7 @@ def test_what_is_no_id_of_a_function_is_refused(function: str) -> None:
     "function", ["", "aes-128", "a" * 128, "d8424dc4-a4a3-c413-f89e-433683f9040b", "A_b.c"]
 )
 def test_an_id_of_a_function_fits_and_can_be_recorded(function: str) -> None:
-    assert misfit(function) is None
+    assert why_not_fit(function) is None
     value_checks.function_id(function)
     column = cast(sa.String, models.Deployable.__table__.c.function_plain.type)
     assert len(program.plain(function)) <= (column.length or 0)

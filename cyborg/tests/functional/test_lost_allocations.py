@@ -11,7 +11,7 @@ import webob
 from oslo_config import cfg
 
 from cyborg import context, db, work
-from cyborg.arqs import allocations, orphans
+from cyborg.arqs import lost_allocations, orphans
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
@@ -68,7 +68,7 @@ def let_pass(seconds: int) -> None:
 def look(conf: cfg.ConfigOpts) -> list[str]:
     """Do what a conductor does when an interval has passed; the work it did."""
     let_pass(conf.conductor.allocation_audit_interval + 1)
-    allocations.take_turns(conf)
+    lost_allocations.take_turns(conf)
     orphans.want_check(conf)
     handlers = conductor_service.handlers(conf)
     kinds = [work.ALLOCATIONS, work.INSTANCES]
@@ -184,14 +184,14 @@ def test_nobody_looks_where_that_is_turned_off(
     placement.release(instance)
     let_pass(100)
     conf.set_override(option, value, group=group)
-    allocations.take_turns(conf)
+    lost_allocations.take_turns(conf)
     assert not work.is_wanted(work.ALLOCATIONS, "host-1")
 
 
 @pytest.mark.usefixtures("cards")
 def test_hosts_without_guests_are_not_asked_for(conf: cfg.ConfigOpts) -> None:
     assert look(conf) == []
-    allocations.take_turns(conf)
+    lost_allocations.take_turns(conf)
     assert look(conf) == []
 
 
@@ -241,4 +241,4 @@ def test_what_was_bound_long_ago_is_looked_at_in_turns(
 
 
 def _at(now_ms: int) -> sa.ColumnElement[bool]:
-    return allocations._has_turn(now_ms, 30_000)
+    return lost_allocations._has_turn(now_ms, 30_000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three books compared: Cyborg's ARQs, Placement's allocations, and Nova's instances.
+"""Cyborg's ARQs, Placement's allocations and Nova's instances compared.
 
 For ``cyborg-status check``. Nothing is changed but by :func:`carry_out`.
 """
@@ -21,9 +21,6 @@ from cyborg.placement import client, compare, desired
 
 #: Seconds between two looks at what does not fit, by default.
 SETTLE = 10.0
-
-#: States in which an ARQ stands for something that its instance has claimed.
-_CLAIMED = (models.BIND_STARTED, models.BOUND, models.BIND_FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +130,7 @@ def _arqs(providers: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
     arq = models.Arq
     query = (
         sa.select(arq.device_rp_uuid, arq.instance_uuid, arq.uuid, arq.state)
-        .where(arq.device_rp_uuid.in_(list(providers)), arq.state.in_(_CLAIMED))
+        .where(arq.device_rp_uuid.in_(list(providers)), arq.state.in_(models.ASKED))
         .order_by(arq.id)
     )
     found: dict[str, dict[str, dict[str, str]]] = {}
