@@ -49,5 +49,5 @@ def test_what_runs_nothing(mode: str | None, image: str | None, function: str | 
         query = sa.select(models.Deployable, availability.runs_nothing())
         row, runs_nothing = session.execute(query).one()
     assert availability.does_run_nothing(row) == bool(runs_nothing)
-    single = mode == program_modes.SINGLE_PROGRAM
-    assert bool(runs_nothing) == (single and not image and not function)
+    for_all = mode in program_modes.FOR_ALL_HANDLES
+    assert bool(runs_nothing) == (for_all and not image and not function)

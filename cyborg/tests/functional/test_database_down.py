@@ -27,6 +27,7 @@ on_servers = pytest.mark.parametrize(
     indirect=True,
 )
 
+PUBLIC_KEY = "MCowBQYDK2VwAyEA5W8QCPAeRtmxXpwGLB1BADETzkVhoE9uK2PXxco5+JY="
 UUID = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
 VALUES = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": OTHER}
@@ -84,6 +85,9 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "POST /v2/hosts/{host}/undrain": ("", None),
     "POST /v2/hosts/{host}/taint": ("", None),
     "POST /v2/hosts/{host}/untaint": ("", None),
+    "GET /v2/hosts/{host}/keys": ("", None),
+    "POST /v2/hosts/{host}/keys": ("", {"public_key": PUBLIC_KEY}),
+    "DELETE /v2/hosts/{host}/keys": ("", None),
     "GET /v2/usages": ("?start=2026-11-21T10:00Z", None),
     "GET /v2/history": ("?kind=used", None),
     "GET /v2/function_pools": ("?name=p", None),

@@ -50,9 +50,10 @@ def test_after_there_was_no_image(
     with monkeypatch.context() as nothing:
         nothing.setattr(glance, "find_image", find_none)
         shown.misread = True
-        machine.report(works=True)
+        machine.cloud.updates_placement = False
+        machine.report(works=False)
+        machine.cloud.do_one([work.PROGRAM])
     assert recoveries() == [("queued", "There is none")]
-    machine.cloud.updates_placement = False
     machine.cloud.let_time_pass()
     while machine.cloud.do_one([work.PROGRAM]):
         pass

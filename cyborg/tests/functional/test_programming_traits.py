@@ -75,6 +75,8 @@ def test_who_forbids_the_trait_is_not_bound_to_what_has_it_by_now(machine: Machi
     arq = ask(machine, card, **{ZIP: "forbidden"})
 
     card.lose()
+    # Somebody else has written it; Placement knows nothing of that yet.
+    card.lose()
     card.image = IMAGES["zip-1"]
     machine.report(works=True)
 
@@ -177,6 +179,8 @@ def test_what_a_guest_required_is_put_back_whoever_wrote_it(
     machine: Machine, letter: str
 ) -> None:
     card = machine.cards[letter]
+    # Somebody else has written it; Placement knows nothing of that yet.
+    card.lose()
     card.image = IMAGES["zip-1"]
     machine.report(works=True)
     assert machine.cloud.look().records[card.name].image is None
@@ -193,6 +197,8 @@ def test_what_a_guest_required_is_put_back_whoever_wrote_it(
 
 def test_what_a_guest_forbids_is_not_put_back(machine: Machine) -> None:
     card = machine.cards["b"]
+    # Somebody else has written it; Placement knows nothing of that yet.
+    card.lose()
     card.image = IMAGES["zip-1"]
     machine.report(works=True)
     arq = ask(machine, card, **{AES: "forbidden"})
