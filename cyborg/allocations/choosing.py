@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 
@@ -73,8 +74,10 @@ def _root(name: str) -> str | None:
 
 def _is_on(candidate: Candidate, pattern: str) -> bool:
     host = candidate.choices[0].deployable.device.host
-    like = ".*".join(re.escape(text) for text in pattern.split("*"))
-    return any(re.fullmatch(like, name, re.IGNORECASE) for name in (host.name, host.node))
+    # Of what fnmatch knows only "*" means something here. Its expressions never backtrack.
+    escaped = re.sub(r"[\[?]", r"[\g<0>]", pattern)
+    like = re.compile(fnmatch.translate(escaped), re.IGNORECASE)
+    return any(like.match(name) for name in (host.name, host.node))
 
 
 def _rank(candidate: Candidate, placing: str) -> tuple[int, ...]:

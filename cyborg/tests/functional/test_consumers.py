@@ -297,6 +297,13 @@ def test_a_host_step_that_fails_gives_all_of_it_back(site: Site) -> None:
     until(site.synced)
 
 
+def test_hosts_are_matched_by_stars_alone(rack: Site) -> None:
+    for pattern in ("*" * 200 + "x", "*o" * 60 + "x*", "host-?*", "[h]ost-1*"):
+        assert ask(rack, "POST", "", wish(groups=[FPGA], hosts=pattern)).status_code == 409
+    found = call(rack, "POST", "", wish(groups=[FPGA], hosts="**OST-1*.EX*le", dry_run=True))
+    assert found["state"] == "Possible"
+
+
 def test_requests_that_are_refused(rack: Site) -> None:
     assert ask(rack, "POST", "", {"device_profile_name": "p"}).status_code == 400
     wrong: list[dict[str, Any]] = [
