@@ -6,8 +6,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import fnmatch
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -21,35 +22,53 @@ from cyborg.request_groups import RequestGroup
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000
-#: Combinations of the candidates of several parts that are looked at before it is given up.
+#: Combinations of the candidates of several parts that are looked at for one request.
 _MOST_TRIES = 10_000
 
 
-def choose(conf: cfg.ConfigOpts, parts: plans.Alternative, placing: str) -> plans.Plan | None:
-    """What serves all parts together; None if there is no room for them.
+class Chooser:
+    """Chooses for the alternatives of one request; what they have in common is looked for once."""
 
-    :raises NotOffered: there is no Placement
-    :raises ServiceUnavailable: Placement cannot be asked
-    """
-    known: dict[int, list[Candidate]] = {}
-    for part in parts:
-        # A part that is wanted several times is the same object.
-        if id(part) not in known:
-            known[id(part)] = _find(conf, part, placing)
-    offers = [_Offer(part, known[id(part)]) for part in parts]
-    chosen = _Search(offers, placing).run()
-    return None if chosen is None else _plan(parts, chosen)
+    def __init__(self, conf: cfg.ConfigOpts, placing: str, alternatives: int) -> None:
+        self._conf = conf
+        self._placing = placing
+        # Each has its share, so that one that is hard to serve takes no other's tries.
+        self._tries = _MOST_TRIES // alternatives
+        self._offers: dict[Hashable, _Offer] = {}
+
+    def choose(self, parts: plans.Alternative) -> plans.Plan | None:
+        """What serves all parts together; None if there is no room for them.
+
+        :raises NotOffered: there is no Placement
+        :raises ServiceUnavailable: Placement cannot be asked
+        """
+        offers = [self._offer(part) for part in parts]
+        chosen = _Search(offers, self._placing, self._tries).run()
+        return None if chosen is None else _plan(parts, chosen)
+
+    def _offer(self, part: plans.Part) -> _Offer:
+        known = self._offers.get(part.key)
+        if known is None:
+            ranked = sorted(_find(self._conf, part), key=lambda each: _rank(each, self._placing))
+            known = self._offers[part.key] = _Offer(
+                groups=[RequestGroup.parse(group) for group in part.groups],
+                candidates=[
+                    list(equal) for _, equal in itertools.groupby(ranked, lambda each: each.lack)
+                ],
+            )
+        return known
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Offer:
-    """A part, and what can serve it, the best first."""
+    """The groups of a part, and what can serve them."""
 
-    part: plans.Part
-    candidates: Sequence[Candidate]
+    groups: Sequence[RequestGroup]
+    #: The best first; those together that lack as much of what is preferred.
+    candidates: Sequence[Sequence[Candidate]]
 
 
-def _find(conf: cfg.ConfigOpts, part: plans.Part, placing: str) -> list[Candidate]:
+def _find(conf: cfg.ConfigOpts, part: plans.Part) -> list[Candidate]:
     pattern = part.hosts
     if pattern is None or "*" in pattern:
         found = candidates.find(conf, part.groups, most=_MOST)
@@ -57,9 +76,7 @@ def _find(conf: cfg.ConfigOpts, part: plans.Part, placing: str) -> list[Candidat
         found = candidates.find(conf, part.groups, most=_MOST, host=root)
     else:
         found = []
-    if pattern is not None:
-        found = [each for each in found if _is_on(each, pattern)]
-    return sorted(found, key=lambda each: _rank(each, placing))
+    return found if pattern is None else [each for each in found if _is_on(each, pattern)]
 
 
 @db.retry
@@ -90,10 +107,10 @@ def _rank(candidate: Candidate, placing: str) -> tuple[int, ...]:
 class _Search:
     """Looks for one candidate of each part, so that together they do not take too much."""
 
-    def __init__(self, offers: Sequence[_Offer], placing: str) -> None:
+    def __init__(self, offers: Sequence[_Offer], placing: str, tries: int) -> None:
         self._offers = offers
         self._placing = placing
-        self._left = _MOST_TRIES
+        self._left = tries
         self._chosen: list[Candidate] = []
 
     def run(self) -> list[Candidate] | None:
@@ -113,13 +130,13 @@ class _Search:
             self._chosen.pop()
         return False
 
-    def _ordered(self, found: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _ordered(self, found: Sequence[Sequence[Candidate]]) -> Iterator[Candidate]:
         """Those on hosts of the parts before come first to pack them, and last to spread them."""
         hosts = {candidate.hostname for candidate in self._chosen}
-        if not hosts:
-            return found
         wanted = self._placing == plans.PACK
-        return sorted(found, key=lambda each: (each.lack, (each.hostname in hosts) != wanted))
+        for equal in found:
+            yield from (each for each in equal if (each.hostname in hosts) == wanted)
+            yield from (each for each in equal if (each.hostname in hosts) != wanted)
 
     def _has_room(self) -> bool:
         taken: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -141,7 +158,7 @@ class _Search:
     def _pairs(self) -> Iterator[tuple[candidates.Choice, RequestGroup]]:
         for offer, candidate in zip(self._offers, self._chosen, strict=False):
             for choice in candidate.choices:
-                yield choice, RequestGroup.parse(offer.part.groups[choice.group])
+                yield choice, offer.groups[choice.group]
 
 
 def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:

@@ -79,7 +79,7 @@ def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
 def _choose_again(
     conf: cfg.ConfigOpts, plan: plans.Plan, placing: str
 ) -> plans.Plan | None:
-    found = choosing.choose(conf, plans.parts(plan), placing)
+    found = choosing.Chooser(conf, placing, 1).choose(plans.parts(plan))
     if found is None:
         return None
     return [

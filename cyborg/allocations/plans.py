@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,16 @@ class Part:
     profile_uuid: str | None = None
     #: Which hosts, by name; ``*`` matches any text, and None any host.
     hosts: str | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """What it asks for, and where: the same things can serve parts whose key is equal."""
+        return tuple(group_key(group) for group in self.groups), self.hosts
+
+
+def group_key(group: Mapping[str, str]) -> Hashable:
+    """What is equal for equal groups."""
+    return frozenset(group.items())
 
 
 #: Parts that are allocated together, each on one host.

@@ -74,14 +74,13 @@ def choose(conf: cfg.ConfigOpts, wish: plans.Wish) -> Choice:
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
     """
-    short = []
+    chooser = choosing.Chooser(conf, wish.placing, len(wish.alternatives))
     for number, parts in enumerate(wish.alternatives):
-        if plan := choosing.choose(conf, parts, wish.placing):
+        if plan := chooser.choose(parts):
             return Choice(alternative=number, plan=plan)
-        reasons = "; ".join(shortages.explain(parts))
-        named = f"alternative {number}: " if len(wish.alternatives) > 1 else ""
-        short.append(f"{named}{reasons}")
-    raise errors.Conflict(f"There is no room for this now: {'; '.join(short)}.")
+    raise errors.Conflict(
+        f"There is no room for this now: {shortages.explain(wish.alternatives)}."
+    )
 
 
 def create(

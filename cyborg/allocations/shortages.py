@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -24,20 +24,37 @@ _HOST, _DEPLOYABLE, _HANDLE = models.Host, models.Deployable, models.AttachHandl
 
 
 @db.retry
-def explain(parts: plans.Alternative) -> list[str]:
-    """A sentence for each group that has no room, or one about all of them. One SELECT a group."""
-    found: list[str] = []
-    number = 0
+def explain(alternatives: Sequence[plans.Alternative]) -> str:
+    """What is short of what for each alternative. One SELECT for each different group."""
+    known: dict[Hashable, str | None] = {}
+    found = []
     with db.reader() as session:
-        for part in parts:
-            for group in part.groups:
-                parsed = RequestGroup.parse(group)
-                if parsed.resources and (why := _why(session, parsed, part.hosts)):
-                    found.append(f"group {number} asks for {_amounts(parsed)}, and {why}")
-                number += 1
+        for number, parts in enumerate(alternatives):
+            named = f"alternative {number}: " if len(alternatives) > 1 else ""
+            found.append(f"{named}{'; '.join(_short(session, parts, known))}")
+    return "; ".join(found)
+
+
+def _short(
+    session: orm.Session, parts: plans.Alternative, known: dict[Hashable, str | None]
+) -> list[str]:
+    """A sentence for each group that has no room, or one about all of them."""
+    found: list[str] = []
+    wanted = [(group, part.hosts) for part in parts for group in part.groups]
+    for number, (group, hosts) in enumerate(wanted):
+        key = plans.group_key(group), hosts
+        if key not in known:
+            known[key] = _sentence(session, RequestGroup.parse(group), hosts)
+        if why := known[key]:
+            found.append(f"group {number} {why}")
     return found or [
         "each group has room by itself, and there is no room for all of them together"
     ]
+
+
+def _sentence(session: orm.Session, group: RequestGroup, hosts: str | None) -> str | None:
+    why = _why(session, group, hosts) if group.resources else None
+    return f"asks for {_amounts(group)}, and {why}" if why else None
 
 
 def _amounts(group: RequestGroup) -> str:

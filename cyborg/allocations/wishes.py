@@ -11,7 +11,7 @@ from cyborg.allocations import plans
 from cyborg.context import RequestContext
 from cyborg.db import models
 
-#: The most parts that an alternative may have.
+#: The most parts that all alternatives of a request may have together.
 MAX_PARTS = 64
 
 _Body = Mapping[str, Any]
@@ -22,9 +22,10 @@ def read(ctx: RequestContext, uuid: str, body: _Body) -> plans.Wish:
 
     :raises NotFound: the caller may use no profile of a name
     :raises Conflict: a profile is disabled
-    :raises Invalid: an alternative asks for no accelerator, or for too many
+    :raises Invalid: it has too many parts, or an alternative asks for no accelerator or too many
     """
     asked = [_parts_of(each) for each in body.get("alternatives", [body])]
+    _refuse_many("alternatives" if "alternatives" in body else "parts", asked)
     known = _profiles(ctx, asked)
     alternatives = [
         _alternative(number, parts, known, body.get("hosts"))
@@ -53,6 +54,15 @@ def _parts_of(alternative: _Body) -> Sequence[_Body]:
     return parts
 
 
+def _refuse_many(field: str, asked: Sequence[Sequence[_Body]]) -> None:
+    number = sum(part.get("count", 1) for parts in asked for part in parts)
+    if number > MAX_PARTS:
+        raise errors.Invalid(
+            f"{field}: there are {number} parts in all, each counted as often as it is wanted; "
+            f"the most is {MAX_PARTS}."
+        )
+
+
 def _profiles(
     ctx: RequestContext, asked: Sequence[Sequence[_Body]]
 ) -> dict[str, models.DeviceProfile]:
@@ -78,10 +88,6 @@ def _alternative(
         for part in parts
         for each in [_part(part, known, hosts)] * part.get("count", 1)
     ]
-    if len(found) > MAX_PARTS:
-        raise errors.Invalid(
-            f"alternatives[{number}] has {len(found)} parts in all; the most is {MAX_PARTS}."
-        )
     total = sum(len(profiles.count_requests(part.groups)) for part in found)
     if not 0 < total <= profiles.MAX_REQUESTS:
         raise errors.Invalid(

@@ -304,6 +304,46 @@ def test_hosts_are_matched_by_stars_alone(rack: Site) -> None:
     assert found["state"] == "Possible"
 
 
+def test_what_alternatives_have_in_common_is_looked_for_once(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    rack.placement.before = lambda _, path: asked.append(path)
+    # Each of the two alternatives may have two tries.
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_TRIES", 4)
+    both = {"groups": [{"resources:FPGA": "3"}], "count": 2}
+    alternatives = [{"parts": [both]}, {"parts": [{**both, "count": 1}]}]
+    found = call(rack, "POST", "", wish(alternatives=alternatives, dry_run=True))
+    assert (found["state"], found["alternative"]) == ("Possible", 1)
+    assert len([path for path in asked if path.startswith("/allocation_candidates")]) == 1
+
+    selects: list[str] = []
+
+    def count(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "count(" in statement and "deployables" in statement:
+            selects.append(statement)
+
+    with db.reader() as session:
+        engine = session.get_bind()
+    sa.event.listen(engine, "before_cursor_execute", count)
+    many = {"groups": [{"resources:FPGA": "5"}], "count": 5}
+    refused = ask(rack, "POST", "", wish(alternatives=[{"parts": [many]}] * 2)).text
+    assert "alternative 1: group 0 asks for 5 FPGA" in refused
+    assert "group 4 asks for 5 FPGA" in refused
+    assert len(selects) == 1
+
+
+def test_the_parts_of_all_alternatives_are_counted(rack: Site) -> None:
+    part = {"device_profile_name": "p", "count": 8}
+    fitting: list[dict[str, Any]] = [{"parts": [part]}] * 8
+    found = call(rack, "POST", "", wish(alternatives=fitting, dry_run=True))
+    assert found["state"] == "Impossible"
+    refused = ask(rack, "POST", "", wish(alternatives=[*fitting, {"device_profile_name": "p"}]))
+    assert refused.status_code == 400
+    assert "alternatives: there are 65 parts in all" in refused.text
+    assert "the most is 64" in refused.text
+
+
 def test_requests_that_are_refused(rack: Site) -> None:
     assert ask(rack, "POST", "", {"device_profile_name": "p"}).status_code == 400
     wrong: list[dict[str, Any]] = [
