@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -161,7 +162,8 @@ def _settle(session: orm.Session, row: models.Allocation) -> None:
 def _fail(claim: work.Claim, reason: str) -> None:
     with db.writer() as session:
         work.hold(session, claim)
-        _give_up(session, claim.key, reason)
+        # Its owner reads it up to the first colon, and has not sent such a field.
+        _give_up(session, claim.key, re.sub(r"^[a-z_]+: ", "", reason))
 
 
 def _give_up(session: orm.Session, uuid: str, reason: str) -> None:

@@ -29,6 +29,15 @@ def call(site: Site, method: str, path: str = "", body: object = None) -> Any:
     return site.call(method, f"/allocations{path}", body, VERSION)
 
 
+def as_member(
+    site: Site, method: str, path: str = "", body: object = None
+) -> requests.Response:
+    """The same as a user who is no administrator."""
+    headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "X-Auth-Token": USER_TOKEN}
+    url = f"{site.endpoint}/allocations{path}"
+    return requests.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+
+
 def wish(consumer: str | None = None, **fields: object) -> dict[str, Any]:
     who = {"uuid": consumer or str(uuid.uuid4()), "type": "PROXY", "name": "edge"}
     return {"consumer": who, **(fields or {"device_profile_name": "p"})}
@@ -247,9 +256,11 @@ def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
     body = wish()
     consumer = body["consumer"]["uuid"]
     rack.placement.allocate(consumer, provider_uuid("host-1_a"), FPGA=1)
-    refused = ask(rack, "POST", "", body)
+    refused = as_member(rack, "POST", "", body)
     assert refused.status_code == 409
-    assert "has not made" in refused.text
+    assert "give another uuid" in refused.text
+    failed = as_member(rack, "GET", f"/{consumer}").json()
+    assert failed["state_reason"].startswith("Placement has an allocation of consumer")
     call(rack, "DELETE", f"/{consumer}")
     rack.hurry(rack.idle)
     assert claimed(rack, consumer) == {provider_uuid("host-1_a"): {"FPGA": 1}}
@@ -365,16 +376,10 @@ def test_requests_that_are_refused(rack: Site) -> None:
 
 
 def test_groups_of_ones_own_are_for_administrators(rack: Site) -> None:
-    def user(body: object) -> requests.Response:
-        headers = {"OpenStack-API-Version": "accelerator 2.23", "X-Auth-Token": USER_TOKEN}
-        return requests.post(
-            f"{rack.endpoint}/allocations", json=body, headers=headers, timeout=PATIENCE
-        )
-
-    refused = user(wish(groups=[FPGA]))
+    refused = as_member(rack, "POST", "", wish(groups=[FPGA]))
     assert refused.status_code == 403
     assert "cyborg:device_profile:create" in refused.text
     body = wish()
-    assert user(body).json()["project_id"] == USER_PROJECT
+    assert as_member(rack, "POST", "", body).json()["project_id"] == USER_PROJECT
     # The administrator's project is another one.
     assert "another project" in ask(rack, "POST", "", body).text
