@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cyborg import errors, work
+import sqlalchemy as sa
+
+from cyborg import db, errors, work
+from cyborg.allocations import states
 from cyborg.db import models
 from cyborg.placement import client
 
@@ -38,50 +41,79 @@ def owner_of(row: models.Allocation) -> client.Owner:
 
 
 def take(
-    api: client.Client, uuid: str, owner: client.Owner, amounts: Mapping[str, Mapping[str, int]]
-) -> None:
+    api: client.Client,
+    claim: work.Claim,
+    owner: client.Owner,
+    amounts: Mapping[str, Mapping[str, int]],
+) -> bool:
     """Hold exactly that for the consumer, whatever we held for it before.
+
+    False if nothing is to be claimed for it any more.
 
     :raises NoRoom: there is no room for it
     :raises NotOurs: the consumer has something that is not ours
+    :raises LeaseLost: another conductor may claim for it by now
     :raises TryLater: others change the same providers all the time
     """
     generation = None
     for _ in range(_ATTEMPTS):
+        claim.checkpoint()
         try:
-            api.hold(uuid, owner, amounts, generation)
+            api.hold(claim.key, owner, amounts, generation)
         except client.GenerationConflict:
-            held = api.find_held(uuid)
-            if held is not None and not _is_ours(held):
-                raise NotOurs(
-                    f"consumer: Placement has an allocation of consumer {uuid} that Cyborg has not "
-                    "made; give another uuid, or delete that allocation."
-                ) from None
-            generation = None if held is None else held.generation
+            generation = _generation(api, claim)
+            # What is there may be what our successor has claimed.
+            if not _is_wanted(claim):
+                return False
         except client.NotPermitted:
             raise
         except client.Refused as exc:
             raise NoRoom(str(exc)) from exc
         else:
-            return
-    raise work.TryLater(f"Others keep changing what consumer {uuid} claims")
+            return True
+    raise work.TryLater(f"Others keep changing what consumer {claim.key} claims")
 
 
-def give_back(api: client.Client, uuid: str) -> None:
+def _generation(api: client.Client, claim: work.Claim) -> int | None:
+    """The generation of what we hold; None if that is nothing."""
+    claim.checkpoint()
+    held = api.find_held(claim.key)
+    if held is not None and not _is_ours(held):
+        raise NotOurs(
+            f"consumer: Placement has an allocation of consumer {claim.key} that Cyborg has not "
+            "made; give another uuid, or delete that allocation."
+        )
+    return None if held is None else held.generation
+
+
+@db.retry
+def _is_wanted(claim: work.Claim) -> bool:
+    """Whether the allocation is still to be claimed, and by us."""
+    row = models.Allocation
+    query = sa.select(row.id).where(row.uuid == claim.key, row.state == states.CLAIMING)
+    with db.writer() as session:
+        work.hold(session, claim)
+        return session.scalar(query) is not None
+
+
+def give_back(api: client.Client, claim: work.Claim) -> None:
     """Hold nothing for the consumer any more; what others have claimed for it stays.
 
+    :raises LeaseLost: another conductor may claim for it by now
     :raises TryLater: others change the same consumer all the time
     """
     for _ in range(_ATTEMPTS):
-        held = api.find_held(uuid)
+        claim.checkpoint()
+        held = api.find_held(claim.key)
         if held is None or not _is_ours(held):
             return
+        claim.checkpoint()
         try:
-            api.hold(uuid, held.owner, {}, held.generation)
+            api.hold(claim.key, held.owner, {}, held.generation)
         except client.GenerationConflict:
             continue
         return
-    raise work.TryLater(f"Others keep changing what consumer {uuid} has")
+    raise work.TryLater(f"Others keep changing what consumer {claim.key} has")
 
 
 def _is_ours(held: client.Held) -> bool:

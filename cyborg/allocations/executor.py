@@ -43,7 +43,7 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     elif row.state in {states.BINDING, states.ACTIVE}:
         _follow(claim)
     elif row.state in {states.FAILING, states.RELEASING}:
-        claims.give_back(client.Client(conf), row.uuid)
+        claims.give_back(client.Client(conf), claim)
         _end(claim)
 
 
@@ -60,11 +60,11 @@ def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
     for _ in range(_MOST_PLACES):
         if plan is None:
             break
-        claim.checkpoint()
         try:
-            claims.take(api, row.uuid, owner, plans.amounts(plan))
+            wanted = claims.take(api, claim, owner, plans.amounts(plan))
         except claims.NoRoom as exc:
             LOG.info("Another place is looked for for allocation %s: %s", row.uuid, exc)
+            claim.checkpoint()
             plan = _choose_again(conf, plan, placing)
             if plan is not None and not _store(claim, plan):
                 return
@@ -72,7 +72,8 @@ def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
             _fail(claim, str(exc))
             return
         else:
-            _bind(claim)
+            if wanted:
+                _bind(claim)
             return
     _fail(claim, TAKEN)
 

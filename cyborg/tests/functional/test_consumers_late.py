@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conductors that are late: their lease has ended, or Placement hears of their claim at last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db, policy, profiles, work
+from cyborg.allocations import executor, service, wishes
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.placement import client
+from cyborg.tests import engine, hosts
+from cyborg.tests.placement_server import PlacementServer
+
+CONSUMER = "c0000000-0000-4000-8000-000000000001"
+#: The plan's provider, since it is smaller, and another one.
+SMALL, LARGE = provider_uuid("host-1_b"), provider_uuid("host-1_a")
+OURS = client.Owner(project_id="project-1", user_id="user-1", consumer_type="CYBORG_PROXY")
+
+
+@pytest.fixture
+def ctx(
+    database: sa.Engine, placement: PlacementServer, enforcer: policy.Enforcer
+) -> context.RequestContext:
+    """An administrator, where a host has two cards of four and two accelerators."""
+    placement.make_provider(hosts.ROOT)
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 6)))
+    placement.sync()
+    profiles.create_profile(name="p", groups=[{"resources:FPGA": "1"}], description=None)
+    return context.admin(enforcer, project_id="project-1")
+
+
+def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext) -> work.Claim:
+    """Ask for an accelerator, and claim the work that this makes."""
+    body = {"consumer": {"uuid": CONSUMER, "type": "PROXY"}, "device_profile_name": "p"}
+    service.create(conf, ctx, wishes.read(ctx, CONSUMER, body), {})
+    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
+    assert claim is not None
+    return claim
+
+
+def put(conf: cfg.ConfigOpts, provider: str, owner: client.Owner = OURS) -> None:
+    """What a conductor claims for the consumer."""
+    client.Client(conf).hold(CONSUMER, owner, {provider: {"FPGA": 1}}, None)
+
+
+def held(placement: PlacementServer) -> dict[str, Any]:
+    found = placement.call("GET", f"/allocations/{CONSUMER}")["allocations"]
+    return {provider: of["resources"] for provider, of in found.items()}
+
+
+def test_a_late_conductor_leaves_what_its_successor_has_claimed(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
+) -> None:
+    claim = ask(conf, ctx)
+
+    def overtake(_method: str, _path: str) -> None:
+        placement.before = None
+        with db.writer() as session:
+            db.update(session, models.Work, models.Work.id == claim.id, owner="conductor-2")
+        put(conf, LARGE)
+
+    placement.before = overtake
+    with pytest.raises(work.LeaseLost):
+        executor.run(conf, claim)
+    assert held(placement) == {LARGE: {"FPGA": 1}}
+
+
+def test_what_was_released_meanwhile_is_claimed_no_more(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
+) -> None:
+    claim = ask(conf, ctx)
+
+    def release(_method: str, _path: str) -> None:
+        placement.before = None
+        put(conf, LARGE)
+        service.delete(ctx, CONSUMER)
+
+    placement.before = release
+    executor.run(conf, claim)
+    assert held(placement) == {LARGE: {"FPGA": 1}}
+    work.finish(claim)
+    engine.drain(conf)
+    assert held(placement) == {}
+
+
+@pytest.mark.parametrize("first", ["PUT", "GET"])
+def test_nothing_is_sent_when_the_lease_has_ended(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    first: str,
+) -> None:
+    claim = ask(conf, ctx)
+    put(conf, SMALL)
+    if first == "GET":
+        # It is given back.
+        service.delete(ctx, CONSUMER)
+    placement.calls.clear()
+    placement.before = lambda _method, _path: claim.lose()
+    with pytest.raises(work.LeaseLost):
+        executor.run(conf, claim)
+    assert placement.calls == [f"{first} /allocations/{CONSUMER}"]
+    assert held(placement) == {SMALL: {"FPGA": 1}}
