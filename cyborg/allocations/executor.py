@@ -33,16 +33,14 @@ TAKEN = "What there was room for has been taken by others meanwhile; ask for it 
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    """Do what the state of the allocation asks for; nothing if there is no such allocation."""
+    """Do what the state of the allocation asks for; what a claim was late for is given back."""
     row = _read(claim.key)
-    if row is None:
-        return
     claim.checkpoint()
-    if row.state == states.CLAIMING:
+    if row is not None and row.state == states.CLAIMING:
         _claim(conf, claim, row)
-    elif row.state in {states.BINDING, states.ACTIVE}:
+    elif row is not None and row.state in {states.BINDING, states.ACTIVE}:
         _follow(claim)
-    elif row.state in {states.FAILING, states.RELEASING}:
+    else:
         claims.give_back(client.Client(conf), claim)
         _end(claim)
 

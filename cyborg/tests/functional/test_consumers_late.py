@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, policy, profiles, work
-from cyborg.allocations import executor, service, wishes
+from cyborg.allocations import executor, service, states, wishes
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
@@ -21,6 +21,7 @@ CONSUMER = "c0000000-0000-4000-8000-000000000001"
 #: The plan's provider, since it is smaller, and another one.
 SMALL, LARGE = provider_uuid("host-1_b"), provider_uuid("host-1_a")
 OURS = client.Owner(project_id="project-1", user_id="user-1", consumer_type="CYBORG_PROXY")
+THEIRS = client.Owner(project_id="project-1", user_id="user-1", consumer_type="INSTANCE")
 
 
 @pytest.fixture
@@ -107,3 +108,26 @@ def test_nothing_is_sent_when_the_lease_has_ended(
         executor.run(conf, claim)
     assert placement.calls == [f"{first} /allocations/{CONSUMER}"]
     assert held(placement) == {SMALL: {"FPGA": 1}}
+
+
+@pytest.mark.parametrize("after_failure", ["", "failed"])
+def test_what_is_claimed_without_an_allocation_is_given_back(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    after_failure: str,
+) -> None:
+    if after_failure:
+        claim = ask(conf, ctx)
+        put(conf, LARGE, THEIRS)
+        executor.run(conf, claim)
+        work.finish(claim)
+        placement.release(CONSUMER)
+        engine.drain(conf)
+        assert service.get(ctx, CONSUMER).row.state == states.FAILED
+    for owner, left in ((OURS, {}), (THEIRS, {LARGE: {"FPGA": 1}})):
+        put(conf, LARGE, owner)
+        with db.writer() as session:
+            work.want(session, work.ALLOCATE, [CONSUMER])
+        engine.drain(conf)
+        assert held(placement) == left
