@@ -75,6 +75,17 @@ def is_tainted(deployable: models.Deployable) -> bool:
     return deployable.device.tainted or deployable.device.host.tainted
 
 
+def free_accelerators(
+    free_handles: sa.ColumnElement[int], held: sa.ColumnElement[int]
+) -> sa.ColumnElement[int]:
+    """How many accelerators of the deployable can be given out, by the numbers of its handles.
+
+    Each handle that is held takes an accelerator, and several handles may be one accelerator.
+    """
+    left = _DEPLOYABLE.num_accelerators - held
+    return sa.case((left < 0, 0), (free_handles < left, free_handles), else_=left)
+
+
 def blank() -> sa.ColumnElement[bool]:
     """The deployable is not known to run any program."""
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))

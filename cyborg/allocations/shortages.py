@@ -136,13 +136,15 @@ def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return found.correlate_except(attribute)
 
 
-def _free() -> sa.ScalarSelect[int]:
-    """How many accelerators of a deployable nobody has."""
+def _free() -> sa.ColumnElement[int]:
+    """How many accelerators of a deployable can be given out."""
     arq = orm.aliased(models.Arq)
     held = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
-    return (
-        sa.select(sa.func.count())
-        .where(_HANDLE.deployable_id == _DEPLOYABLE.id, _HANDLE.missing.is_(False), ~held)
-        .correlate(_DEPLOYABLE)
-        .scalar_subquery()
+    return availability.free_accelerators(
+        _handles(_HANDLE.missing.is_(False), ~held), _handles(held)
     )
+
+
+def _handles(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    query = sa.select(sa.func.count()).where(_HANDLE.deployable_id == _DEPLOYABLE.id, *conditions)
+    return query.correlate(_DEPLOYABLE).scalar_subquery()

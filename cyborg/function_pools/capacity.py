@@ -145,15 +145,13 @@ def size(pool: Any) -> sa.ColumnElement[int]:
 def _free(*, soon: bool = False) -> sa.ColumnElement[int]:
     """The free slots of a deployable. The query groups its handles and their ARQs by deployable.
 
-    Each handle that an ARQ holds takes an accelerator; ``soon``: not one that waits for the
-    operation that overwrites what its guest has left.
+    ``soon``: so is a handle that waits for the operation that overwrites what its guest has left.
     """
     held: sa.ColumnElement[bool] = _ARQ.id.is_not(None)
     if soon:
         held = sa.and_(held, _ARQ.left_ms.is_(None))
     number = _count_if(sa.and_(_HANDLE.missing.is_(False), ~held))
-    left = _DEPLOYABLE.num_accelerators - _count_if(held)
-    return sa.case((left < 0, 0), (number < left, number), else_=left)
+    return availability.free_accelerators(number, _count_if(held))
 
 
 def _used() -> sa.ColumnElement[int]:

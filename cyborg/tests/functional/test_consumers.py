@@ -132,6 +132,17 @@ def test_what_is_short_is_said_group_by_group(rack: Site) -> None:
     assert rack.held() == {}
 
 
+@pytest.mark.every_database
+def test_several_handles_may_be_one_accelerator(site: Site) -> None:
+    profile(site)
+    site.start_with(hosts.card("a", num_accelerators=1))
+    refused = ask(site, "POST", "", wish(groups=[{"resources:FPGA": "2"}]))
+    assert "the most that is free of one is 1 (1 in all)" in refused.text
+    call(site, "POST", "", wish())
+    refused = ask(site, "POST", "", wish())
+    assert "the most that is free of one is 0 (0 in all)" in refused.text
+
+
 def test_the_first_alternative_with_room_is_taken(rack: Site) -> None:
     alternatives = [
         {"groups": [{"resources:FPGA": "5"}]},
