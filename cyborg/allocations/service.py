@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, quotas, work
+from cyborg import clients, db, errors, nova, quotas, work
 from cyborg.allocations import choosing, plans, shortages, states
 from cyborg.arqs import release as arq_release
 from cyborg.arqs import service
@@ -90,9 +91,11 @@ def create(
 
     :raises Conflict: there is no room for it, or the consumer has another one
     :raises QuotaExceeded: the project would have more than ``limits``
+    :raises ServiceUnavailable: Nova or Placement cannot be asked
     """
     if _is_known(ctx, wish):
         return
+    _refuse_server(conf, wish.uuid)
     choice = choose(conf, wish)
     try:
         _record(ctx, wish, choice, limits)
@@ -184,9 +187,27 @@ def _refuse_instance(session: orm.Session, uuid: str) -> None:
     arq = models.Arq
     of_nova = (arq.instance_uuid == uuid, arq.allocation_uuid.is_(None))
     if session.scalar(sa.select(arq.id).where(*of_nova).limit(1)) is not None:
-        raise errors.Conflict(
-            f"consumer: {uuid} is an instance with accelerator requests; give another uuid."
+        raise _is_instance(uuid)
+
+
+def _refuse_server(conf: cfg.ConfigOpts, uuid: str) -> None:
+    """Return if Nova, where there is one, has no server of that uuid, with accelerators or not."""
+    if not clients.configured(conf, "nova"):
+        return
+    try:
+        found = nova.is_there(conf, uuid)
+    except ka_exc.ClientException as exc:
+        raise errors.ServiceUnavailable("Nova cannot be reached at present.") from exc
+    if found:
+        raise _is_instance(uuid)
+    if found is None:
+        raise errors.ServiceUnavailable(
+            f"Nova does not say at present whether consumer {uuid} is an instance."
         )
+
+
+def _is_instance(uuid: str) -> errors.Conflict:
+    return errors.Conflict(f"consumer: {uuid} is an instance of Nova's; give another uuid.")
 
 
 def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:

@@ -15,6 +15,7 @@ from cyborg.allocations import leases
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
+from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
 
 VERSION = "2.23"
@@ -95,7 +96,7 @@ def test_the_same_request_again_changes_nothing(rack: Site) -> None:
     assert len(rack.held()) == 1
 
 
-def test_nova_is_never_told_or_asked(rack: Site, sink: Any) -> None:
+def test_nova_is_told_nothing(rack: Site, sink: NovaSink) -> None:
     body = wish()
     (accelerator,) = call(rack, "POST", "", body)["accelerators"]
     rack.hurry(rack.idle)
@@ -290,6 +291,31 @@ def test_an_instance_is_no_consumer(rack: Site) -> None:
     refused = ask(rack, "POST", "", wish(instance))
     assert refused.status_code == 409
     assert "is an instance" in refused.text
+
+
+def test_a_server_without_accelerators_is_no_consumer_either(rack: Site, sink: NovaSink) -> None:
+    body = wish()
+    consumer = body["consumer"]["uuid"]
+    sink.servers.add(consumer)
+    refused = ask(rack, "POST", "", body)
+    assert (refused.status_code, claimed(rack, consumer)) == (409, {})
+    assert f"consumer: {consumer} is an instance of Nova's" in refused.text
+    sink.servers.clear()
+    sink.hidden.add(consumer)
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 503
+    assert "does not say" in refused.text
+    sink.sees_all = False
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 503
+    assert "role admin" in refused.text
+    sink.silent.add(consumer)
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 503
+    assert "Nova cannot be reached" in refused.text
+    sink.stop()
+    rack.conf.set_override("auth_type", None, group="nova")
+    assert call(rack, "POST", "", body)["state"] == "Active"
 
 
 def test_what_an_administrator_takes_away_ends_all_of_it(rack: Site) -> None:
