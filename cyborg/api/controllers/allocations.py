@@ -146,17 +146,19 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
         choice = service.choose(request.conf, wish)
     except errors.Conflict as exc:
         return answer | {"state": types.IMPOSSIBLE, "state_reason": exc.message}
+    # What Placement has where is shown to those who may ask for candidates.
+    shown = request.caller.may(device_profile.CANDIDATES)
     return answer | {
         "alternative": choice.alternative,
-        "hosts": sorted({place.hostname for place in choice.plan}),
+        "hosts": sorted({place.hostname for place in choice.plan}) if shown else [],
         "accelerators": [
             {
                 "arq_uuid": None,
                 "state": None,
                 "device_profile_name": _profile(new.profile_name),
                 "group": new.group_id,
-                "hostname": place.hostname,
-                "device_rp_uuid": place.rp_uuid,
+                "hostname": place.hostname if shown else None,
+                "device_rp_uuid": place.rp_uuid if shown else None,
                 **_NO_HANDLE,
             }
             for place in choice.plan

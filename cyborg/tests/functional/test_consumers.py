@@ -163,6 +163,11 @@ def test_a_dry_run_claims_nothing(rack: Site) -> None:
     assert (found["state"], found["alternative"]) == ("Possible", 0)
     assert found["hosts"] == ["host-1.example"]
     assert found["accelerators"][0]["arq_uuid"] is None
+    assert found["accelerators"][0]["hostname"] == "host-1.example"
+    seen = as_member(rack, "POST", "", wish(device_profile_name="p", dry_run=True)).json()
+    assert (seen["state"], seen["alternative"], seen["hosts"]) == ("Possible", 0, [])
+    (accelerator,) = seen["accelerators"]
+    assert (accelerator["hostname"], accelerator["device_rp_uuid"]) == (None, None)
     refused = call(rack, "POST", "", wish(groups=[{"resources:FPGA": "5"}], dry_run=True))
     assert refused["state"] == "Impossible"
     assert "the most that is free of one is 4" in refused["state_reason"]
