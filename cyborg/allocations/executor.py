@@ -17,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, errors, work
-from cyborg.allocations import choosing, claims, plans, service, states
+from cyborg.allocations import choosing, placement_claims, plans, service, states
 from cyborg.arqs import binding
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
@@ -41,7 +41,7 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     elif row is not None and row.state in {states.BINDING, states.ACTIVE}:
         _follow(claim)
     else:
-        claims.give_back(client.Client(conf), claim)
+        placement_claims.give_back(client.Client(conf), claim)
         _end(claim)
 
 
@@ -52,21 +52,21 @@ def _read(uuid: str) -> models.Allocation | None:
 
 
 def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
-    api, owner = client.Client(conf), claims.owner_of(row)
+    api, owner = client.Client(conf), placement_claims.owner_of(row)
     placing = row.request.get("placing", plans.PACK)
     plan: plans.Plan | None = plans.load(row.plan)
     for _ in range(_MOST_PLACES):
         if plan is None:
             break
         try:
-            wanted = claims.take(api, claim, owner, plans.amounts(plan))
-        except claims.NoRoom as exc:
-            LOG.info("Another place is looked for for allocation %s: %s", row.uuid, exc)
+            wanted = placement_claims.take(api, claim, owner, plans.amounts(plan))
+        except placement_claims.NoRoom as exc:
+            LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
             claim.checkpoint()
             plan = _choose_again(conf, plan, placing)
             if plan is not None and not _store(claim, plan):
                 return
-        except claims.NotOurs as exc:
+        except placement_claims.NotOurs as exc:
             _fail(claim, str(exc))
             return
         else:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of an allocation: the table of permitted changes, and the changes.
-
-Every change of state is an UPDATE whose WHERE clause holds :func:`predecessors` of the new state,
-and whose row count is checked: of two processes that want the change only one can win.
-"""
+"""The states of an allocation, changed as :mod:`cyborg.arq_states` changes those of ARQs."""
 
 from __future__ import annotations
 
