@@ -154,7 +154,11 @@ def _update_deployable(
     session: orm.Session, row: models.Deployable, driver: str, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
     """Update a row from a report, and return its handles that are not reported any more."""
-    _set(row, _deployable_columns(driver, deployable, row.attach_handles), missing=False)
+    columns = _deployable_columns(driver, deployable, row.attach_handles)
+    if deployable.program_mode is None and any(handle.arq for handle in row.attach_handles):
+        # What its guests leave is overwritten on the day when it can be programmed again.
+        del columns["blank_image"]
+    _set(row, columns, missing=False)
     reports.update(session, row, deployable)
     attributes.update(row, deployable)
     return _update_handles(row, deployable)

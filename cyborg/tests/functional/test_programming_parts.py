@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import consistency, context, errors, glance, rpc, work
+from cyborg import consistency, context, errors, glance, history, rpc, work
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
@@ -93,6 +93,27 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     report(OLD)
     operation = operations.ask(found(OLD).uuid, ZIP, "user 1")
     assert operation.state == operations.QUEUED
+
+
+def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    report(OLD, blank_image=models.new_uuid())
+    instance, _ = bound(ctx, conf)
+
+    report(OLD, None, function=None)
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+
+    (sentence,) = history.unclean()
+    assert f"driver {hosts.DRIVER} does not program it" in sentence
+    assert len(engine.pending()) == 1
+    # An operator has turned cleaning off.
+    report(OLD)
+    engine.make_due()
+    engine.drain(conf)
+    assert found(OLD).blank_image is None
+    assert (engine.pending(), history.unclean()) == ({}, [])
 
 
 @pytest.mark.parametrize(
