@@ -14,7 +14,7 @@ from cyborg import arq_states, db, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import attributes
-from cyborg.inventory.diff import NewDevice, Plan, handle_key, path_key
+from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_key
 from cyborg.notifications import notices
 from cyborg.programming import reports
 
@@ -45,7 +45,7 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
     known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
     away = [handle for handle in known if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
-        lost += _update_deployable(session, row, kept.driver, deployable)
+        lost += _update_deployable(session, row, kept, deployable)
     for handle in lost:
         handle.missing = True
     renamed = []
@@ -151,15 +151,15 @@ def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
 
 
 def _update_deployable(
-    session: orm.Session, row: models.Deployable, driver: str, deployable: base.Deployable
+    session: orm.Session, row: models.Deployable, kept: KeptDevice, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
     """Update a row from a report, and return its handles that are not reported any more."""
-    columns = _deployable_columns(driver, deployable, row.attach_handles)
+    columns = _deployable_columns(kept.driver, deployable, row.attach_handles)
     if deployable.program_mode is None and any(handle.arq for handle in row.attach_handles):
         # What its guests leave is overwritten on the day when it can be programmed again.
         del columns["blank_image"]
     _set(row, columns, missing=False)
-    reports.update(session, row, deployable)
+    reports.update(session, row, deployable, being_written=kept.device.being_written)
     attributes.update(row, deployable)
     return _update_handles(row, deployable)
 

@@ -541,6 +541,12 @@ def begin_to_write(claim: work.Claim) -> bool:
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
+        row, host = held.deployable, models.Host
+        if row is not None and layouts.has(row):
+            # What is shown may be forgotten now: the next report counts, even if it is the same.
+            device = models.Device
+            its = sa.select(device.host_id).where(device.id == row.device_id).scalar_subquery()
+            db.update(session, host, host.id == its, report_digest=None)
         return True
 
 

@@ -64,11 +64,18 @@ def _take_over(row: models.Deployable, former: models.Deployable, shown: str | N
     return _found(row) if states.is_shown(row) else Event.FOUND_LOST
 
 
-def update(session: orm.Session, row: models.Deployable, deployable: base.Deployable) -> None:
+def update(
+    session: orm.Session,
+    row: models.Deployable,
+    deployable: base.Deployable,
+    *,
+    being_written: bool = False,
+) -> None:
     """Take over how a locked deployable is programmed, and what its hardware shows.
 
     While its program is not settled, only the host's answer to an operation counts. What is shown
-    is kept: it decides if nothing was written after all.
+    is kept: it decides if nothing was written after all. It also tells that the handles of a
+    layout are reported, so it is not kept if it may be from before the layout was written.
     """
     operations.adopt(session, row)
     returns = row.program_mode is None
@@ -81,6 +88,8 @@ def update(session: orm.Session, row: models.Deployable, deployable: base.Deploy
     if row.is_settled:
         _update_settled(session, row, deployable, seen, returns=returns)
     else:
+        if being_written and layouts.has(row):
+            seen = {}
         states.store(session, row, row.program_state, **seen)
     states.set_trait(row)
 
