@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import orm
@@ -23,8 +23,16 @@ _PCI_ADDRESS = ("domain", "bus", "device", "function")
 _PciAddress = tuple[str | None, ...]
 
 
-def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]:
+def apply(
+    session: orm.Session,
+    host_id: int,
+    plan: Plan,
+    reported: Mapping[str, Set[tuple[str, str]]],
+) -> list[models.Device]:
     """Carry the plan out, and return the rows of new devices.
+
+    ``reported`` are the keys of all handles that each deployable was reported with, by its name;
+    the plan lacks those that are held as part of another one.
 
     Rows that are gone are marked as missing; :func:`cyborg.inventory.missing.discard` deletes
     those that no ARQ holds.
@@ -53,7 +61,8 @@ def apply(session: orm.Session, host_id: int, plan: Plan) -> list[models.Device]
         parts = kept.row.deployables
         if len(kept.device.deployables) > 1:
             # Which of them it is, only what guests have of it can tell.
-            parts = [part for part in parts if _shares_handles(part, deployable)]
+            its = reported[deployable.name]
+            parts = [part for part in parts if _has_any(part, its)]
         renamed.append(_deployable(kept.driver, deployable, reports.find_former(parts)))
         kept.row.deployables.append(renamed[-1])
     new = [_device(host_id, each) for each in plan.new]
@@ -231,10 +240,9 @@ def _has_other_info(row: models.Deployable, deployable: base.Deployable) -> bool
     )
 
 
-def _shares_handles(row: models.Deployable, deployable: base.Deployable) -> bool:
-    """Whether what is reported has any of the handles of a row."""
-    reported = {handle_key(handle) for handle in deployable.attach_handles}
-    return any((each.attach_type, each.attach_info) in reported for each in row.attach_handles)
+def _has_any(row: models.Deployable, keys: Set[tuple[str, str]]) -> bool:
+    """Whether a row has any of these handles."""
+    return any((each.attach_type, each.attach_info) in keys for each in row.attach_handles)
 
 
 def _set_parents(plan: Plan, new: Iterable[models.Deployable]) -> None:

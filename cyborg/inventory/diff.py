@@ -188,6 +188,15 @@ def handle_key(handle: base.AttachHandle) -> _Key:
     return handle.attach_type, base.canonical_json(dict(handle.attach_info))
 
 
+def handle_keys(reported: Reported) -> dict[str, frozenset[_Key]]:
+    """The keys of the attach handles that each deployable is reported with, by its name."""
+    return {
+        part.name: frozenset(map(handle_key, part.attach_handles))
+        for _, device in _each(reported)
+        for part in device.deployables
+    }
+
+
 def _kept(row: models.Device, driver: str, device: base.Device) -> KeptDevice:
     if device.health_unknown:
         device = replace(device, unhealthy=row.unhealthy)

@@ -155,7 +155,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
         try:
-            new = apply.apply(session, host.id, plan)
+            new = apply.apply(session, host.id, plan, diff.handle_keys(report.devices))
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
             if _is_held_at_old_place(session, host.id, moved, before):

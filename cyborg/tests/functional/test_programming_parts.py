@@ -247,16 +247,17 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
     assert (found(NEW).in_doubt, found(NEW).function_id) == (False, None)
 
 
+@pytest.mark.parametrize("handles", [1, 2])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_guest_of_one_of_several_parts_gets_back_what_the_hardware_lost(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, *, at_once: bool
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, handles: int, *, at_once: bool
 ) -> None:
     """The part of its handle is the one that it has, whatever the parts are called now."""
     other = "host-1_c"
 
     def report_two(one: str, two: str, function: str = "aes") -> None:
         runs = {"program_mode": base.SINGLE_PROGRAM, "function": function}
-        first = hosts.deployable(one, range(2), **runs)
+        first = hosts.deployable(one, range(handles), **runs)
         hosts.apply(hosts.device("card", first, hosts.deployable(two, range(2, 4), **runs)))
 
     report_two(OLD, other)
