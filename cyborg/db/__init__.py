@@ -50,6 +50,10 @@ _MYSQL_LOST_RACES = frozenset({1020, 1213, 1412})
 LOST_AT_FIRST = (NotImplementedError, sa.exc.ResourceClosedError)
 
 
+#: The names of the two engines of a process, by their properties in :class:`_Facade`.
+_WHOLE, _PLAIN = "engine", "plain_engine"
+
+
 class RestartTransaction(Exception):
     """Raised in a :func:`retry` function to roll back and run it again from the start."""
 
@@ -59,9 +63,12 @@ class _Facade:
 
     def __init__(self) -> None:
         self.manager = enginefacade.transaction_context()
+        #: Which of the engines have had a connection, and so know what their server is.
+        self.connected: set[str] = set()
 
     def replace(self, **options: Any) -> None:
         self.manager = enginefacade.transaction_context()
+        self.connected = set()
         # It would let other green threads run; we have none.
         self.manager.configure(thread_checkin=False, **options)
 
@@ -100,12 +107,15 @@ def configure(conf: cfg.ConfigOpts) -> None:
     if conf.database.connection.startswith("sqlite"):
         _facade.replace(sqlite_fk=True, **given)
         sqlite_engine.prepare(engine())
+        _facade.connected = {_WHOLE, _PLAIN}
         return
     # A pool of its own: to change a connection's mode and back would cost two round trips.
     _facade.replace(slave_connection=conf.database.connection, **given)
-    for each in engines():
+    for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
         if conf.database.connection.startswith(("mysql", "mariadb")):
             sa.event.listen(each, "connect", _prepare_mysql)
+        # After what SQLAlchemy does with the first connection.
+        sa.event.listen(each, "connect", functools.partial(_note_connected, _facade, name))
         each.dispose()
     round_trips.save(_facade.engine)
     round_trips.end_each_statement(_facade.plain_engine)
@@ -129,6 +139,10 @@ def _check_url(text: str) -> None:
         raise errors.Misconfigured(
             f"[database] connection needs the Python module {exc.name}, which is not installed."
         ) from exc
+
+
+def _note_connected(facade: _Facade, name: str, *_: Any) -> None:
+    facade.connected.add(name)
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
@@ -183,14 +197,14 @@ def engines() -> set[sa.Engine]:
 @contextlib.contextmanager
 def reader() -> Iterator[orm.Session]:
     """A session for reading, whose statements each see what was committed before it."""
-    with _unavailable_is_503(), _session(_facade.plain_engine) as session:
+    with _unavailable_is_503(_PLAIN), _session(_facade.plain_engine) as session:
         yield session
 
 
 @contextlib.contextmanager
 def snapshot() -> Iterator[orm.Session]:
     """A session for reading, whose statements all see what was committed before the first one."""
-    with _unavailable_is_503(), _session(_facade.engine) as session:
+    with _unavailable_is_503(_WHOLE), _session(_facade.engine) as session:
         # SQLite's transactions are like that anyway.
         if session.get_bind().dialect.name != "sqlite":
             # For this transaction alone, whereas an option of SQLAlchemy is undone by setting what
@@ -202,7 +216,7 @@ def snapshot() -> Iterator[orm.Session]:
 @contextlib.contextmanager
 def writer() -> Iterator[orm.Session]:
     """A session whose transaction commits when the block ends and rolls back when it raises."""
-    with _unavailable_is_503(), _session(_facade.engine) as session:
+    with _unavailable_is_503(_WHOLE), _session(_facade.engine) as session:
         session.connection(execution_options={sqlite_engine.WRITER: True})
         yield session
         session.commit()
@@ -226,7 +240,7 @@ def _session(engine: sa.Engine) -> orm.Session:
 
 
 @contextlib.contextmanager
-def _unavailable_is_503() -> Iterator[None]:
+def _unavailable_is_503(name: str) -> Iterator[None]:
     try:
         yield
     except (db_exc.DBConnectionError, sa.exc.OperationalError) as exc:
@@ -237,6 +251,9 @@ def _unavailable_is_503() -> Iterator[None]:
             raise
         raise errors.ServiceUnavailable(_UNREACHABLE) from exc
     except LOST_AT_FIRST as exc:
+        if name in _facade.connected:
+            # Not the first connection: an error of the program.
+            raise
         raise errors.ServiceUnavailable(_UNREACHABLE) from exc
 
 

@@ -270,3 +270,19 @@ def cutting(wire: messages.Wire, number: int) -> Iterator[list[bool]]:
             sa.event.remove(engine, event, count)
         if not reached:
             wire.cut()
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.every_database
+@pytest.mark.parametrize("error", db.LOST_AT_FIRST)
+@pytest.mark.parametrize("begin", [db.reader, db.snapshot, db.writer, db.statement])
+def test_an_error_of_the_program_is_not_said_to_be_the_databases(
+    begin: Callable[[], Any], error: type[Exception]
+) -> None:
+    def fail() -> None:
+        with begin() as session:
+            session.execute(sa.select(1))
+            raise error("wrong")
+
+    with pytest.raises(error):
+        fail()
