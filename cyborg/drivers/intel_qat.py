@@ -46,6 +46,11 @@ class IntelQatDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._layouts = list(dict.fromkeys(map(_sorted, conf.intel_qat_driver.layouts)))
+        for name in self._layouts:
+            if not name or (wrong := set(name.split("-")) - _SERVICES):
+                known = ", ".join(sorted(_SERVICES))
+                what = f"{min(wrong)} is no service" if name else "one has no service"
+                raise ValueError(f"[intel_qat_driver] layouts: {what}; use some of {known}")
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The generation, and the services that the endpoint is configured for."""
@@ -111,10 +116,11 @@ class IntelQatDriver(pci.PciDriver):
 
         Its driver removes the virtual functions for that, so they are made again.
         """
-        address, wanted = pci.join(target.control_path.cpid_info), target.function or ""
+        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
         functions = pci.scan()
-        if wanted not in self._layouts or address not in functions:
-            raise base.NothingWritten(f"Endpoint {address} cannot have layout {wanted!r}")
+        wanted = next((name for name in self._layouts if _plain(name) == _plain(asked)), None)
+        if wanted is None or address not in functions:
+            raise base.NothingWritten(f"Endpoint {address} cannot have layout {asked!r}")
         count, driver = self._vfs_of(functions[address], functions, len(target.attach_handles))
         target.check_permit()
         if _shown(address, functions) != wanted or not _is_up(address, functions):
@@ -124,7 +130,7 @@ class IntelQatDriver(pci.PciDriver):
                 raise base.NothingWritten(f"Its virtual functions stay: {exc}") from exc
             try:
                 privileged.set_qat_services(address, wanted.replace("-", ";"))
-            except OSError as exc:
+            except (OSError, ValueError) as exc:
                 _make_vfs(address, count, driver)
                 now = pci.scan()
                 if _is_up(address, now) and _shown(address, now) == _shown(address, functions):
@@ -145,9 +151,11 @@ class IntelQatDriver(pci.PciDriver):
         That outlives an agent that dies while it has none.
         """
         if function.vfs:
-            facts = [len(function.vfs), functions[function.vfs[0]].driver]
-            self.kept.set(_VFS, function.address, facts)
-            self.kept.save()
+            driver = functions[function.vfs[0]].driver
+            # Those without a driver may be left by an agent that died before it bound them.
+            if driver is not None or self.kept.get(_VFS, function.address) is None:
+                self.kept.set(_VFS, function.address, [len(function.vfs), driver])
+                self.kept.save()
         count, driver = self.kept.get(_VFS, function.address) or (handles, None)
         return count, driver
 
@@ -170,6 +178,11 @@ def _shown(address: str, functions: pci.Snapshot) -> str:
 
 def _is_up(address: str, functions: pci.Snapshot) -> bool:
     return functions.text(address, "qat/state") == "up"
+
+
+def _plain(layout: str) -> str:
+    """The form in which conductors compare the names of layouts."""
+    return layout.replace("-", "").upper()
 
 
 def _sorted(services: str) -> str:

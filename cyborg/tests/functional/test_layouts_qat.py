@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cyborg.drivers import privileged
+from cyborg.drivers import pci, privileged, registry
+from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import until
@@ -71,6 +72,43 @@ def test_an_endpoint_is_given_other_services(qat: LayoutsSite) -> None:
     assert "CUSTOM_QAT_DC" in traits
     assert not traits & {"CUSTOM_QAT_SYM", "CUSTOM_QAT_ASYM"}
     assert not any("FPGA" in trait for trait in traits)
+
+
+def test_a_layout_may_be_written_in_any_case(qat: LayoutsSite) -> None:
+    operation = qat.give(place(qat), "DC")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert services(qat) == ("dc", "up")
+
+
+def unbind(address: str) -> None:
+    """An agent has died between making the virtual functions and binding them."""
+    for vf in pci.scan()[address].vfs:
+        privileged.unbind_driver(vf)
+    forget()
+
+
+def test_the_driver_of_virtual_functions_is_not_forgotten(qat: LayoutsSite) -> None:
+    card, before = place(qat), vfs(qat)
+    assert qat.give(card, "dc")["error"] is None
+
+    qat.host.call(unbind, card)
+    assert qat.give(card, "asym-sym")["error"] is None
+
+    assert vfs(qat) == before
+
+
+@pytest.mark.parametrize("layouts", ["dc, smy", "dc, -"])
+def test_a_layout_of_unknown_services_is_an_error_of_the_driver(layouts: str) -> None:
+    conf = passes.configured(
+        f"[intel_qat_driver]\nlayouts = {layouts}\n", ["intel_qat_driver"], "host-1"
+    )
+
+    loaded = registry.load(conf)
+
+    assert loaded.drivers == {}
+    assert "[intel_qat_driver] layouts: " in loaded.errors["intel_qat_driver"]
+    assert "use some of asym, dc, dcc, sym" in loaded.errors["intel_qat_driver"]
 
 
 @pytest.mark.usefixtures("quiet_openstack")
