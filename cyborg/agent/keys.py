@@ -165,7 +165,6 @@ def _make(path: pathlib.Path) -> None:
     """Make a key, unless somebody else has made it meanwhile."""
     if not path.parent.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _give_away(path.parent)
     draft = path.with_suffix(f".{os.getpid()}")
     _write(draft, signing.make_private())
     try:
@@ -183,15 +182,7 @@ def _write(path: pathlib.Path, content: bytes) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    _give_away(draft)
     draft.replace(path)
-
-
-def _give_away(path: pathlib.Path) -> None:
-    """Let the agent's user have what root has made for it."""
-    if os.geteuid() == 0:
-        owner = path.parent.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _now_ms() -> int:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from typing import Any
 
 from oslo_config import cfg
 
+from cyborg import errors
 from cyborg.agent import keys
 
 NAME = "key"
@@ -35,9 +38,26 @@ def add(subparsers: Any) -> None:
 
 def run(conf: cfg.ConfigOpts) -> int:
     """Run the command, and return the exit status."""
+    if os.geteuid() == 0:
+        _become_owner(pathlib.Path(conf.state_path))
     own = keys.HostKeys(conf)
     if conf.command.switch:
         print(own.switch())
     else:
         print(own.public("next" if conf.command.next else "host"))
     return 0
+
+
+def _become_owner(path: pathlib.Path) -> None:
+    """Give up root: whoever has the folder might have put links into it."""
+    try:
+        owner = path.stat()
+    except FileNotFoundError as exc:
+        raise errors.Misconfigured(
+            f"[DEFAULT] state_path {path} does not exist: make it, and give it to the user of the "
+            "agent."
+        ) from exc
+    if owner.st_uid != 0:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)

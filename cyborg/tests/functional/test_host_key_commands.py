@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -18,6 +20,7 @@ PATIENCE = 120
 @pytest.fixture
 def config(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
     path = tmp_path / "cyborg.conf"
+    (tmp_path / "state").mkdir()
     path.write_text(f"""
 [DEFAULT]
 transport_url = fake://
@@ -93,3 +96,39 @@ def test_a_service_that_needs_keys_and_has_none_says_so(config: pathlib.Path) ->
         f"{config.read_text()}conductor_public_keys = {public}\n[DEFAULT]\nstate_path = /proc/x\n"
     )
     assert "This host has no key" in run(one, "cyborg-agent").stderr
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_root_makes_the_key_as_the_user_of_the_agent(
+    config: pathlib.Path, *, linked: bool
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can run it for another user")
+    # The folders of tests are closed to others.
+    with tempfile.TemporaryDirectory() as name:
+        top = pathlib.Path(name)
+        top.chmod(0o755)
+        state, of_root = top / "state", top / "etc"
+        for folder in (state, of_root):
+            folder.mkdir()
+        if linked:
+            (state / "keys").symlink_to(of_root)
+        os.chown(state, NOBODY, NOBODY)
+        with config.open("a") as file:
+            file.write(f"[DEFAULT]\nstate_path = {state}\n")
+        done = run(config, "cyborg-agent", "key")
+        assert (done.returncode, list(of_root.iterdir())) == (int(linked), []), done
+        if not linked:
+            made = (state / "keys", state / "keys" / "host.pem")
+            assert [path.stat().st_uid for path in made] == [NOBODY, NOBODY]
+
+
+def test_root_needs_the_folder_of_the_agent(config: pathlib.Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can run it for another user")
+    config.with_name("state").rmdir()
+    done = run(config, "cyborg-agent", "key")
+    assert (done.returncode, "state does not exist: make it" in done.stderr) == (1, True), done
