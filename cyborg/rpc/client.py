@@ -179,13 +179,19 @@ class Client:
     ) -> Mapping[str, Any]:
         self._await_connection()
         signature = keys.sign(side, said)
-        with _failures_of(receiver):
-            answer: dict[str, Any] = client.call(_context(signature), said.method, **said.body)
-        answered_by = answer.pop(keys.FIELD, None)
         try:
-            keys.check(side, signing.answer_to(said, signature, answer), answered_by)
-        except signing.Refused as exc:
-            raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
+            with _failures_of(receiver):
+                answer = client.call(_context(signature), said.method, **said.body)
+        except faults.BadMessage as exc:
+            # A failure that the receiver sends has no signature.
+            if isinstance(exc.__cause__, messaging.RemoteError):
+                _check_answer(receiver, side, signing.answer_to(said, signature, {}), None)
+            raise
+        if not isinstance(answer, dict):
+            _check_answer(receiver, side, signing.answer_to(said, signature, {}), None)
+            raise faults.BadMessage(f"{receiver} sent an answer that is no dictionary")
+        answered_by = answer.pop(keys.FIELD, None)
+        _check_answer(receiver, side, signing.answer_to(said, signature, answer), answered_by)
         return answer
 
     def _await_connection(self) -> None:
@@ -218,6 +224,19 @@ class Client:
             except Exception as exc:  # noqa: BLE001 - any error of any library below
                 LOG.warning("Cannot reach the message broker: %s", exc)
                 self._closed.wait(_RECONNECT_PAUSE)
+
+
+def _check_answer(
+    receiver: str, side: str, answer: signing.Said, signature: object
+) -> None:
+    """Check that the receiver says it.
+
+    :raises HostUnreachable: it does not, or that is not known
+    """
+    try:
+        keys.check(side, answer, signature)
+    except signing.Refused as exc:
+        raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
 
 
 def _context(signature: dict[str, Any] | None) -> dict[str, Any]:

@@ -378,13 +378,18 @@ class Forger:
 
     target = messaging.Target(version=rpc.VERSION)
 
-    def __init__(self, answer: dict[str, Any]) -> None:
+    def __init__(self, answer: object) -> None:
         self._answer = answer
 
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
-        return self._answer
+        return self._say()
 
     def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
+        return self._say()
+
+    def _say(self) -> Any:
+        if isinstance(self._answer, Exception):
+            raise self._answer
         return self._answer
 
 
@@ -409,3 +414,52 @@ def test_answers_that_are_not_those_of_the_host(
         assert refusals() == before + 2
         forger.stop()
     assert steps.done == []
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("enrolled", [True, False])
+@pytest.mark.parametrize(
+    "answer",
+    [messaging.UnsupportedVersion("2.9"), errors.Conflict("no"), "done", [], None],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_failures_have_no_signature_and_so_are_no_answer(
+    conf: cfg.ConfigOpts,
+    tmp_path: pathlib.Path,
+    answer: object,
+    *,
+    enrolled: bool,
+    required: bool,
+) -> None:
+    signed.require(conf, tmp_path)
+    conf.set_override("require_host_keys", required, group="agent")
+    if enrolled:
+        host_keys.enrol("host-2", signed.new_key(tmp_path / "other.pem"))
+    with messages.transport(conf, "rabbitmq"):
+        forger = rpc._server(conf, client.AGENT_TOPIC, "host-2", Forger(answer))
+        forger.start()
+        assert forger.wait_started(PATIENCE)
+        rpc.use_keys(rpc.CONDUCTOR, conductor_keys.DeploymentKeys(conf))
+        believed = not (enrolled or required)
+        try:
+            with pytest.raises(rpc.HostStepFailed if believed else rpc.HostUnreachable) as step:
+                rpc.run_host_step(conf, "host-2", test_payloads.step(), PATIENCE)
+            with pytest.raises(rpc.ProgramFailed if believed else rpc.HostUnreachable) as program:
+                rpc.run_program(conf, "host-2", test_payloads.program_step(), PATIENCE)
+        finally:
+            rpc.use_keys(rpc.CONDUCTOR, None)
+            forger.stop()
+    for failed in (step, program):
+        assert ("the answer of the agent of host host-2 is refused" in str(failed.value)) is (
+            not believed
+        )
+
+
+def test_what_this_side_may_not_send_is_a_failure_without_any_answer(
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+) -> None:
+    conf.set_override("agent", "2.0", group="upgrade_levels")
+    rpc.close()
+    with pytest.raises(rpc.ProgramFailed, match="is of a release that cannot do this"):
+        rpc.run_program(conf, HOST, test_payloads.program_step(), PATIENCE)
