@@ -122,6 +122,8 @@ def check(said: signing.Said, signature: object, *, required: bool) -> None:
 
     :raises Refused: it is not so
     """
+    if not rpc.is_host_name(said.host):
+        raise signing.Refused(signing.UNREADABLE, "The message names no host.")
     key = models.HostKey
     query = sa.select(key, db.now_ms()).where(key.host_name == said.host)
     with db.reader() as session:

@@ -10,7 +10,7 @@ import uuid
 
 from oslo_config import cfg
 
-from cyborg import errors, host_keys, liveness
+from cyborg import errors, host_keys, liveness, rpc
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)
@@ -73,5 +73,6 @@ class DeploymentKeys:
         try:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:
-            liveness.note_refusal(said.host, f"a message in its name was refused: {exc}")
+            if rpc.is_host_name(said.host):
+                liveness.note_refusal(said.host, f"a message in its name was refused: {exc}")
             raise

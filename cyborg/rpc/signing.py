@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,6 +33,7 @@ AGE_MAX = 300_000
 _FORMAT = "cyborg message 1"
 _COUNTER_MAX = 2**63 - 1
 _NAME_MAX = 255
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 #: Why a message is refused, for metrics.
 UNSIGNED, UNREADABLE, UNKNOWN_KEY, REVOKED = "unsigned", "unreadable", "unknown_key", "revoked"
@@ -85,9 +87,11 @@ class Signature:
             one = cls(**{name: data[name] for name in cls.__slots__})  # type: ignore[index]
         except (KeyError, TypeError) as exc:
             raise Refused(UNREADABLE, "What stands for a signature is none.") from exc
-        texts: tuple[object, ...] = (one.key, one.sender, one.value)
+        key: object = one.key
+        texts: tuple[object, ...] = (one.sender, one.value)
         numbers: tuple[object, ...] = (one.counter, one.time_ms)
-        if not all(isinstance(text, str) and len(text) <= _NAME_MAX for text in texts):
+        named = isinstance(key, str) and _FINGERPRINT.fullmatch(key) is not None
+        if not (named and all(isinstance(each, str) and len(each) <= _NAME_MAX for each in texts)):
             raise Refused(UNREADABLE, "The signature has no key, sender or value.")
         if not all(type(each) is int and 0 <= each <= _COUNTER_MAX for each in numbers):
             raise Refused(UNREADABLE, "The signature has no counter or time.")

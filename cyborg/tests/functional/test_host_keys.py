@@ -140,6 +140,7 @@ FALSE: dict[str, tuple[Change, str]] = {
     "a time that is none": (lambda one: one | {"time_ms": 1.5}, "no counter or time"),
     "a key that is none": (lambda one: one | {"key": 7}, "no key"),
     "a long key": (lambda one: one | {"key": "a" * 9999}, "no key"),
+    "a key that is another line of the log": (lambda one: one | {"key": "a\nERROR"}, "no key"),
     "another key": (lambda one: one | {"key": "0" * 64}, "Key 00000000"),
     "a value that is none": (lambda one: one | {"value": "§"}, "not that of this message"),
     "another value": (lambda one: one | {"value": "AAAA"}, "not that of this message"),
@@ -371,6 +372,28 @@ def test_nobody_else_on_the_host_can_read_its_keys(
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes == {"host.pem": 0o600, "next.pem": 0o600, "counter": 0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("name", ["a\nERROR all hosts are lost", "\0", "a b", "", "a" * 256])
+def test_a_name_that_no_host_has(
+    conf: cfg.ConfigOpts,
+    steps: signed.Steps,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    *,
+    required: bool,
+) -> None:
+    conf.set_override("require_host_keys", required, group="agent")
+    wire = dataclasses.replace(hosts.report(hosts.card("a")), host=name).to_wire()
+    before = refusals()
+    answer = signed.ask(conf, "report", {"report": wire})
+    assert answer["failed"] == "The message names no host."
+    assert refusals() == before + 1
+    said = [each.getMessage() for each in caplog.records if each.name.startswith("cyborg.")]
+    assert said
+    assert not any({"\n", "\0"} & set(each) for each in said)
+    assert hosts.deployables() == []
 
 
 class Forger:
