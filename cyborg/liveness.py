@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 
 AGENT = "cyborg-agent"
 CONDUCTOR = "cyborg-conductor"
+#: Among the errors of a host: the last message in its name that was refused. Not under the name of
+#: the conductor, whose word on devices that are gone nobody else may replace.
+REFUSALS = "refused-messages"
 UP, DOWN = "up", "down"
 
 #: Seconds between two heartbeats of a conductor; without one until it counts as down; and until
@@ -82,11 +85,16 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
 @db.retry
 def note_refusal(host_name: str, sentence: str) -> None:
     """Show with a host, until its next whole report is applied, that a message was refused."""
-    query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
+    named = models.Host.name == host_name
+    with db.reader() as session:
+        # Whoever sends such messages again and again is to hold no lock.
+        known = session.scalar(sa.select(models.Host.driver_errors).where(named))
+    if known is None or known.get(REFUSALS) == sentence:
+        return
     with db.writer() as session:
-        host = session.scalar(query)
-        if host is not None and host.driver_errors.get(CONDUCTOR) != sentence:
-            host.driver_errors = {**host.driver_errors, CONDUCTOR: sentence}
+        host = session.scalar(sa.select(models.Host).where(named).with_for_update())
+        if host is not None and host.driver_errors.get(REFUSALS) != sentence:
+            host.driver_errors = {**host.driver_errors, REFUSALS: sentence}
             host.report_digest = None
 
 

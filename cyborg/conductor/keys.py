@@ -74,5 +74,13 @@ class DeploymentKeys:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:
             if rpc.is_host_name(said.host):
-                liveness.note_refusal(said.host, f"a message in its name was refused: {exc}")
+                _note(said.host, f"a message in its name was refused: {exc}")
             raise
+
+
+def _note(host_name: str, sentence: str) -> None:
+    """Show a refusal with the host. It is one, too, if that cannot be stored."""
+    try:
+        liveness.note_refusal(host_name, sentence)
+    except Exception:
+        LOG.exception("Cannot show with host %s that a message was refused", host_name)

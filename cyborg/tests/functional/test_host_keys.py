@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
-from cyborg import db, errors, host_keys, metrics, rpc
+from cyborg import db, errors, host_keys, liveness, metrics, rpc
 from cyborg.agent import keys as agent_keys
 from cyborg.conductor import keys as conductor_keys
 from cyborg.db import models
@@ -111,7 +111,7 @@ def test_without_the_option_only_hosts_with_a_key_need_to_sign(
     host_keys.enrol(HOST, agent_keys.HostKeys(conf).public())
     answer = signed.ask(conf, "report", reported().body)
     assert answer["failed"] == "The message is not signed."
-    assert errors_of_host()["cyborg-conductor"].endswith("The message is not signed.")
+    assert errors_of_host()["refused-messages"].endswith("The message is not signed.")
     rpc.report(conf, hosts.report(hosts.card("a")))
     assert errors_of_host() == {}
     # An agent takes orders of conductors that do not sign yet.
@@ -214,7 +214,49 @@ def test_a_message_is_taken_once(
         answer = signed.ask(conf, "host_step", order(), theirs.to_wire(), host=HOST)
         assert "was taken already" in answer["running"]
     assert steps.done == ["prepare"]
-    assert "was taken already" in errors_of_host()["cyborg-conductor"]
+    assert "was taken already" in errors_of_host()["refused-messages"]
+
+
+def test_devices_that_are_gone_go_in_spite_of_a_forged_message(
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+) -> None:
+    conf.set_override("max_gone_share", 0.5, group="conductor")
+    cards = [hosts.card(name) for name in "abcdefgh"]
+    rpc.report(conf, hosts.report(*cards))
+    rpc.report(conf, hosts.report(cards[0]))
+    assert len(hosts.deployables()) == 8
+    held = errors_of_host()["cyborg-conductor"]
+    signed.ask(conf, "report", reported().body)
+    assert errors_of_host()["cyborg-conductor"] == held
+    rpc.report(conf, hosts.report(cards[0]))
+    assert len(hosts.deployables()) == 1
+    assert errors_of_host() == {}
+
+
+def test_a_refusal_is_one_if_it_cannot_be_stored(
+    conf: cfg.ConfigOpts,
+    own: agent_keys.HostKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(liveness, "note_refusal", lambda *_: 1 / 0)
+    before = refusals()
+    assert signed.ask(conf, "report", reported().body)["failed"] == "The message is not signed."
+    assert refusals() == before + 1
+    assert "Refused message 'report' of host 'host-1'" in caplog.text
+
+
+def test_a_refusal_that_is_shown_already_waits_for_no_lock(
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+) -> None:
+    rpc.report(conf, hosts.report(hosts.card("a")))
+    signed.ask(conf, "report", reported().body)
+    shown = errors_of_host()
+    locked = sa.select(models.Host).where(models.Host.name == HOST).with_for_update()
+    with db.writer() as session:
+        session.scalars(locked).one()
+        assert signed.ask(conf, "report", reported().body)["failed"]
+    assert errors_of_host() == shown
 
 
 def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) -> None:
@@ -336,7 +378,7 @@ def test_a_host_that_is_revoked_is_believed_nothing(
     answer = signed.ask(conf, "report", reported().body)
     assert answer["failed"] == "The message is not signed."
     assert len(hosts.deployables()) == 1
-    assert "cyborg-conductor" in errors_of_host()
+    assert "refused-messages" in errors_of_host()
 
 
 def test_no_two_hosts_have_the_same_key(conf: cfg.ConfigOpts, own: agent_keys.HostKeys) -> None:

@@ -214,7 +214,7 @@ def known_of_victim() -> list[object]:
 def errors_of_victim() -> str:
     with db.reader() as session:
         host = session.scalars(sa.select(models.Host).where(models.Host.name == HOST)).one()
-        return host.driver_errors.get("cyborg-conductor", "")
+        return host.driver_errors.get("refused-messages", "")
 
 
 def questions() -> list[signing.Said]:

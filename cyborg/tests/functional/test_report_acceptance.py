@@ -56,7 +56,7 @@ def test_a_node_belongs_to_its_first_host() -> None:
     assert send(evil(device())) == inventory_report.APPLIED
     with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
         send(evil(device(), node=hosts.ROOT))
-    assert "belongs to host host-1" in errors_of("evil")["cyborg-conductor"]
+    assert "belongs to host host-1" in errors_of("evil")["refused-messages"]
     assert names() == ["evil_x", "host-1_a"]
     # A whole report that is accepted ends that.
     assert send(evil(device())) == inventory_report.APPLIED
@@ -145,7 +145,7 @@ def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     hosts.apply(hosts.card("a"))
     with pytest.raises(acceptance.Refused, match="rename-host host-1 evil"):
         send(evil(device(), node=hosts.ROOT))
-    assert errors_of("host-1")["cyborg-conductor"] == "host evil claims the node of this one"
+    assert errors_of("host-1")["refused-messages"] == "host evil claims the node of this one"
     hosts.apply(hosts.card("a"))
     assert errors_of("host-1") == {}
 
