@@ -143,7 +143,8 @@ def check(said: signing.Said, signature: object, *, required: bool) -> None:
     if row.revoked_ms is not None:
         raise signing.Refused(signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked.")
     one.check_time(now_ms)
-    _take(row, one)
+    if said.counted:
+        _take(row, one)
 
 
 def _not_enrolled(host_name: str) -> str:

@@ -91,9 +91,8 @@ class HostKeys:
             LOG.debug("A message is not signed, as the key of this host cannot be read: %s", exc)
             return None
         sender, now_ms = self._conf.host, _now_ms()
-        return signing.sign(
-            key, said, sender=sender, counter=self._counter.next(now_ms), time_ms=now_ms
-        )
+        counter = self._counter.next(now_ms) if said.counted else 0
+        return signing.sign(key, said, sender=sender, counter=counter, time_ms=now_ms)
 
     def check(self, said: signing.Said, signature: object) -> None:
         """Check that a conductor of this cloud says it, now and for the first time.

@@ -50,11 +50,15 @@ class Refused(errors.Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is signed: a method, what is said with it, and the host that says it or is told it."""
+    """What is signed: a method, what is said with it, and the host that says it or is told it.
+
+    Unless ``counted`` it needs no number, since it can be taken only once anyway.
+    """
 
     host: str
     method: str
     body: Any
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,8 @@ def _signed(said: Said, sender: str, counter: int, time_ms: int) -> bytes:
 def answer_to(said: Said, asked: Mapping[str, Any] | None, answer: Mapping[str, Any]) -> Said:
     """What is signed of an answer: also what was asked, so that it answers nothing else."""
     body = {"asked": said.body, "signature": asked, "answer": answer}
-    return Said(said.host, f"{said.method} answer", body)
+    # No two signatures are the same, so what answers one of them answers no other question.
+    return Said(said.host, f"{said.method} answer", body, counted=asked is None)
 
 
 def public_text(private_key: ed25519.Ed25519PrivateKey) -> str:

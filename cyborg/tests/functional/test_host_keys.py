@@ -20,7 +20,7 @@ from cyborg import db, errors, host_keys, liveness, metrics, rpc
 from cyborg.agent import keys as agent_keys
 from cyborg.conductor import keys as conductor_keys
 from cyborg.db import models
-from cyborg.rpc import client, signing
+from cyborg.rpc import client, keys, signing
 from cyborg.tests import hosts, messages, signed
 from cyborg.tests.signed import HOST, PATIENCE
 from cyborg.tests.unit import test_payloads
@@ -270,6 +270,21 @@ def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) ->
         with pytest.raises(signing.Refused, match="was taken already"):
             host_keys.check(said, one, required=True)
     host_keys.check(said, wire[67], required=True)
+
+
+def test_false_orders_do_not_make_messages_of_the_host_look_old(
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps
+) -> None:
+    said = reported()
+    early = keys.sign(rpc.HOST, said)
+    for _ in range(70):
+        signed.ask(conf, "host_step", order(), {"key": "false"}, host=HOST)
+    host_keys.check(said, keys.sign(rpc.HOST, said), required=True)
+    host_keys.check(said, early, required=True)
+    # Nor do answers that are taken.
+    for _ in range(2):
+        rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+    assert steps.done == ["prepare"] * 2
 
 
 @pytest.mark.parametrize("off", [-6 * MINUTE, 2 * MINUTE])
