@@ -7,6 +7,7 @@ there is no time without a key that is good.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -19,6 +20,9 @@ from cyborg import errors
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds after which the draft of a file is left over.
+_DRAFT_AGE_MAX = 3600
 
 
 class HostKeys:
@@ -162,10 +166,9 @@ class _Counter:
 
 def _make(path: pathlib.Path) -> None:
     """Make a key, unless somebody else has made it meanwhile."""
-    if not path.parent.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    _write(draft, signing.make_private())
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_stale(path)
+    draft = _draft(path, signing.make_private(), lasting=True)
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -174,14 +177,31 @@ def _make(path: pathlib.Path) -> None:
         draft.unlink()
 
 
+def _remove_stale(path: pathlib.Path) -> None:
+    """Remove what processes have left that died while they made the file."""
+    for draft in path.parent.glob(f"{path.name}.*.new"):
+        # A younger one may be in the making.
+        with contextlib.suppress(FileNotFoundError):
+            if draft.lstat().st_mtime < time.time() - _DRAFT_AGE_MAX:
+                draft.unlink()
+
+
 def _write(path: pathlib.Path, content: bytes) -> None:
     """Replace a file that only this user may read."""
-    draft = path.with_suffix(".new")
+    _draft(path, content).replace(path)
+
+
+def _draft(path: pathlib.Path, content: bytes, *, lasting: bool = False) -> pathlib.Path:
+    """A file with that content beside ``path``; if ``lasting``, a power cut leaves it whole."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    draft.replace(path)
+        if lasting:
+            file.flush()
+            os.fsync(descriptor)
+    return draft
 
 
 def _now_ms() -> int:

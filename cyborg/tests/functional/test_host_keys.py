@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import stat
 import time
@@ -451,6 +452,21 @@ def test_a_name_that_no_host_has(
     assert said
     assert not any({"\n", "\0"} & set(each) for each in said)
     assert hosts.deployables() == []
+
+
+def test_drafts_of_keys_that_are_left_over_are_removed(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path
+) -> None:
+    conf.set_override("state_path", str(tmp_path / "state"))
+    folder = tmp_path / "state" / "keys"
+    folder.mkdir(parents=True)
+    # One of them belongs to a process that makes the key now.
+    old, new = folder / "host.pem.1.new", folder / "host.pem.2.new"
+    for draft in (old, new):
+        draft.write_bytes(signing.make_private())
+    os.utime(old, (0, 0))
+    agent_keys.HostKeys(conf).public()
+    assert sorted(path.name for path in folder.iterdir()) == ["host.pem", new.name]
 
 
 class Forger:
