@@ -105,13 +105,18 @@ def revoke(host_name: str, fingerprint: str | None = None) -> None:
 
 @db.retry
 def _revoke(host_name: str, fingerprint: str | None) -> int:
+    with db.writer() as session:
+        return revoke_in(session, host_name, fingerprint)
+
+
+def revoke_in(session: orm.Session, host_name: str, fingerprint: str | None = None) -> int:
+    """The same in the caller's transaction; how many keys that are."""
     key = models.HostKey
     where = [key.host_name == host_name]
     if fingerprint is not None:
         where.append(key.fingerprint == fingerprint)
     since = sa.func.coalesce(key.revoked_ms, db.now_ms())
-    with db.writer() as session:
-        return db.update(session, key, *where, revoked_ms=since)
+    return db.update(session, key, *where, revoked_ms=since)
 
 
 @db.retry

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, work
+from cyborg import db, errors, history, host_keys, notifications, work
 from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -249,7 +249,8 @@ def _remove_device(uuid: str, *, force: bool) -> GivenUp:
 def remove_host(uuid: str, *, force: bool) -> GivenUp:
     """Remove the record of a host that is down, with all its devices.
 
-    The row itself follows when Placement has none of its providers any more. ``force`` gives up
+    The row itself follows when Placement has none of its providers any more. The keys of the host
+    are revoked: if it comes back, it needs another one. ``force`` gives up
     the ARQs that are bound to its devices.
 
     :raises NotFound: there is no such host
@@ -280,6 +281,7 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
         providers = tuple(sorted({*given_up.resource_providers, *known}))
         notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
         _forget_digest(session, host)
+        host_keys.revoke_in(session, host.name)
         host.removed, host.drained, host.tainted = True, False, False
     return replace(given_up, resource_providers=providers)
 

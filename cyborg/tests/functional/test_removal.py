@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 import threading
 from collections.abc import Callable
 
@@ -12,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 import webob
 
-from cyborg import consistency, db, errors, liveness, work
+from cyborg import consistency, db, errors, host_keys, liveness, work
 from cyborg.arqs import binding, release, removal
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import acceptance, query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.cloud import Card, Cloud, Killed
 
 #: What belongs to a host, from the leaves to the root.
@@ -113,6 +114,24 @@ def test_a_host_that_placement_never_knew_can_be_removed(cloud: Cloud) -> None:
     cloud.work_off()
     assert [found.host for found in liveness.list_services()] == ["host-1"]
     assert cloud.rows(models.Host) == {"hosts": 1}
+
+
+def test_nothing_is_believed_that_a_removed_host_signs(
+    cloud: Cloud, tmp_path: pathlib.Path
+) -> None:
+    keys = {name: signed.new_key(tmp_path / name) for name in ("host-1", "host-2")}
+    for name, public in keys.items():
+        host_keys.enrol(name, public)
+    with pytest.raises(errors.Conflict, match="host-1 is up"):
+        removal.remove_host(host_uuid(), force=False)
+    (own,) = host_keys.list_keys("host-1")
+    assert own.revoked_ms is None
+    cloud.go_down()
+    removal.remove_host(host_uuid(), force=False)
+    (own,) = host_keys.list_keys("host-1")
+    (other,) = host_keys.list_keys("host-2")
+    assert own.revoked_ms is not None
+    assert other.revoked_ms is None
 
 
 def test_a_conductor_is_no_host(cloud: Cloud) -> None:
