@@ -23,7 +23,9 @@ _WINDOW = 63
 
 
 def enrol(host_name: str, public_key: str) -> models.HostKey:
-    """Believe a host what this key signs. Nothing happens if the key is enrolled for it already.
+    """Accept messages that this key signs as the host's.
+
+    Enrolling the same key again changes nothing.
 
     :raises Invalid: it is no public key, or the name is none of a host
     :raises Conflict: another host has it, it was revoked, or the host has two keys
@@ -43,11 +45,11 @@ def _enrol(host_name: str, public_key: str, fingerprint: str) -> models.HostKey:
         found = session.scalar(sa.select(key).where(key.fingerprint == fingerprint))
         if found is not None:
             return _enrolled(found, host_name)
-        good = _good(session, host_name)
-        if len(good) >= KEYS_MAX:
+        valid = _valid_keys(session, host_name)
+        if len(valid) >= KEYS_MAX:
             raise errors.Conflict(
-                f"Host {host_name} has {KEYS_MAX} keys; revoke {good[0].fingerprint} or "
-                f"{good[1].fingerprint} first."
+                f"Host {host_name} has {KEYS_MAX} keys; revoke {valid[0].fingerprint} or "
+                f"{valid[1].fingerprint} first."
             )
         row = key(host_name=host_name, public_key=public_key, fingerprint=fingerprint)
         session.add(row)
@@ -72,7 +74,7 @@ def _enrolled(found: models.HostKey, host_name: str) -> models.HostKey:
     return found
 
 
-def _good(session: orm.Session, host_name: str) -> list[models.HostKey]:
+def _valid_keys(session: orm.Session, host_name: str) -> list[models.HostKey]:
     """The keys of the host that are not revoked, locked, so that no third one is added."""
     key = models.HostKey
     # All rows are locked, so that there is one to lock after the first key was revoked too.
@@ -90,7 +92,7 @@ def list_keys(host_name: str) -> list[models.HostKey]:
 
 
 def revoke(host_name: str, fingerprint: str | None = None) -> None:
-    """Believe nothing any more that a key of a host signs, or that any of its keys signs.
+    """Accept no message signed by this key any more, or by any key of the host.
 
     :raises NotFound: there is no such key
     """
@@ -121,11 +123,11 @@ def revoke_in(session: orm.Session, host_name: str, fingerprint: str | None = No
 
 @db.retry
 def check(said: signing.Said, signature: object, *, required: bool) -> None:
-    """Check that a host says this, now and for the first time.
+    """Check that the message is the host's, and new.
 
-    A host without any enrolled key is believed what is not signed, unless ``required``.
+    If the host has no key, unsigned messages are accepted unless ``required``.
 
-    :raises Refused: it is not so
+    :raises Refused: it is not the host's, or not new
     """
     if not rpc.is_host_name(said.host):
         raise signing.Refused(signing.UNREADABLE, "The message names no host.")

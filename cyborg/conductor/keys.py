@@ -66,7 +66,7 @@ class DeploymentKeys:
         )
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Check that the host itself says it, and show with the host if it does not.
+        """Check that the host itself says it, and record with the host if it was refused.
 
         :raises Refused: it does not
         """

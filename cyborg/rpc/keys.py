@@ -2,7 +2,7 @@
 """The keys of this process: every message that it sends or receives goes through here.
 
 An agent signs as its host and checks conductors; a conductor signs for the deployment and checks
-hosts. cyborg-standalone has both.
+hosts. cyborg-standalone sends in memory, and has none.
 """
 
 from __future__ import annotations

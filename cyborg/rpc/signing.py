@@ -90,7 +90,7 @@ class Signature:
         try:
             one = cls(**{name: data[name] for name in cls.__slots__})  # type: ignore[index]
         except (KeyError, TypeError) as exc:
-            raise Refused(UNREADABLE, "What stands for a signature is none.") from exc
+            raise Refused(UNREADABLE, "The signature cannot be read.") from exc
         key: object = one.key
         texts: tuple[object, ...] = (one.sender, one.value)
         numbers: tuple[object, ...] = (one.counter, one.time_ms)

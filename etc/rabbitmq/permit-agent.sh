@@ -21,7 +21,8 @@ read -r -a CTL <<<"${RABBITMQCTL:-rabbitmqctl}"
 IFS= read -r PASSWORD
 [[ -n $PASSWORD ]] || { echo "$0: the password is empty" >&2; exit 2; }
 
-# Its own queues, the exchange of Cyborg, and the queues of replies, whose names nobody can guess.
+# Its own queues, the exchange of Cyborg, and the queues of replies. Their names are in each message
+# that an agent receives; what others cannot guess is the id of the message that is answered.
 readonly OWN="^(cyborg-agent(\\.${HOST//./\\.})?|cyborg-agent_fanout.*|reply_.*|cyborg)$"
 
 if "${CTL[@]}" list_users | cut -f 1 | grep --quiet --line-regexp --fixed-strings "$NAME"; then

@@ -131,9 +131,9 @@ def test_neither_has_a_key(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> None
 Change = Callable[[dict[str, Any]], object]
 FALSE: dict[str, tuple[Change, str]] = {
     "none": (lambda _one: None, "not signed"),
-    "a text": (lambda _one: "signed", "is none"),
-    "a list": (lambda _one: [], "is none"),
-    "nothing in it": (lambda _one: {}, "is none"),
+    "a text": (lambda _one: "signed", "cannot be read"),
+    "a list": (lambda _one: [], "cannot be read"),
+    "nothing in it": (lambda _one: {}, "cannot be read"),
     "a counter that is none": (lambda one: one | {"counter": "7"}, "no counter"),
     "a counter below 0": (lambda one: one | {"counter": -1}, "no counter"),
     "a counter that no column has": (lambda one: one | {"counter": 2**63}, "no counter"),
