@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -121,7 +122,6 @@ def revoke_in(session: orm.Session, host_name: str, fingerprint: str | None = No
     return db.update(session, key, *where, revoked_ms=since)
 
 
-@db.retry
 def check(said: signing.Said, signature: object, *, required: bool) -> None:
     """Check that the message is the host's, and new.
 
@@ -131,27 +131,45 @@ def check(said: signing.Said, signature: object, *, required: bool) -> None:
     """
     if not rpc.is_host_name(said.host):
         raise signing.Refused(signing.UNREADABLE, "The message names no host.")
+    # Again if another conductor takes a message of the same key meanwhile.
+    while True:
+        found = _read_keys(said.host)
+        if not found:
+            if required:
+                raise signing.Refused(signing.UNKNOWN_KEY, _not_enrolled(said.host))
+            return
+        one = signing.Signature.from_wire(signature)
+        row = _check_signature(found, said, one)
+        if not said.counted or _take(row, one):
+            return
+
+
+@db.retry
+def _read_keys(host_name: str) -> dict[str, tuple[models.HostKey, int]]:
+    """The keys of a host by their fingerprints, each with the database's clock."""
     key = models.HostKey
-    query = sa.select(key, db.now_ms()).where(key.host_name == said.host)
+    query = sa.select(key, db.now_ms()).where(key.host_name == host_name)
     with db.reader() as session:
-        found = list(session.execute(query).tuples())
-    if not found:
-        if required:
-            raise signing.Refused(signing.UNKNOWN_KEY, _not_enrolled(said.host))
-        return
-    one = signing.Signature.from_wire(signature)
-    by_name = {row.fingerprint: (row, now_ms) for row, now_ms in found}
-    if one.key not in by_name or one.sender != said.host:
+        return {row.fingerprint: (row, now_ms) for row, now_ms in session.execute(query).tuples()}
+
+
+def _check_signature(
+    found: Mapping[str, tuple[models.HostKey, int]], said: signing.Said, one: signing.Signature
+) -> models.HostKey:
+    """The valid key with which the host has signed the message, just now.
+
+    :raises Refused: it has not
+    """
+    if one.key not in found or one.sender != said.host:
         raise signing.Refused(
             signing.UNKNOWN_KEY, f"Key {one.key:.8} is not enrolled for host {said.host}."
         )
-    row, now_ms = by_name[one.key]
+    row, now_ms = found[one.key]
     one.check(row.public_key, said)
     if row.revoked_ms is not None:
         raise signing.Refused(signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked.")
     one.check_time(now_ms)
-    if said.counted:
-        _take(row, one)
+    return row
 
 
 def _not_enrolled(host_name: str) -> str:
@@ -161,8 +179,9 @@ def _not_enrolled(host_name: str) -> str:
     )
 
 
-def _take(row: models.HostKey, one: signing.Signature) -> None:
-    """Note that the message was taken.
+@db.retry
+def _take(row: models.HostKey, one: signing.Signature) -> bool:
+    """Note that the message was taken; False if the key has changed since it was read.
 
     :raises Refused: it was taken already, or may have been
     """
@@ -176,17 +195,9 @@ def _take(row: models.HostKey, one: signing.Signature) -> None:
     key = models.HostKey
     same = (key.counter == row.counter, key.seen == row.seen, key.revoked_ms.is_(None))
     counter, seen = window
+    values = {"counter": counter, "seen": seen, "used_ms": db.now_ms()}
     with db.statement() as session:
-        if not db.update(
-            session,
-            key,
-            key.id == row.id,
-            *same,
-            counter=counter,
-            seen=seen,
-            used_ms=db.now_ms(),
-        ):
-            raise db.RestartTransaction
+        return db.update(session, key, key.id == row.id, *same, **values) > 0
 
 
 def _moved(highest: int, seen: int, counter: int) -> tuple[int, int] | None:

@@ -82,17 +82,27 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
     notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 
-@db.retry
 def note_refusal(host_name: str, sentence: str) -> None:
     """Show with a host, until its next whole report is applied, that a message was refused."""
-    named = models.Host.name == host_name
+    # Whoever sends such messages again and again is to hold no lock.
+    if not _shows_refusal(host_name, sentence):
+        _note_refusal(host_name, sentence)
+
+
+@db.retry
+def _shows_refusal(host_name: str, sentence: str) -> bool:
+    """Whether that is shown already, or there is no such host."""
+    query = sa.select(models.Host.driver_errors).where(models.Host.name == host_name)
     with db.reader() as session:
-        # Whoever sends such messages again and again is to hold no lock.
-        known = session.scalar(sa.select(models.Host.driver_errors).where(named))
-    if known is None or known.get(REFUSALS) == sentence:
-        return
+        known = session.scalar(query)
+    return known is None or known.get(REFUSALS) == sentence
+
+
+@db.retry
+def _note_refusal(host_name: str, sentence: str) -> None:
+    query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
     with db.writer() as session:
-        host = session.scalar(sa.select(models.Host).where(named).with_for_update())
+        host = session.scalar(query)
         if host is not None and host.driver_errors.get(REFUSALS) != sentence:
             host.driver_errors = {**host.driver_errors, REFUSALS: sentence}
             host.report_digest = None
