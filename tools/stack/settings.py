@@ -248,6 +248,8 @@ class Settings:
                 "filter_scheduler": {
                     "weight_classes": "nova.scheduler.weights.all_weighers,"
                     "cyborg.nova.weigher.AcceleratorWeigher",
+                    # Tests have builds fail, and Nova would avoid such a host above all else.
+                    "build_failure_weight_multiplier": 0,
                 },
                 # More than all of Nova's own weighers together.
                 "cyborg_weigher": {"multiplier": 20},
