@@ -239,18 +239,27 @@ class Held:
         session, row = self.session, self.deployable
         if row is None:
             return
-        host, arq, handle = models.Host, models.Arq, models.AttachHandle
-        of_device = sa.select(models.Device.host_id).where(models.Device.id == row.device_id)
-        its = host.id == of_device.scalar_subquery()
-        work.want(session, work.PLACEMENT, session.scalars(sa.select(host.name).where(its)))
+        arq, handle = models.Arq, models.AttachHandle
+        name = sa.select(models.Host.name).where(_is_host_of(row))
+        work.want(session, work.PLACEMENT, session.scalars(name))
         if binds:
-            db.update(session, host, its, report_digest=None)
+            _forget_report(session, row)
             waiting = (
                 sa.select(handle.uuid)
                 .join(arq, arq.attach_handle_id == handle.id)
                 .where(handle.deployable_id == row.id, arq.state == models.BIND_STARTED)
             )
             work.want(session, work.HOST_STEP, session.scalars(waiting))
+
+
+def _is_host_of(row: models.Deployable) -> sa.ColumnElement[bool]:
+    its = sa.select(models.Device.host_id).where(models.Device.id == row.device_id)
+    return models.Host.id == its.scalar_subquery()
+
+
+def _forget_report(session: orm.Session, row: models.Deployable) -> None:
+    """Have the next report of the host read even if it is the same as the last one."""
+    db.update(session, models.Host, _is_host_of(row), report_digest=None)
 
 
 def _hold(session: orm.Session, claim: work.Claim) -> Held:
@@ -541,12 +550,10 @@ def begin_to_write(claim: work.Claim) -> bool:
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
-        row, host = held.deployable, models.Host
+        row = held.deployable
         if row is not None and layouts.has(row):
-            # What is shown may be forgotten now: the next report counts, even if it is the same.
-            device = models.Device
-            its = sa.select(device.host_id).where(device.id == row.device_id).scalar_subquery()
-            db.update(session, host, host.id == its, report_digest=None)
+            # What is shown may be forgotten now.
+            _forget_report(session, row)
         return True
 
 
