@@ -134,9 +134,10 @@ def options(
 ) -> dict[str, str]:
     """What is different here: where everything is, and that nobody is authenticated."""
     control.write_text(json.dumps({}))
-    private = control.with_name("conductor.pem")
+    private, state = control.with_name("conductor.pem"), control.with_name("state")
+    state.mkdir(exist_ok=True)
     return {
-        "DEFAULT__state_path": str(control.with_name("state")),
+        "DEFAULT__state_path": str(state),
         "agent__conductor_public_keys": signed.new_key(private),
         "conductor__signing_key_file": str(private),
         "DEFAULT__transport_url": broker_url,

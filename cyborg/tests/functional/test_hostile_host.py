@@ -206,7 +206,10 @@ def known_of_victim() -> list[object]:
     with db.reader() as session:
         host = session.scalars(sa.select(models.Host).where(models.Host.name == HOST)).one()
         key = session.scalars(sa.select(models.HostKey).order_by(models.HostKey.id)).all()
-        rows = session.execute(sa.select(models.Deployable.uuid, models.AttachHandle.uuid)).all()
+        rows = [
+            session.scalars(sa.select(models.Deployable.uuid)).all(),
+            session.scalars(sa.select(models.AttachHandle.uuid)).all(),
+        ]
     facts = (host.node, host.report_started, host.report_counter, host.down)
     return [facts, [(each.fingerprint, each.counter, each.revoked_ms) for each in key], rows]
 

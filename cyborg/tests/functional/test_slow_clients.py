@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.connection
 import pathlib
 import re
-import select
 import socket
 import ssl
 import threading
@@ -270,7 +270,7 @@ def _answered(connections: list[socket.socket], count: int) -> list[socket.socke
     deadline = time.monotonic() + SOON
     while len(found) < count:
         assert time.monotonic() < deadline
-        found = select.select(connections, [], [], 1)[0]
+        found = list(multiprocessing.connection.wait(connections, 1))
     return found
 
 

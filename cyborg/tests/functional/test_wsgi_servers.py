@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import multiprocessing.connection
 import os
 import pathlib
-import select
 import signal
 import subprocess
 import sys
@@ -149,7 +149,7 @@ def test_a_request_that_waits_is_answered_before_the_end(
         connection.request("GET", f"/v2/accelerator_requests?instance={instance}")
         # The request must have reached a worker, which begins to wait then.
         assert connection.sock is not None
-        assert not select.select([connection.sock], [], [], 1)[0]
+        assert not multiprocessing.connection.wait([connection.sock], 1)
 
         server.signal(signal.SIGTERM)
 

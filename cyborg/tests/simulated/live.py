@@ -12,9 +12,9 @@ import contextlib
 import importlib.util
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
-import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -133,8 +133,8 @@ class Host:
 
     def _wait(self) -> None:
         assert self._server.stdout is not None
-        readable, _, _ = select.select([self._server.stdout], [], [], _PATIENCE)
-        if not readable or self._server.stdout.readline() != "ready\n":
+        ready = multiprocessing.connection.wait([self._server.stdout], _PATIENCE)
+        if not ready or self._server.stdout.readline() != "ready\n":
             self._server.kill()
             self.stop()
             raise RuntimeError(f"no simulated host came up: {self._log.read_text()[-2000:]}")
