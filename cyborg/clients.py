@@ -33,6 +33,14 @@ def proxy(conf: cfg.ConfigOpts, group: str) -> connection.Proxy:
         return _connections[id(conf)].proxy(group)
 
 
+def close() -> None:
+    """Close every kept connection; the next call opens a new one."""
+    with _lock:
+        while _connections:
+            _, kept = _connections.popitem()
+            kept.close()
+
+
 def why_not(group: str, failure: ka_exc.ClientException) -> str:
     """Which service did not serve us, and what it answered, if anything."""
     name = _NAMES[group]

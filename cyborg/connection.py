@@ -71,6 +71,12 @@ class Connection(sdk_connection.Connection):
             made._connection = self  # noqa: SLF001 - as the SDK does it
         return self._of_groups[group]
 
+    def close(self) -> None:
+        """Close the TCP connections to every service."""
+        super().close()
+        for made in self._of_groups.values():
+            made.session.session.close()
+
 
 def _session() -> requests.Session:
     """A session as keystoneauth makes it, but with a connection to keep for each thread."""

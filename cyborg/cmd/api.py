@@ -8,7 +8,7 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import db, metrics, notifications, policy, process, rpc
+from cyborg import clients, db, metrics, notifications, policy, process, rpc
 from cyborg.api import app, server
 from cyborg.db import revision
 
@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     process.run([*metrics.endpoints(conf), http], conf=conf)
     rpc.close()
+    clients.close()
     db.dispose()
     return 0
 

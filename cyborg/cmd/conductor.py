@@ -7,7 +7,7 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import db, metrics, notifications, process, rpc
+from cyborg import clients, db, metrics, notifications, process, rpc
 from cyborg.conductor import gauges, keys, service
 from cyborg.db import revision
 
@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     shown = metrics.endpoints(conf, gauges.Gauges(conf))
     process.run([*shown, service.ConductorService(conf)], conf=conf)
     rpc.close()
+    clients.close()
     db.dispose()
     return 0
 

@@ -164,6 +164,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     shown = metrics.endpoints(conf, gauges.Gauges(conf))
     process.run([*shown, http, conductor, agent, ready], conf=conf)
     rpc.close()
+    clients.close()
     db.dispose()
 
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from cyborg import clients, consistency, context, db, policy
 from cyborg import conf as cyborg_conf
-from cyborg import consistency, context, db, policy
 from cyborg.db import schema
 from cyborg.placement import compare
 from cyborg.tests import servers
@@ -38,7 +38,7 @@ from cyborg.tests.spdk_server import spdk  # noqa: F401
 
 
 @pytest.fixture
-def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
+def conf(tmp_path: pathlib.Path) -> Iterator[cfg.ConfigOpts]:
     """A fresh configuration with every option of Cyborg, as if read from an empty file.
 
     But for files, which are kept in a folder of the test's own; and only the fake driver is
@@ -51,7 +51,8 @@ def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
     fresh.set_override("host", "host-1")
     fresh.set_override("state_path", str(tmp_path / "state"))
     fresh.set_default("enabled_drivers", ["fake_driver"], group="agent")
-    return fresh
+    yield fresh
+    clients.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -270,7 +270,8 @@ def _answered(connections: list[socket.socket], count: int) -> list[socket.socke
     deadline = time.monotonic() + SOON
     while len(found) < count:
         assert time.monotonic() < deadline
-        found = list(multiprocessing.connection.wait(connections, 1))
+        ready = multiprocessing.connection.wait(connections, 1)
+        found = [one for one in connections if one in ready]
     return found
 
 

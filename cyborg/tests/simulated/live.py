@@ -133,7 +133,7 @@ class Host:
 
     def _wait(self) -> None:
         assert self._server.stdout is not None
-        ready = multiprocessing.connection.wait([self._server.stdout], _PATIENCE)
+        ready = multiprocessing.connection.wait([self._server.stdout.fileno()], _PATIENCE)
         if not ready or self._server.stdout.readline() != "ready\n":
             self._server.kill()
             self.stop()
