@@ -63,19 +63,19 @@ class PciPassthroughDriver(pci.PciDriver):
         board = self.own(function, functions).get(_BOARD)
         if board is None:
             return None
-        mine = self.claims(functions).keys() - host.foreign
-        members = [
-            functions[address]
-            for address in sorted(mine)
-            if self.own(functions[address], functions).get(_BOARD) == board
-        ]
+        claimed = self.claims(functions).keys()
+        listed = [each for each in sorted(claimed) if self._is_of(board, each, functions)]
+        members = [functions[address] for address in listed if address not in host.foreign]
         if function != members[0]:
             return []
         if unread := functions.unread.intersection(self._known(board)):
             functions.give_up(function)
             self.refuse(function, f"{min(unread)} of its board {board} cannot be read")
             return []
-        offered = self._offered(members, functions, mine, host.foreign)
+        if len(members) < len(listed):
+            self._refuse_divided(board, members, min(host.foreign.intersection(listed)))
+            return []
+        offered = self._offered(members, functions, claimed - host.foreign, host.foreign)
         if len(offered) < len(members):
             for each in offered:
                 self.refuse(each, f"another function of its board {board} is not offered")
@@ -98,6 +98,18 @@ class PciPassthroughDriver(pci.PciDriver):
             sentence = super().health(dataclasses.replace(device, control_path=path), host)
             sentences += [sentence] if sentence is not None else []
         return "; ".join(dict.fromkeys(sentences)) or None
+
+    def _is_of(self, board: str, address: str, functions: pci.Snapshot) -> bool:
+        return self.own(functions[address], functions).get(_BOARD) == board
+
+    def _refuse_divided(
+        self, board: str, members: Sequence[pci.Function], foreign: str
+    ) -> None:
+        """Another driver has a function of the board: a guest could not get the whole of it."""
+        self._problems.append(f"board {board} is not offered: {foreign} is another driver's")
+        for each in members:
+            reason = f"{foreign} of its board {board} is another driver's"
+            self.refuse(each, reason, "give product_id or address in [pci] device_spec too")
 
     def _known(self, board: str) -> list[str]:
         """The addresses of the functions that a board has, or has had."""

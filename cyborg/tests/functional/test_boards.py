@@ -71,6 +71,20 @@ def test_a_board_with_a_function_that_the_host_uses_is_not_offered(simulate):
     assert only.devices["pci_driver"] == ()
 
 
+def test_a_board_with_a_function_of_another_driver_is_not_offered(simulate):
+    simulated = simulate("hgx")
+    gpus = sorted([*simulated.layout.named["h100"], *simulated.layout.named["alone"]])
+
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver", "pci_driver"], SPEC)
+
+    assert sorted(
+        pci.join(device.control_path.cpid_info) for device in only.devices["nvidia_gpu_driver"]
+    ) == gpus
+    assert len(only.devices["pci_driver"]) == 2  # the network cards, and none of the NVSwitches
+    said = f"board hgx-0 is not offered: {gpus[0]} is another driver's"
+    assert said in only.errors["pci_driver"]
+
+
 @pytest.mark.parametrize("card", ["h100", "nvswitch"], ids=["the first", "another"])
 def test_a_board_that_has_lost_a_function_is_unhealthy_also_after_a_restart(
     simulate, tmp_path, card
