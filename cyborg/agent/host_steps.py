@@ -54,6 +54,8 @@ class Endpoint:
         self._counter = counter
         self._bitstreams = bitstream_cache.Cache(conf)
         self.writes = writes.Writes(conf, counter)
+        #: Held while a layout is changed, for which virtual functions may be made anew.
+        self.layout_changes = threading.Lock()
         self._results = write_results.Results(conf)
         self._locks = _Locks()
         self._lock = threading.Lock()
@@ -171,6 +173,7 @@ class Endpoint:
             with (
                 self._ready(driver, step) as write,
                 self._locks.held([*handles, _device_key(target.control_path)]),
+                contextlib.nullcontext() if step.image_uuid else self.layout_changes,
             ):
                 return self._write(write, step, target)
         except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:

@@ -45,9 +45,9 @@ class Agent:
         self._discovery = discovery.Discovery(
             conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
         )
-        self._sriov = sriov.Configurator(conf)
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes
+        self._sriov = sriov.Configurator(conf, steps.layout_changes)
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None

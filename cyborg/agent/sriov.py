@@ -8,6 +8,7 @@ nothing; :class:`Configurator` carries the plan out before a discovery pass.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -159,9 +160,13 @@ def _unbound(function: pci.Function, rule: Rule, functions: pci.Snapshot) -> Ite
 
 
 class Configurator:
-    """Changes the host's virtual functions to what the option says, before each pass."""
+    """Changes the host's virtual functions to what the option says, before each pass.
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    It changes none while somebody else holds the lock ``layout_changes``.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, layout_changes: threading.Lock) -> None:
+        self._layout_changes = layout_changes
         self._timeout = conf.agent.driver_timeout
         self._option_error: str | None = None
         self._rules: tuple[Rule, ...] = ()
@@ -199,6 +204,15 @@ class Configurator:
         return {NAME: "; ".join(sentences)} if sentences else {}
 
     def _apply(self) -> dict[str, str]:
+        if not self._layout_changes.acquire(blocking=False):
+            # A card may lack its virtual functions for a moment. Another pass follows the change.
+            return self._problems
+        try:
+            return self._settle()
+        finally:
+            self._layout_changes.release()
+
+    def _settle(self) -> dict[str, str]:
         now = time.monotonic()
         # A change that failed a short while ago is not tried again yet.
         recent = {address for address, (_, when) in self._failures.items() if when > now}

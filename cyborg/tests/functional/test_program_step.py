@@ -39,6 +39,17 @@ class Plain:
         return []
 
 
+class Layouts(Plain):
+    """A driver that can change a layout; what it was asked for."""
+
+    def __init__(self) -> None:
+        self.set: list[str | None] = []
+
+    def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
+        self.set.append(target.function)
+        return base.Programmed(function=target.function, verified_by="this test")
+
+
 class Host:
     """An endpoint with the fake driver, whose device has two regions."""
 
@@ -62,6 +73,7 @@ class Host:
         """Let another agent take the place of the one before."""
         self._driver = fake.FakeDriver(self._conf)
         drivers: dict[str, base.Driver] = {"fake_driver": self._driver, "plain": Plain()}
+        drivers["layouts"] = self.layouts = Layouts()
         self.endpoint = host_steps.Endpoint(self._conf, drivers, 5, self._counter)
 
     def control(self, **sections: Any) -> None:
@@ -178,6 +190,18 @@ def test_a_failure_tells_what_may_have_been_seen_before(host, wrong):
         host.program(host.step("aes", **wrong))
 
     assert (caught.value.report_counter, host.looks) == (1, [1])
+
+
+def test_no_layout_is_changed_while_virtual_functions_are_made(host):
+    step = host.step("sym", driver="layouts", image_uuid="", size=0)
+
+    with host.endpoint.layout_changes:
+        with pytest.raises(rpc.HostStepRunning):
+            host.program(step, 0.1)
+        assert host.layouts.set == []
+
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "sym"
+    assert host.layouts.set == ["sym"]
 
 
 def test_a_conductor_that_asks_again_joins(host):

@@ -7,6 +7,7 @@ import functools
 import json
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg.agent import sriov
-from cyborg.drivers import privileged
+from cyborg.drivers import pci, privileged
 from cyborg.tests.functional.test_hotplug import AGENT
 from cyborg.tests.functional.test_privileged import act
 
@@ -24,8 +25,20 @@ NVME, NIC = "nvme-pm1733", "e810"
 
 def settle(*rules: dict[str, Any], times: int = 1) -> dict[str, str]:
     """Have one keeper settle the host so many times; what the last time said."""
-    keeper = sriov.Configurator(configuration(*rules))
+    keeper = sriov.Configurator(configuration(*rules), threading.Lock())
     return [keeper.apply() for _ in range(times)][-1]
+
+
+def settle_around_a_layout(*rules: dict[str, Any]) -> list[int]:
+    """How many virtual functions the host has while a layout is changed, and after that."""
+    changes, found = threading.Lock(), []
+    keeper = sriov.Configurator(configuration(*rules), changes)
+    with changes:
+        assert keeper.apply() == {}
+        found.append(len([each for each in pci.scan().values() if each.pf is not None]))
+    assert keeper.apply() == {}
+    found.append(len([each for each in pci.scan().values() if each.pf is not None]))
+    return found
 
 
 def preview(*rules: dict[str, Any]) -> list[str]:
@@ -146,6 +159,12 @@ def test_more_than_a_card_can_have_is_said(host):
     assert host.writes() == []
 
 
+def test_nothing_is_changed_in_the_middle_of_a_change_of_a_layout(host):
+    rule = {"address": host.card(NVME), "numvfs": 2}
+
+    assert host.call(settle_around_a_layout, rule) == [0, 2]
+
+
 def test_a_card_that_the_host_uses_is_left_alone(simulate):
     host = simulate({"cards": [{"card": NIC, "name": "uplink"}], "default_route": "ens1f0"})
     address, rule = host.card("uplink"), {"vendor_id": "8086", "numvfs": 2}
@@ -194,11 +213,11 @@ def test_the_agents_first_report_has_the_functions_already(host, tmp_path):
 def test_a_wrong_rule_is_reported_and_keeps_nobody_from_reporting(conf, text, sentence):
     conf.set_override("sriov_spec", [text], group="agent")
 
-    said = sriov.Configurator(conf).apply()
+    said = sriov.Configurator(conf, threading.Lock()).apply()
 
     assert sentence in said[sriov.NAME]
     assert "[agent] sriov_spec" in said[sriov.NAME]
 
 
 def test_without_rules_nothing_is_read(conf):
-    assert sriov.Configurator(conf).apply() == {}
+    assert sriov.Configurator(conf, threading.Lock()).apply() == {}
