@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http
+import logging
 
 
 class CyborgError(Exception):
@@ -14,6 +15,8 @@ class CyborgError(Exception):
     """
 
     code: int = http.HTTPStatus.INTERNAL_SERVER_ERROR
+    #: At which a service says in its log that it goes on in spite of the error.
+    level: int = logging.WARNING
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -90,6 +93,12 @@ class ServiceUnavailable(CyborgError):
     """Something that the request needs is down; a later attempt may succeed."""
 
     code = http.HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class DatabaseUnreachable(ServiceUnavailable):
+    """The database cannot be reached: :mod:`cyborg.db` has said so in the log."""
+
+    level = logging.DEBUG
 
 
 class Misconfigured(ServiceUnavailable):

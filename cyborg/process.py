@@ -195,7 +195,8 @@ class Loop:
     """A thread that calls ``step`` again and again.
 
     ``step`` returns the seconds to wait before the next call; :meth:`wake` ends the wait. If it
-    raises, the exception is logged and the next call follows after ``pause`` seconds.
+    raises, the exception is logged, unless the log has it already, and the next call follows
+    after ``pause`` seconds.
     """
 
     def __init__(self, name: str, step: Callable[[], float], *, pause: float = 1.0) -> None:
@@ -225,6 +226,9 @@ class Loop:
             self._woken.clear()
             try:
                 delay = self._step()
+            except errors.DatabaseUnreachable:
+                LOG.debug("%s goes on without the database", self._thread.name)
+                delay = self._pause
             except Exception:
                 LOG.exception("%s met a fault and goes on", self._thread.name)
                 delay = self._pause

@@ -10,6 +10,7 @@ may run more than once for one row, so it must be idempotent. All times are the 
 from __future__ import annotations
 
 import collections
+import logging
 import random
 import threading
 import time
@@ -68,6 +69,8 @@ class TryLater(errors.ServiceUnavailable):
 
 class NotYet(TryLater):
     """Raised by a handler that waits for what comes in a healthy cloud too, so nobody is warned."""
+
+    level = logging.INFO
 
 
 class LeaseLost(Exception):

@@ -261,7 +261,7 @@ def _with_health(
         try:
             sentence = device.unhealthy or driver.health(device, host)
         except Exception as exc:
-            path = device.control_path
+            path = device.control_path.place
             LOG.warning("The health of %s cannot be told", path, exc_info=True)
             errors.append(
                 f"The health of {path} cannot be told, {type(exc).__name__}: {exc}"

@@ -60,6 +60,8 @@ class Agent:
         self._undelivered: rpc.HostReport | None = None
         self._last_report = self._next_attempt = -math.inf
         self._pause = _FIRST_PAUSE
+        #: Why the last attempt to deliver has failed; empty after one that has not.
+        self._last_failure = ""
 
     def start(self) -> None:
         """Make the first pass now; receive host steps as soon as the broker can be reached."""
@@ -164,15 +166,22 @@ class Agent:
                 rpc.report(self._conf, marked)
                 self._unchanged = report.unchanged() if marked is report else None
         except rpc.ReportFailed as exc:
-            LOG.warning("Report %d is not delivered yet: %s", report.counter, exc)
+            self._log_failure(report, str(exc))
             self._next_attempt = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, self._conf.agent.report_interval)
             return
-        LOG.debug("Report %d is delivered", report.counter)
+        level = logging.INFO if self._last_failure else logging.DEBUG
+        LOG.log(level, "Report %d is delivered", report.counter)
+        self._last_failure = ""
         metrics.AGENT_LAST.labels("delivery").set_to_current_time()
         self._delivered, self._undelivered = report, None
         self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
 
+    def _log_failure(self, report: rpc.HostReport, sentence: str) -> None:
+        """Say it once, however often the delivery is tried."""
+        level = logging.DEBUG if sentence == self._last_failure else logging.WARNING
+        LOG.log(level, "Report %d is not delivered yet: %s", report.counter, sentence)
+        self._last_failure = sentence
 
     def _is_stored(self, report: rpc.HostReport) -> bool:
         """Have a conductor note a report that says the same as the delivered one, if it does.

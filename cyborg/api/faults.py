@@ -40,7 +40,10 @@ def response(
 
 def _known(error: Exception, environ: Mapping[str, Any]) -> Known:
     if isinstance(error, errors.ServiceUnavailable):
-        LOG.warning("Request not served: %s", error.message, exc_info=error)
+        # One line: while the other service is away, each request has it.
+        cause = str(error.__cause__ or "").partition("\n")[0]
+        why = f" ({cause})" if cause else ""
+        LOG.log(error.level, "Request not served: %s%s", error.message, why)
     if isinstance(error, errors.CyborgError | webob_exc.WSGIHTTPException):
         return error
     # An unexpected error may name tables, hosts or other projects' objects: it is only logged.

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_middleware.healthcheck import pluginbase
 
-from cyborg import db, rpc
+from cyborg import db, errors, rpc
 
 LOG = logging.getLogger(__name__)
 
@@ -37,12 +37,16 @@ class _Check:
         self._began = time.monotonic()
         self._answered = threading.Event()
         self._fault: str | None = None
+        #: Whether the log has the fault already.
+        self.is_logged = False
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._ask()
+        except errors.DatabaseUnreachable as exc:
+            self._fault, self.is_logged = str(exc), True
         except Exception as exc:  # noqa: BLE001 - any error is the result
             self._fault = str(exc) or type(exc).__name__
         finally:
@@ -82,7 +86,8 @@ class _Backend(pluginbase.HealthcheckBaseExtension):
                 self._check = _Check(self.ask)
             check = self._check
         fault = check.fault()
-        self._log_change(fault)
+        if not check.is_logged:
+            self._log_change(fault)
         reason = f"{self.what} does not answer" if fault else f"{self.what} answers"
         return pluginbase.HealthcheckResult(fault is None, reason, details=fault)
 

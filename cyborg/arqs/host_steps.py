@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, history, rpc, work
+from cyborg import arq_states, db, errors, history, rpc, work
 from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -118,7 +118,7 @@ def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
     """Prepare the handle; after the deadline an unexpected exception fails the bind too."""
     try:
         _prepare(conf, claim, situation)
-    except (work.LeaseLost, work.TryLater):
+    except (work.LeaseLost, work.TryLater, errors.DatabaseUnreachable):
         raise
     except Exception as exc:
         if not situation.is_overdue(conf):

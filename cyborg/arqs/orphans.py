@@ -66,6 +66,9 @@ def check_region(conf: cfg.ConfigOpts) -> None:
         return
     try:
         found = [nova.is_there(conf, instance) for instance in _witnesses()]
+    except errors.DatabaseUnreachable:
+        LOG.debug("Nobody knows yet whether [nova] is the right one")
+        return
     except (ka_exc.ClientException, errors.CyborgError, db_exc.DBError) as exc:
         LOG.warning("Nobody knows yet whether [nova] is the right one: %s", exc)
         return

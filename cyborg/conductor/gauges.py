@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, notifications
+from cyborg import arq_states, availability, db, errors, notifications
 from cyborg.conductor import service
 from cyborg.db import models
 from cyborg.inventory import handles
@@ -84,6 +84,8 @@ class Gauges(Collector):
                     *_withheld(session),
                     *_notifications(session),
                 ]
+        except errors.DatabaseUnreachable:
+            return [("cyborg_database_up", (), 0)]
         except Exception as exc:  # noqa: BLE001 - the process's other metrics are shown anyhow
             LOG.warning("Cannot read metrics from the database: %s", exc)
             return [("cyborg_database_up", (), 0)]

@@ -33,11 +33,11 @@ class Heartbeat:
         try:
             liveness.remove_conductor(self._uuid)
         except errors.CyborgError as exc:
-            LOG.warning("Cannot remove this conductor's record: %s", exc)
+            LOG.log(exc.level, "Cannot remove this conductor's record: %s", exc)
 
     def _beat(self) -> float:
         try:
             liveness.record_heartbeat(self._uuid, self._name, self._host)
         except errors.CyborgError as exc:
-            LOG.warning("Cannot record a heartbeat: %s", exc)
+            LOG.log(exc.level, "Cannot record a heartbeat: %s", exc)
         return liveness.HEARTBEAT_INTERVAL

@@ -82,5 +82,7 @@ def _note(host_name: str, sentence: str) -> None:
     """Show a refusal with the host. It is one, too, if that cannot be stored."""
     try:
         liveness.note_refusal(host_name, sentence)
+    except errors.DatabaseUnreachable:
+        LOG.debug("Not shown with host %s that a message was refused", host_name)
     except Exception:
         LOG.exception("Cannot show with host %s that a message was refused", host_name)

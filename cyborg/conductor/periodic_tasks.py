@@ -43,7 +43,7 @@ def run_all(conf: cfg.ConfigOpts) -> float:
         try:
             task(conf)
         except errors.CyborgError as exc:
-            LOG.warning("Periodic task %s cannot run now: %s", name, exc)
+            LOG.log(exc.level, "Periodic task %s cannot run now: %s", name, exc)
         except Exception:
             LOG.exception("Periodic task %s failed", name)
     return float(conf.conductor.poll_interval)

@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import process, rpc, work
+from cyborg import errors, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
 from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
 from cyborg.conductor import (
@@ -67,6 +67,8 @@ class ConductorService:
     def _take_over(self) -> None:
         try:
             predecessors.take_over(self._conf, self._worker.name)
+        except errors.DatabaseUnreachable:
+            LOG.debug("Work of a conductor that died waits for the end of its lease")
         except Exception:
             LOG.exception("Work of a conductor that died waits for the end of its lease")
         else:

@@ -137,6 +137,9 @@ class Worker:
         owners = (f"{self.name}#{number}" for number in self._numbers)
         try:
             return work.claim(owners, self._lease, room)
+        except errors.DatabaseUnreachable:
+            self._stopping.wait(_TABLE_RETRY)
+            return [], True
         except Exception:
             LOG.warning("Cannot read the work table; trying again", exc_info=True)
             self._stopping.wait(_TABLE_RETRY)
@@ -149,6 +152,8 @@ class Worker:
             self._handle(claim)
         except work.LeaseLost:
             LOG.warning("Stopped %s/%s: its lease is lost", claim.kind, claim.key)
+        except errors.DatabaseUnreachable:
+            LOG.debug("%s/%s stays claimed until its lease ends", claim.kind, claim.key)
         except Exception:
             # The row stays claimed until its lease ends, and is then claimed again.
             LOG.exception("Cannot record the outcome of %s/%s", claim.kind, claim.key)
@@ -168,7 +173,7 @@ class Worker:
             except work.LeaseLost:
                 raise
             except (errors.CyborgError, ka_exc.ClientException) as exc:
-                level = logging.INFO if isinstance(exc, work.NotYet) else logging.WARNING
+                level = exc.level if isinstance(exc, errors.CyborgError) else logging.WARNING
                 LOG.log(level, "%s/%s is tried again: %s", claim.kind, claim.key, exc)
                 self._back_off(claim, str(exc))
                 labels["outcome"] = "again"
@@ -198,5 +203,7 @@ class Worker:
             claims = list(self._running.values())
         try:
             work.renew(claims, self._lease)
+        except errors.DatabaseUnreachable:
+            LOG.debug("The leases of %d rows are not renewed", len(claims))
         except Exception:
             LOG.warning("Cannot renew the leases of %d rows", len(claims), exc_info=True)

@@ -24,7 +24,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
 from cyborg import errors
-from cyborg.db import round_trips
+from cyborg.db import outage, round_trips
 from cyborg.db import sqlite as sqlite_engine
 
 P = ParamSpec("P")
@@ -83,6 +83,7 @@ class _Facade:
 
 
 _facade = _Facade()
+_outage = outage.Outage()
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -249,12 +250,16 @@ def _unavailable_is_503(name: str) -> Iterator[None]:
         is_other = isinstance(exc, sa.exc.OperationalError) and exc.statement is not None
         if is_other or _is_lost_race(exc):
             raise
-        raise errors.ServiceUnavailable(_UNREACHABLE) from exc
+        _outage.begin()
+        raise errors.DatabaseUnreachable(_UNREACHABLE) from exc
     except LOST_AT_FIRST as exc:
         if name in _facade.connected:
             # Not the first connection: an error of the program.
             raise
-        raise errors.ServiceUnavailable(_UNREACHABLE) from exc
+        _outage.begin()
+        raise errors.DatabaseUnreachable(_UNREACHABLE) from exc
+    else:
+        _outage.end()
 
 
 def retry(function: Callable[P, R]) -> Callable[P, R]:

@@ -139,7 +139,9 @@ class FakeDriver:
         )
 
     def _act(self, action: str, what: str) -> None:
-        LOG.info("Fake %s of %s", action, what)
+        # Devices are looked for every few seconds.
+        level = logging.DEBUG if action == "discover" else logging.INFO
+        LOG.log(level, "Fake %s of %s", action, what)
         self._wait(action)
         sentence = self._wanted(action).get("fail")
         if sentence:

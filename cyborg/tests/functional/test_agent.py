@@ -190,7 +190,7 @@ def test_a_conductor_that_knows_no_digests_gets_every_report_whole(
 def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(
     conf, tmp_path, caplog, run_conductor, run_agent
 ):
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     control = tmp_path / "control.json"
     conf.set_override("host_step_control", str(control), group="fake_driver")
     conductor = run_conductor()

@@ -574,7 +574,7 @@ def test_the_report_after_programming_shows_what_is_loaded(
 def test_a_pass_that_began_before_is_known_by_its_number(
     conf, host, conductor, run_agent, caplog  # noqa: F811
 ):
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     step = host.step("aes", agent_started=2**62)
     host.control(discover={"hang": True})
     caplog.clear()

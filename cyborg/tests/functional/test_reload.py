@@ -133,10 +133,12 @@ def test_a_file_that_is_wrong_changes_nothing(service: Service, wrong: str) -> N
 
 @pytest.mark.parametrize("service", ["cyborg-agent"], indirect=True)
 def test_an_agent_looks_for_devices_as_often_as_the_file_now_says(service: Service) -> None:
-    service.start(agent__report_interval=str(NEVER), agent__discovery_interval=str(NEVER))
+    never = str(NEVER)
+    told = {"DEFAULT__debug": "true", "agent__report_interval": never}
+    service.start(**told, agent__discovery_interval=never)
     service.says("Report 1 is not delivered yet")
     assert len(service.lines("Fake discover")) == 1
-    service.reload(agent__report_interval=str(NEVER), agent__discovery_interval="1")
+    service.reload(**told, agent__discovery_interval="1")
     wait_for("another pass", lambda: len(service.lines("Fake discover")) > 1)
 
 

@@ -261,6 +261,7 @@ def test_a_driver_that_cannot_tell_is_no_reason_to_lose_its_devices():
 
     (error,) = findings.errors.items()
     assert error[0] == "driver"
-    assert error[1].endswith(" cannot be told, RuntimeError: no")
+    path = device(A).control_path.place
+    assert error[1] == f"The health of {path} cannot be told, RuntimeError: no"
     assert findings.devices["driver"][0].health_unknown
     assert not findings.devices["well"][0].health_unknown
