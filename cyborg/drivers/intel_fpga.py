@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, fpga_tools, gbs, pci, privileged, trait_names
+from cyborg.drivers import base, card_tools, gbs, pci, privileged, trait_names
 
 #: Cards by vendor and device of their physical functions, with the name of each in a trait.
 _CARDS = {
@@ -146,7 +146,7 @@ class IntelFpgaDriver(pci.PciDriver):
         if _has_vf_per_region(function, _regions(function, functions)):
             return self._refine_regions(device, functions)
         region = _single_region(function, functions)
-        written = fpga_tools.is_running(self.conf, function.address)
+        written = card_tools.is_running(self.conf, function.address)
         if written or region is not None:
             self._single.add(function.address)
         elif _regions(function, functions) or not function.has_guest_driver:
@@ -155,7 +155,7 @@ class IntelFpgaDriver(pci.PciDriver):
             return device
         (deployable,) = device.deployables
         users = _program_users(function, functions)
-        if fpga_tools.missing_functions(deployable.attach_handles, users):
+        if card_tools.missing_functions(deployable.attach_handles, users):
             shown = region if not written else None
             shows = _with_trait(deployable, shown)
             return replace(device, deployables=(shows,), being_written=written)
@@ -175,7 +175,7 @@ class IntelFpgaDriver(pci.PciDriver):
         found, written = [], False
         for part in parts:
             address = pci.join(part.attach_handles[0].attach_info)
-            running = fpga_tools.is_running(self.conf, address)
+            running = card_tools.is_running(self.conf, address)
             region = _own_region(functions[address], functions)
             written = written or running
             if region is None and not running:
@@ -191,7 +191,7 @@ class IntelFpgaDriver(pci.PciDriver):
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream; sysfs shows then what is loaded."""
         wanted = gbs.Header.read(bitstream)
-        fpga_tools.check_function(target, wanted.afu_id)
+        card_tools.check_function(target, wanted.afu_id)
         card = pci.join(target.control_path.cpid_info)
         # The card, or the virtual function of the region that is written.
         (first, *others) = [pci.join(each.attach_info) for each in target.attach_handles] or [card]
@@ -211,13 +211,13 @@ class IntelFpgaDriver(pci.PciDriver):
     ) -> base.Programmed:
         """Load a bitstream into a card with one region."""
         address = pci.join(target.control_path.cpid_info)
-        fpga_tools.check_not_running(self.conf, address)
+        card_tools.check_not_running(self.conf, address)
         region = _single_region(card, functions) if card is not None else None
         if card is None or region is None:
             raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
-        fpga_tools.check_whole_card(target, _program_users(card, functions))
+        card_tools.check_whole_card(target, _program_users(card, functions))
         _check_interface(wanted, region)
-        fpga_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target)
+        card_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target)
         functions = pci.scan()
         now = functions.get(address)
         shown = _single_region(now, functions) if now is not None else None
@@ -235,7 +235,7 @@ class IntelFpgaDriver(pci.PciDriver):
 
         The other regions of the card go on.
         """
-        fpga_tools.check_not_running(self.conf, address)
+        card_tools.check_not_running(self.conf, address)
         _check_interface(wanted, region)
         if wanted.signed:
             raise base.NothingWritten(
@@ -243,7 +243,7 @@ class IntelFpgaDriver(pci.PciDriver):
             )
         place = f"{region.node}/{region.port}"
         tool = functools.partial(privileged.dfl_region, place)
-        fpga_tools.write(self.conf, tool, address, bitstream, target)
+        card_tools.write(self.conf, tool, address, bitstream, target)
         functions = pci.scan()
         now = functions.get(address)
         shown = _own_region(now, functions) if now is not None else None
@@ -251,7 +251,7 @@ class IntelFpgaDriver(pci.PciDriver):
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The static part reads as all ones, unless the card is being written: it does not work."""
-        if fpga_tools.is_running(self.conf, function.address):
+        if card_tools.is_running(self.conf, function.address):
             return None
         for region in _regions(function, functions):
             if region.interface_id and re.fullmatch(r"f+", region.interface_id):

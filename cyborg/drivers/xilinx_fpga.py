@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cyborg.drivers import base, fpga_tools, pci, privileged
+from cyborg.drivers import base, card_tools, pci, privileged
 from cyborg.drivers.pci import facts
 
 #: The number of a card's user function.
@@ -62,11 +62,11 @@ class XilinxFpgaDriver(pci.PciDriver):
         """
         (deployable,) = device.deployables
         address = pci.join(device.control_path.cpid_info)
-        if function.device in _NOT_PROGRAMMABLE or fpga_tools.missing_functions(
+        if function.device in _NOT_PROGRAMMABLE or card_tools.missing_functions(
             deployable.attach_handles, _slot(address, functions)
         ):
             return device
-        written = fpga_tools.is_running(self.conf, address)
+        written = card_tools.is_running(self.conf, address)
         programmable = replace(
             deployable,
             program_mode=base.DYNAMIC,
@@ -85,11 +85,11 @@ class XilinxFpgaDriver(pci.PciDriver):
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Load a bitstream with ``xbmgmt``. Its exit status counts if sysfs shows nothing."""
         wanted = _program_id(bitstream)
-        fpga_tools.check_function(target, wanted)
+        card_tools.check_function(target, wanted)
         address = pci.join(target.control_path.cpid_info)
-        fpga_tools.check_not_running(self.conf, address)
-        fpga_tools.check_whole_card(target, _slot(address, pci.scan()))
-        fpga_tools.write(self.conf, privileged.xbmgmt, address, bitstream, target)
+        card_tools.check_not_running(self.conf, address)
+        card_tools.check_whole_card(target, _slot(address, pci.scan()))
+        card_tools.write(self.conf, privileged.xbmgmt, address, bitstream, target)
         shown = _loaded(address, pci.scan())
         if shown is None:
             return base.Programmed(function=wanted, verified_by="exit status of xbmgmt")

@@ -11,7 +11,7 @@ import pytest
 from castellan.tests.unit.key_manager import mock_key_manager
 from oslo_config import cfg
 
-from cyborg.drivers import base, fpga_tools, privileged
+from cyborg.drivers import base, card_tools, privileged
 from cyborg.tests.functional.test_bitstreams import Signer, keys, silent_vault  # noqa: F401
 
 ADDRESS = "0000:3b:00.0"
@@ -57,7 +57,7 @@ def program(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> Callable[..., None]
             until=math.inf,
             signature=signature,
         )
-        fpga_tools.write(conf, privileged.xbmgmt, ADDRESS, file, target)
+        card_tools.write(conf, privileged.xbmgmt, ADDRESS, file, target)
 
     return programming
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programming FPGA cards with vendors' tools: one tool a card at a time.
+"""Programming cards with vendors' tools: one tool a card at a time.
 
 A tool goes on if its agent dies, and the next agent leaves the card alone until the tool has ended.
 """
@@ -45,6 +45,21 @@ def write(
     :raises BeingWritten: another tool writes the card, or this one left a process that does
     :raises OSError: the tool failed, and none of its processes is left
     """
+    signature = dict(target.signature)
+
+    def call(timeout: float, lock: str) -> None:
+        tool(address, str(bitstream), timeout, lock, target.until, signature)
+
+    run(conf, address, call)
+
+
+def run(conf: cfg.ConfigOpts, address: str, call: Callable[[float, str], None]) -> None:
+    """Call a function of :mod:`cyborg.drivers.privileged` that runs a tool for the card.
+
+    It gets the time limit of the tool and the path of the card's lock.
+
+    :raises NothingWritten, NotPermitted, BeingWritten, OSError: as :func:`write`
+    """
     lock = _lock(conf, address)
     try:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,8 +67,7 @@ def write(
     except OSError as exc:
         raise base.NothingWritten(f"The card cannot be locked: {exc}") from exc
     try:
-        timeout, signature = conf.programming.tool_timeout, dict(target.signature)
-        tool(address, str(bitstream), timeout, str(lock), target.until, signature)
+        call(conf.programming.tool_timeout, str(lock))
     except BlockingIOError as exc:
         raise _being_written(conf, address) from exc
     except FileNotFoundError as exc:
