@@ -105,6 +105,15 @@ GPU_OPTS: list[cfg.Opt] = [
         "number for a card whose virtual functions take types. A single type is for every card; "
         "of several, each needs a section [vgpu_<type>] with device_addresses.",
     ),
+    cfg.ListOpt(
+        "layouts",
+        default=[],
+        help="What administrators and function pools may divide NVIDIA cards into whose virtual "
+        "functions take vGPU types: names of types without the vendor, such as L40S-12Q, or MIG "
+        "profiles, such as 1g.12gb, which mean the compute type of that slice. A card is one "
+        "deployable then, and is not offered without virtual functions. Change it only while no "
+        "guest has any part of such a card. Cards for which enabled_vgpu_types has a type keep it.",
+    ),
     cfg.BoolOpt(
         "filter_sriov_vfs",
         default=False,

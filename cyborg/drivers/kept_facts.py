@@ -28,6 +28,11 @@ class KeptFacts:
         with self._lock:
             return self._loaded().get(kind, {}).get(key)
 
+    def all(self, kind: str) -> dict[str, Any]:
+        """All values of a kind, by key."""
+        with self._lock:
+            return dict(self._loaded().get(kind, {}))
+
     def set(self, kind: str, key: str, value: Any) -> None:
         """Keep a value, until :meth:`save` in memory only."""
         with self._lock:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
 from oslo_config import cfg
 
 from cyborg.drivers import (
     base,
+    card_tools,
     mdev_handles,
+    nvidia_layouts,
     nvidia_vgpu,
     nvidia_vgpu_types,
     nvidia_xid,
@@ -19,11 +22,15 @@ from cyborg.drivers import (
 )
 from cyborg.drivers.pci import devices, facts
 
+#: The kind of the kept facts: the last layout of a card.
+_LAYOUTS = "layouts"
+
 
 class NvidiaGpuDriver(pci.PciDriver):
     """Reports each card whole, or each of its parts if the operator wants it divided.
 
-    A virtual function is never a whole GPU: without a vGPU type a guest cannot use it.
+    A virtual function is never a whole GPU: without a vGPU type a guest cannot use it. A card with
+    layouts is one deployable, whose handles are virtual functions with the type of its layout.
     """
 
     match = (
@@ -38,6 +45,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         super().__init__(conf)
         self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
         self._types = nvidia_vgpu_types.TypeBook(self.kept)
+        self._layouts = nvidia_layouts.Layouts(conf, self._types)
         self._mediated = mdev_handles.HostSteps()
         self._xids = nvidia_xid.XidLog(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.
@@ -81,14 +89,30 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
-        if not self._enabled_types:
-            return None
+        mine = self.claims(functions).keys() - host.foreign
+        parts = self._parts(function, functions, host, mine) if self._enabled_types else None
+        if parts is not None or not self._can_have_layouts(function):
+            return parts
+        reason = nvidia_layouts.why_none(function, functions)
+        if reason is None and (others := sorted(set(function.vfs) - mine)):
+            reason = f"it has layouts, and {others[0]} stays with the host or is another driver's"
+        if reason is not None:
+            self.refuse(function, reason, "[gpu_devices] layouts")
+            return []
+        return [self._card_with_layouts(function, functions, host.name)]
+
+    def _can_have_layouts(self, card: pci.Function) -> bool:
+        return bool(self._layouts and card.sriov_totalvfs) and not card.has_guest_driver
+
+    def _parts(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host, mine: Set[str]
+    ) -> Sequence[base.Device] | None:
+        """The parts of a card with an enabled type, or None if it is not to be divided so."""
         problem = nvidia_vgpu.why_not_divisible(function, functions, self._enabled_types)
         if problem is not None:
             self._problems.append(problem)
             self.refuse(function, problem, "[vgpu_<type>] device_addresses")
             return []
-        mine = self.claims(functions).keys() - host.foreign
         found = nvidia_vgpu.parts(
             function, functions, self._enabled_types, self._types, mine
         )
@@ -116,8 +140,75 @@ class NvidiaGpuDriver(pci.PciDriver):
         if "asked_type" not in handle.attach_info:
             super().clean(handle)
             return
-        privileged.set_vgpu_type(pci.join(handle.attach_info), "0")
+        address = pci.join(handle.attach_info)
+        privileged.set_vgpu_type(address, "0")
         self._typed.pop(handle.uuid, None)
+        if pci.join(handle.control_path.cpid_info) != address:
+            # It is part of a card with a layout, all of whose handles have their type.
+            nvidia_layouts.give_again(address, handle.attach_info["asked_type"])
+
+    def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
+        """Have virtual functions of a card take another type, and make the GPU instances for it."""
+        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
+        functions = pci.scan()
+        card = functions.get(address)
+        layout = self._layouts.find(card, functions, asked) if card is not None else None
+        if card is None or layout is None:
+            raise base.NothingWritten(f"GPU {address} cannot have layout {asked!r}")
+        nvidia_layouts.give(self.conf, card, functions, layout, target)
+        self.kept.set(_LAYOUTS, address, layout.name)
+        self.kept.save()
+        functions = pci.scan()
+        shown = nvidia_layouts.shown(functions[address], functions, [layout])
+        return base.Programmed(function=shown, verified_by="current_vgpu_type in sysfs")
+
+    def _card_with_layouts(
+        self, card: pci.Function, functions: pci.Snapshot, host: str
+    ) -> base.Device:
+        self._types.learn(card, functions)
+        layouts = self._layouts.of(card, functions)
+        shown = nvidia_layouts.shown(card, functions, layouts)
+        # Guests keep their handles until what they have lost is put back.
+        name = shown or str(self.kept.get(_LAYOUTS, card.address) or "")
+        layout = nvidia_layouts.named(name, layouts)
+        if layout is not None:
+            self.kept.set(_LAYOUTS, card.address, layout.name)
+        attributes = {
+            **self.common_attributes(card, functions),
+            **{f"{base.LAYOUT_PREFIX}{each.name}": str(each.count) for each in layouts},
+            **(nvidia_layouts.attributes(layout) if layout is not None else {}),
+        }
+        handles = nvidia_layouts.handles(card, layout) if layout is not None else ()
+        deployable = base.Deployable(
+            name=f"{host}_{card.address}",
+            resource_class="VGPU",
+            num_accelerators=len(handles),
+            attach_handles=handles,
+            traits=trait_names.legal_with_facts(
+                _traits(card, layout.kind if layout is not None else None), attributes
+            ),
+            attributes=attributes,
+            prepares=True,
+            cleans=True,
+            prepared=self._typed_handles(card, functions),
+            program_mode=base.LAYOUT,
+            function=shown,
+        )
+        written = card_tools.is_running(self.conf, card.address)
+        return replace(
+            devices.device_of(card, self.type, (deployable,)), being_written=written
+        )
+
+    def _typed_handles(self, card: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
+        """The uuids of the handles of a card that were prepared and have their type."""
+        return tuple(
+            sorted(
+                uuid
+                for uuid, place in list(self._typed.items())
+                if place in card.vfs
+                and facts.vgpu_type(functions[place], functions) != facts.NO_VGPU_TYPE
+            )
+        )
 
     def _part_device(
         self, part: nvidia_vgpu.Part, functions: pci.Snapshot, host: str
@@ -132,18 +223,12 @@ class NvidiaGpuDriver(pci.PciDriver):
         version = facts.driver_version(card, functions)
         if version is not None:
             attributes["driver_version"] = version
-        product = f"CUSTOM_NVIDIA_{card.device}"
-        traits = [
-            "OWNER_CYBORG",
-            f"{product}_{nvidia_vgpu.short(part.name)}" if part.name else product,
-            *(["CUSTOM_NVIDIA_MIG"] if part.is_slice else []),
-        ]
         deployable = base.Deployable(
             name=f"{host}_{function.address}",
             resource_class="VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),
-            traits=trait_names.legal_with_facts(traits, attributes),
+            traits=trait_names.legal_with_facts(_traits(card, part.name), attributes),
             attributes=attributes,
             prepares=True,
             cleans=True,
@@ -161,6 +246,16 @@ class NvidiaGpuDriver(pci.PciDriver):
             if part.is_set
             else ()
         )
+
+
+def _traits(card: pci.Function, kind: str | None) -> list[str]:
+    """The traits of a part of a card that is of the type with this name, if that is known."""
+    product = f"CUSTOM_NVIDIA_{card.device}"
+    return [
+        "OWNER_CYBORG",
+        f"{product}_{nvidia_vgpu.short(kind)}" if kind else product,
+        *(["CUSTOM_NVIDIA_MIG"] if nvidia_vgpu_types.is_slice(kind) else []),
+    ]
 
 
 def _handles(part: nvidia_vgpu.Part) -> tuple[base.AttachHandle, ...]:

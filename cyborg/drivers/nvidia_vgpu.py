@@ -278,14 +278,10 @@ class _Room:
         shown = _MAX_INSTANCE.search(self.functions.text(part.function.address, path) or "")
         if shown:
             return int(shown.group(1))
-        most = self.types.most(self.card, part.type.removeprefix("nvidia-"))
+        number = part.type.removeprefix("nvidia-")
+        most = self.types.fit(self.card, number, part, memory_mib(self.card, self.functions))
         if most is not None:
             return most
-        memory = memory_mib(self.card, self.functions)
-        if memory is None and not part.is_slice:
-            memory = self.types.memory_mib(self.card)
-        if memory and part.memory_mib:
-            return max(1, memory // part.memory_mib)
         # The card says of each virtual function whether one more fits, and not how many.
         return taken + 1 if part.created is None else None
 

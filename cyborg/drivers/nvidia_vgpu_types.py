@@ -14,6 +14,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from cyborg.drivers import kept_facts, pci
 from cyborg.drivers.pci import facts
@@ -25,7 +26,9 @@ VENDORS_LIST = pathlib.Path("/usr/share/nvidia/vgpu/vgpuConfig.xml")
 
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _SIZE = re.compile(r"-(\d+)[A-Z]+$")
-_SLICE = re.compile(r"-\d+-\d+[A-Z]")
+_SLICE = re.compile(r"-(\d+)-(\d+)[A-Z]")
+#: A card has so many slices of compute units.
+_SLICES = 7
 _NAMES, _MEMORY = "vgpu_types", "vgpu_memory_mib"
 #: In the vendor's list: any card with the device id.
 _ANY_SUBSYSTEM = 0
@@ -37,6 +40,18 @@ class _VendorsList:
 
     names: Mapping[str, str]
     most: Mapping[tuple[int, int, str], int]
+
+
+class Kind(Protocol):
+    """A type, or a part of that type."""
+
+    @property
+    def name(self) -> str | None:
+        """What the vendor calls it."""
+
+    @property
+    def memory_mib(self) -> int | None:
+        """The size of its memory."""
 
 
 class TypeBook:
@@ -66,12 +81,35 @@ class TypeBook:
         kept = self._kept.get(_NAMES, f"{_product(card)} {number}")
         return kept if isinstance(kept, str) else _vendors_list().names.get(number)
 
+    def known(self, card: pci.Function) -> dict[str, str]:
+        """The names of the types that a card is known to have, by number."""
+        before = f"{_product(card)} "
+        kept = self._kept.all(_NAMES).items()
+        shown = {key.removeprefix(before): name for key, name in kept if key.startswith(before)}
+        names = _vendors_list().names
+        listed = {number: names[number] for number in _listed(card) if number in names}
+        return {**listed, **{key: name for key, name in shown.items() if isinstance(name, str)}}
+
     def most(self, card: pci.Function, number: str) -> int | None:
         """How many of a type fit on a card by the vendor's list, or None."""
         most = _vendors_list().most
         device, subsystem = int(card.device, 16), int(card.subsystem_device, 16)
         found = most.get((device, subsystem, number))
         return found or most.get((device, _ANY_SUBSYSTEM, number))
+
+    def fit(
+        self, card: pci.Function, number: str, kind: Kind, memory_mib: int | None
+    ) -> int | None:
+        """How many of a type fit on a card with so much memory, or None if that is not known."""
+        most = self.most(card, number)
+        if most is not None:
+            return most
+        memory = memory_mib or self.memory_mib(card)
+        if not memory or not kind.memory_mib:
+            return None
+        by_memory = max(1, memory // kind.memory_mib)
+        slices = slice_of(kind.name)
+        return by_memory if slices is None else min(by_memory, _SLICES // slices[0])
 
     def memory_mib(self, card: pci.Function) -> int | None:
         """The memory of a card by the largest type that it has shown, or None."""
@@ -100,7 +138,21 @@ def size_mib(name: str | None) -> int | None:
 
 def is_slice(name: str | None) -> bool:
     """Whether a type has compute units of its own (MIG), not a share of time."""
-    return name is not None and _SLICE.search(name) is not None
+    return slice_of(name) is not None
+
+
+def slice_of(name: str | None) -> tuple[int, int] | None:
+    """How many slices of a card a type has, and the GB of their memory; None if it has none."""
+    found = _SLICE.search(name or "")
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def _listed(card: pci.Function) -> list[str]:
+    """The numbers of a card's types in the vendor's list."""
+    subsystems = {int(card.subsystem_device, 16), _ANY_SUBSYSTEM}
+    device = int(card.device, 16)
+    most = _vendors_list().most
+    return [number for its, subsystem, number in most if its == device and subsystem in subsystems]
 
 
 def _product(card: pci.Function) -> str:

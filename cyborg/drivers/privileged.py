@@ -3,7 +3,7 @@
 
 Each function runs in a helper process that oslo.privsep starts at the first call. There are three:
 one may write to sysfs, one that erases disks has one capability more, and one runs the vendors'
-tools that program FPGAs.
+tools that program FPGAs and divide GPUs.
 Arguments come from messages, so the helper checks each before it becomes part of a path. An error
 of the kernel is raised as an :class:`OSError` with its number, which names the file and the text.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import pathlib
 import re
@@ -59,6 +60,7 @@ programming = priv_context.PrivContext(
 _FPGACONF = "/usr/bin/fpgaconf"
 _DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
+_NVIDIA_SMI = "/usr/bin/nvidia-smi"
 
 _DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
@@ -70,6 +72,9 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb", re.ASCII)
+#: What NVIDIA's tool says, as a failure, if there is nothing to destroy.
+_NO_INSTANCES = re.compile(r"No (GPU|compute) instances found")
 _FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
 #: Drivers, mdev types and parents of mediated devices: no slash, no leading dot.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
@@ -311,6 +316,29 @@ def xbmgmt(
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user"]
     _run_tool(command, bitstream, timeout, lock, until, signature)
+
+
+@programming.entrypoint
+def set_gpu_instances(
+    address: str, profile: str, count: int, timeout: float, lock: str, until: float
+) -> None:
+    """Divide an NVIDIA card in MIG mode into so many GPU instances of a profile, and no others.
+
+    ``timeout`` is for each of three runs of NVIDIA's tool.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
+    place = ["-i", _checked(_ADDRESS, address)]
+    wanted = ",".join([_checked(_MIG_PROFILE, profile)] * count)
+    for arguments in (["-dci"], ["-dgi"], ["-cgi", wanted, "-C"]):
+        command = [_NVIDIA_SMI, "mig", *arguments, *place]
+        allowed = programming.conf.capabilities
+        try:
+            tool_process.run(command, timeout, _file(lock), until, allowed)
+        except OSError as exc:
+            if exc.errno != errno.EIO or not _NO_INSTANCES.search(str(exc)):
+                raise
+        until = math.inf  # the rest is part of what has begun
 
 
 def _run_tool(

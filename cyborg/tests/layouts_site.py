@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from cyborg.agent import discovery
 from cyborg.db import models
-from cyborg.drivers import base, privileged, registry
+from cyborg.drivers import base, nvidia_vgpu_types, privileged, registry
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
 from cyborg.tests.contract import passes
@@ -30,6 +30,8 @@ def _driver(name: str, text: str) -> Any:
     privileged.programming.set_client_mode(False)
     conf = passes.configured(text, [name], "host-1")
     privileged._DEV = pathlib.Path(conf.state_path, "dev")
+    privileged._NVIDIA_SMI = str(pathlib.Path(conf.state_path, "nvidia-smi"))
+    nvidia_vgpu_types.VENDORS_LIST = pathlib.Path(conf.state_path, "vgpuConfig.xml")
     return registry.load(conf).drivers[name]
 
 

@@ -14,7 +14,7 @@ A card has these keys, and any of them may be given again where a host lists the
 ``mdev``
     ``types`` and where they hang (``holders``: pf or vfs); ``mixed``: several types on one card
 ``vgpu``
-    ``types`` that are written to a VF's ``nvidia/current_vgpu_type``
+    ``types`` that are written to a VF's ``nvidia/current_vgpu_type``; ``mig``: it is in MIG mode
 ``link``
     ``speed`` and ``width`` the card could have; ``now_speed`` and ``now_width`` what it has
 ``attributes``, ``nodes``

@@ -161,6 +161,10 @@ class Tree:
         text = kernel_text.aer_counters(kind, counts)
         self.files.put(f"{self.path(address)}/aer_dev_{kind}", text)
 
+    def divide(self, address: str, profiles: str) -> None:
+        """Give a GPU in MIG mode these GPU instances."""
+        vgpu.divide(self.files, self.layout.functions[address], profiles)
+
     def refresh(self, function: Function) -> None:
         """What is left of a card's virtual GPUs depends on all its functions."""
         vgpu.refresh(self.files, self.layout.functions[function.pf or function.address])

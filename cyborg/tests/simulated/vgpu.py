@@ -2,7 +2,8 @@
 """Virtual GPUs in sysfs: mediated devices, and the types that newer cards' VFs are given.
 
 Types say how many of them fit on a card (``max``). As on real cards, one type in use bars the
-others unless the card is ``mixed``, and a virtual function holds one.
+others unless the card is ``mixed``, and a virtual function holds one. A card in MIG mode (``mig``)
+has room for types of slices only, one for each GPU instance that NVIDIA's tool has made.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import collections
 import errno
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +22,9 @@ from cyborg.tests.simulated.layout import Function
 _TYPES = "mdev_supported_types"
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _CURRENT = "nvidia/current_vgpu_type"
+_INSTANCES = ".gpu_instances"
+_SLICE = re.compile(r"-(\d+)-(\d+)C$")
+_SLICES = 7
 
 
 def offer(files: Files, function: Function) -> None:
@@ -103,6 +108,22 @@ def give(files: Files, vf: Function, text: str) -> None:
     files.put(f"{vf.path}/{_CURRENT}", text)
 
 
+def divide(files: Files, pf: Function, profiles: str) -> None:
+    """Give a card in MIG mode these GPU instances, by their profiles with commas, and no others.
+
+    :raises OSError: as NVIDIA's driver refuses it
+    """
+    wanted = profiles.split(",") if profiles else []
+    if not pf.facts["vgpu"].get("mig"):
+        raise OSError(errno.EINVAL, "the card is not in MIG mode")
+    if any(files.read(f"{path}/{_CURRENT}") != "0" for path in _holders(files, pf, each=True)):
+        raise OSError(errno.EBUSY, "a virtual function has a vGPU")
+    if sum(int(profile.partition("g")[0]) for profile in wanted) > _SLICES:
+        raise OSError(errno.ENOSPC, "the card has too few slices")
+    files.put(f"{_INSTANCES}/{pf.address}", profiles)
+    _refresh_vgpu(files, pf)
+
+
 def _refresh_mdev(files: Files, pf: Function) -> None:
     types = pf.facts["mdev"]["types"]
     each = pf.facts["mdev"]["holders"] == "vfs"
@@ -133,11 +154,20 @@ def _refresh_vgpu(files: Files, pf: Function) -> None:
     creatable = [
         f"{number:<5} : {kind['name']}"
         for number, kind in facts["types"].items()
-        if _room(facts, number, used)
+        if (_instances(files, pf, number, used) if facts.get("mig") else _room(facts, number, used))
     ]
     for path, number in current.items():
         listed = ["ID    : vGPU Name", *creatable] if number == "0" and creatable else []
         files.put(f"{path}/{_CREATABLE}", "\n".join(listed))
+
+
+def _instances(files: Files, pf: Function, number: str, used: Mapping[str, int]) -> int:
+    """How many GPU instances are left for a type."""
+    place = f"{_INSTANCES}/{pf.address}"
+    slices = _SLICE.search(pf.facts["vgpu"]["types"][number]["name"])
+    if slices is None or not files.path(place).exists():
+        return 0
+    return files.read(place).split(",").count("{}g.{}gb".format(*slices.groups())) - used[number]
 
 
 def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:

@@ -50,7 +50,8 @@ _MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
 def test_the_support_matrix_says_what_each_driver_can_do(conf: cfg.ConfigOpts) -> None:
     rows = re.findall(r"^   \* - ``(\w+)``\n((?:     -.*\n)+)", _MATRIX.read_text(), re.MULTILINE)
     said = {name: [bool(cell[6:].strip()) for cell in row.splitlines()] for name, row in rows}
-    abilities = (base.Programmable, base.Preparable, base.Cleanable, base.HealthReporting)
+    programmed = base.Programmable, base.Reconfigurable
+    abilities = (programmed, base.Preparable, base.Cleanable, base.HealthReporting)
     known = {}
     for entry in importlib.metadata.entry_points(group="cyborg.accelerator.driver"):
         driver = entry.load()(conf)
