@@ -89,9 +89,12 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
+        has_layouts = self._can_have_layouts(function)
+        if not self._enabled_types and not has_layouts:
+            return None
         mine = self.claims(functions).keys() - host.foreign
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
-        if parts is not None or not self._can_have_layouts(function):
+        if parts is not None or not has_layouts:
             return parts
         reason = nvidia_layouts.why_none(function, functions)
         if reason is None and (others := sorted(set(function.vfs) - mine)):

@@ -17,6 +17,7 @@ SHARED = {
     "/sys/fs/btrfs",
 }
 VGPUS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
+LAYOUTS = "[gpu_devices]\nlayouts = H100XM-40C\n[intel_qat_driver]\nlayouts = dc\n"
 MDEVS = '[mdev]\nmdev_spec = {"mdev_type": "nvidia-222"}\n'
 BOARD = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
 PORTS = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
@@ -62,6 +63,11 @@ DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
             ["pci_driver", "amd_gpu_driver"],
             BOARD,
         ),
+        (
+            [{"card": "h100", "vfs": 2}, {"card": "qat-4xxx", "vfs": 1}],
+            ["nvidia_gpu_driver", "intel_qat_driver"],
+            LAYOUTS,
+        ),
     ],
     ids=[
         "gpus",
@@ -69,6 +75,7 @@ DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
         "mediated devices and disks",
         "generic drivers",
         "a board",
+        "layouts",
     ],
 )
 def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
