@@ -33,10 +33,11 @@ from cyborg.tests.placement_server import PlacementServer
 
 LOG = logging.getLogger(__name__)
 
-STEPS = int(os.environ.get("CYBORG_TEST_DAY_TWO_STEPS", "150"))
+STEPS = int(os.environ.get("CYBORG_TEST_DAY_TWO_STEPS", "250"))
 SEED = int(os.environ.get("CYBORG_TEST_DAY_TWO_SEED", "20"))
 #: How often everything is checked, and not only who has which handle.
 THOROUGH = 25
+HOUR_MS = 3_600_000
 
 CARDS: dict[str, dict[str, Any]] = {
     "a": {"handles": range(4), "cleans": True},
@@ -68,6 +69,8 @@ class Life:
         #: Instances that are to be deleted, since they have lost an ARQ.
         self.broken: set[str] = set()
         self.trouble = ""
+        #: The most hours that a usage has had.
+        self.most_hours = 0.0
         self.cleaning = {f"host-1_{name}" for name, card in CARDS.items() if card.get("cleans")}
         self.report()
         for name, count in (("one", 1), ("two", 2)):
@@ -212,6 +215,14 @@ class Life:
     def open_host(self) -> None:
         draining.undrain("host-1", 1)
 
+    def let_time_pass(self) -> None:
+        """All that has happened so far was some hours ago."""
+        entry, hours = models.HistoryEntry, self.chance.uniform(0.1, 30)
+        ago_ms = round(hours * HOUR_MS)
+        with db.writer() as session:
+            times = {"started_ms": entry.started_ms - ago_ms, "ended_ms": entry.ended_ms - ago_ms}
+            db.update(session, entry, **times)
+
     def look(self) -> None:
         without, ill = (self.chance.choice(["", "", "", *CARDS]) for _ in range(2))
         self.report(without, ill)
@@ -279,6 +290,28 @@ class Life:
             before = last.get(each.handle_uuid)
             assert before is None or (before.ended_ms or 2**62) <= each.started_ms
             last[each.handle_uuid] = each
+        self.check_hours(found)
+
+    def check_hours(self, uses: list[models.HistoryEntry]) -> None:
+        """Usage in a period is what its entries add up to."""
+        with db.reader() as session:
+            now = session.scalar(sa.select(db.now_ms())) or 0
+        first = min((each.started_ms for each in uses), default=now)
+        moments = sorted(self.chance.randint(first, now) for _ in range(2))
+        start, end = self.chance.choice([moments[0], None]), self.chance.choice([moments[1], now])
+        had: Counter[tuple[str | None, str | None]] = Counter()
+        for each in uses:
+            until = now if each.ended_ms is None else each.ended_ms
+            ms = min(until, end) - max(each.started_ms, start or 0)
+            had[each.project_id, each.resource_class] += max(0, ms)
+        said = {
+            (usage.project_id, usage.resource_class): usage.hours
+            for usage in history.sum_uses(None, start, end)
+        }
+        assert {key: hours for key, hours in said.items() if hours} == {
+            key: hours for key, ms in had.items() if (hours := round(ms / HOUR_MS, 3))
+        }
+        self.most_hours = max([self.most_hours, *said.values()])
 
     def settle(self) -> None:
         """Everything works again, nobody asks for anything, and all instances end that must."""
@@ -342,6 +375,7 @@ def steps(life: Life) -> dict[Callable[[], None], int]:
         life.close_host: 1,
         life.open_host: 3,
         life.look: 5,
+        life.let_time_pass: 6,
     }
 
 
@@ -390,5 +424,6 @@ def test_a_random_life(
             placement.allocate(instance, rp, FPGA=amount)
     assert list(differences.compare_all(conf, settle=0)) == []
     LOG.info("What came of it: %s", sorted(came.items()))
+    assert life.most_hours > 1
     for step in known:
         assert any(what.startswith(f"{step.__name__}: done") for what in came), step
