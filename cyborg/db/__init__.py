@@ -35,15 +35,24 @@ M = TypeVar("M", bound=orm.DeclarativeBase)
 MAX_RESTARTS = 30
 
 _UNREACHABLE = "The database cannot be reached at present; try again later."
+_BUSY = "The database is busy with the same objects for others; try again later."
+_ENDED = "The database has ended a query that took too long; try again later."
+_READ_ONLY = "The database takes no changes at present; try again later."
+_NO_CONNECTION = "All connections to the database are in use; try again later."
 
 #: The key in a session's ``info`` of what is to be called after its commit.
 _AFTER_COMMIT = "cyborg_after_commit"
 
-#: Error codes of MySQL and MariaDB: 1020 "record has changed since last read", a lost snapshot;
-#: 1213 deadlock, because oslo.db does not recognize every text that Galera sends at COMMIT; 1412
-#: "table definition has changed, please retry transaction", where an upgrade has altered a table.
-_MYSQL_LOST_RACES = frozenset({1020, 1213, 1412})
-
+#: Error codes of lost races. Of MySQL and MariaDB: 1020 "record has changed since last read", a
+#: lost snapshot; 1205 a lock time-out; 1213 deadlock; 1412 "table definition has changed, please
+#: retry transaction", where an upgrade has altered a table. Of PostgreSQL: a serialization failure,
+#: a deadlock, a lock time-out. oslo.db recognizes some, and not every text that Galera sends.
+_LOST_RACES = frozenset({1020, 1205, 1213, 1412, "40001", "40P01", "55P03"})
+#: Error codes of other faults that pass, of MySQL, MariaDB and PostgreSQL.
+_PASSING = {
+    **dict.fromkeys((1317, 1969, 3024, "57014"), _ENDED),
+    **dict.fromkeys((1290, 1792, 1836, "25006"), _READ_ONLY),
+}
 
 #: Raised when a connection is lost while SQLAlchemy still asks a server what it is: oslo.db reads
 #: what such a connection does not have, or SQLAlchemy asks once more.
@@ -52,6 +61,10 @@ LOST_AT_FIRST = (NotImplementedError, sa.exc.ResourceClosedError)
 
 #: The names of the two engines of a process, by their properties in :class:`_Facade`.
 _WHOLE, _PLAIN = "engine", "plain_engine"
+
+
+class LostRace(errors.ServiceUnavailable):
+    """Another transaction was faster, or keeps what this one needs; :func:`retry` runs it again."""
 
 
 class RestartTransaction(Exception):
@@ -198,14 +211,14 @@ def engines() -> set[sa.Engine]:
 @contextlib.contextmanager
 def reader() -> Iterator[orm.Session]:
     """A session for reading, whose statements each see what was committed before it."""
-    with _unavailable_is_503(_PLAIN), _session(_facade.plain_engine) as session:
+    with _passing_is_503(_PLAIN), _session(_facade.plain_engine) as session:
         yield session
 
 
 @contextlib.contextmanager
 def snapshot() -> Iterator[orm.Session]:
     """A session for reading, whose statements all see what was committed before the first one."""
-    with _unavailable_is_503(_WHOLE), _session(_facade.engine) as session:
+    with _passing_is_503(_WHOLE), _session(_facade.engine) as session:
         # SQLite's transactions are like that anyway.
         if session.get_bind().dialect.name != "sqlite":
             # For this transaction alone, whereas an option of SQLAlchemy is undone by setting what
@@ -217,7 +230,7 @@ def snapshot() -> Iterator[orm.Session]:
 @contextlib.contextmanager
 def writer() -> Iterator[orm.Session]:
     """A session whose transaction commits when the block ends and rolls back when it raises."""
-    with _unavailable_is_503(_WHOLE), _session(_facade.engine) as session:
+    with _passing_is_503(_WHOLE), _session(_facade.engine) as session:
         session.connection(execution_options={sqlite_engine.WRITER: True})
         yield session
         session.commit()
@@ -241,17 +254,16 @@ def _session(engine: sa.Engine) -> orm.Session:
 
 
 @contextlib.contextmanager
-def _unavailable_is_503(name: str) -> Iterator[None]:
+def _passing_is_503(name: str) -> Iterator[None]:
     try:
         yield
-    except (db_exc.DBConnectionError, sa.exc.OperationalError) as exc:
-        # oslo.db does not recognize how newer PostgreSQL clients say that they cannot connect.
-        # Such an error has no statement; of others only one at COMMIT has none either.
-        is_other = isinstance(exc, sa.exc.OperationalError) and exc.statement is not None
-        if is_other or _is_lost_race(exc):
+    except (db_exc.DBError, sa.exc.DBAPIError, sa.exc.TimeoutError) as exc:
+        fault = _fault(exc)
+        if fault is None:
             raise
-        _outage.begin()
-        raise errors.DatabaseUnreachable(_UNREACHABLE) from exc
+        if isinstance(fault, errors.DatabaseUnreachable):
+            _outage.begin()
+        raise fault from exc
     except LOST_AT_FIRST as exc:
         if name in _facade.connected:
             # Not the first connection: an error of the program.
@@ -262,12 +274,31 @@ def _unavailable_is_503(name: str) -> Iterator[None]:
         _outage.end()
 
 
+def _fault(exc: Exception) -> errors.ServiceUnavailable | None:
+    """What a fault of the database is to who asked it; None if it will not pass by itself."""
+    inner = getattr(exc, "inner_exception", exc)
+    cause = getattr(inner, "orig", inner)
+    code = getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
+    is_locked = isinstance(exc, db_exc.DBDeadlock) or "database is locked" in str(code)
+    if code in _LOST_RACES or is_locked:
+        return LostRace(_BUSY)
+    if code in _PASSING:
+        return errors.ServiceUnavailable(_PASSING[code])
+    if isinstance(exc, sa.exc.TimeoutError):
+        return errors.ServiceUnavailable(_NO_CONNECTION)
+    # oslo.db does not recognize how newer PostgreSQL clients say that they cannot connect. Such an
+    # error has no statement; of others only one at COMMIT has none either.
+    without_statement = isinstance(exc, sa.exc.OperationalError) and exc.statement is None
+    if without_statement or isinstance(exc, db_exc.DBConnectionError):
+        return errors.DatabaseUnreachable(_UNREACHABLE)
+    return None
+
+
 def retry(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator: run ``function``, which opens exactly one transaction, again if it lost a race.
 
-    Lost races are deadlocks, lock time-outs, lost snapshots, a locked SQLite file and
-    :class:`RestartTransaction`. The whole function runs again, so that it reads the new state;
-    with two transactions, the first would be committed twice.
+    The whole function runs again, so that it reads the new state; with two transactions, the first
+    would be committed twice.
 
     :raises ServiceUnavailable: it lost :data:`MAX_RESTARTS` races
     """
@@ -277,23 +308,17 @@ def retry(function: Callable[P, R]) -> Callable[P, R]:
         for attempt in range(MAX_RESTARTS):
             try:
                 return function(*args, **kwargs)
-            except (db_exc.DBError, sa.exc.OperationalError, RestartTransaction) as exc:
-                if not _is_lost_race(exc):
+            except (LostRace, RestartTransaction) as exc:
+                last: Exception = exc
+            except (db_exc.DBError, sa.exc.DBAPIError) as exc:
+                # An upgrade of the schema has a connection of its own.
+                if not isinstance(_fault(exc), LostRace):
                     raise
+                last = exc
             time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
-        raise errors.ServiceUnavailable("The request kept losing races; try it again.")
+        raise errors.ServiceUnavailable("The request kept losing races; try it again.") from last
 
     return wrapper
-
-
-def _is_lost_race(exc: Exception) -> bool:
-    if isinstance(exc, db_exc.DBDeadlock | RestartTransaction):
-        return True
-    inner = getattr(exc, "inner_exception", exc)
-    arguments = getattr(getattr(inner, "orig", inner), "args", ())
-    return not _MYSQL_LOST_RACES.isdisjoint(arguments) or any(
-        "database is locked" in str(argument) for argument in arguments
-    )
 
 
 class now_ms(sa.sql.functions.FunctionElement[int]):  # noqa: N801 - reads as an SQL function

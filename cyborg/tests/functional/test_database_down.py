@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every route of the API while the database server cannot be reached, and after that."""
+"""Every route of the API while the database cannot be reached or is locked, and after that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oslo_config import cfg
 from cyborg import db, errors
 from cyborg.api import app
 from cyborg.api.controllers import root
-from cyborg.db import revision
+from cyborg.db import models, revision
 from cyborg.tests import hosts, messages, servers
 from cyborg.tests.boots import RP
 
@@ -103,6 +103,8 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "DELETE /v2/services/{uuid}": ("?force=true", None),
 }
 
+UNREACHABLE = "The database cannot be reached at present; try again later."
+
 Call = Callable[[str], webob.Response]
 
 
@@ -121,7 +123,7 @@ def wire(conf: cfg.ConfigOpts, database: sa.Engine, database_url: str) -> Iterat
 
 
 @pytest.fixture
-def call(conf: cfg.ConfigOpts, wire: messages.Wire) -> Iterator[Call]:
+def call(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Call]:
     conf.set_override("auth_strategy", "noauth", group="api")
     application = app.load(conf)
 
@@ -149,11 +151,11 @@ def assert_served(call: Call, route: str) -> None:
     assert answer.status_int != 400 or "there is no such" in answer.text, (route, answer.text)
 
 
-def assert_refused(call: Call, route: str) -> None:
+def assert_refused(call: Call, route: str, *sentences: str) -> None:
     answer = call(route)
     assert answer.status_int == 503, (route, answer.status, answer.text)
     assert int(answer.headers["Retry-After"]) > 0
-    assert answer.json["errors"][0]["detail"].startswith("The database cannot be reached")
+    assert answer.json["errors"][0]["detail"] in sentences, route
 
 
 def test_the_table_names_every_route() -> None:
@@ -171,10 +173,107 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
         assert_served(call, route)
     wire.cut()
     for route in REQUESTS:
-        assert_refused(call, route)
+        assert_refused(call, route, UNREACHABLE)
     wire.join()
     for route in REQUESTS:
         assert_served(call, route)
+
+
+#: Parts of a URL that let a connection wait for no lock, or hardly for any; let its queries take
+#: hardly any time; and let it change nothing.
+IMPATIENT = {
+    "mysql": {"init_command": "SET lock_wait_timeout = 0, innodb_lock_wait_timeout = 0"},
+    "postgresql": {"options": "-c lock_timeout=1"},
+}
+HURRIED = {
+    "mysql": {"init_command": "SET max_statement_time = 0.05"},
+    "postgresql": {"options": "-c statement_timeout=50"},
+}
+READ_ONLY = {
+    "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+    "postgresql": {"options": "-c default_transaction_read_only=on"},
+}
+#: How a connection gets all tables for itself, until it is closed.
+LOCK = {
+    "mysql": ("LOCK TABLES {}", "{} WRITE"),
+    "postgresql": ("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", "{}"),
+}
+#: What a request is told that only reads, and one that changes something.
+SAID_OF_LOCKS = (
+    "The database is busy with the same objects for others; try again later.",
+    "The request kept losing races; try it again.",
+)
+
+
+def connect(conf: cfg.ConfigOpts, url: sa.URL) -> None:
+    """Let this process reach its database by this URL."""
+    text = url.render_as_string(hide_password=False)
+    conf.set_override("connection", text, group="database")
+    db.configure(conf)
+
+
+@contextlib.contextmanager
+def locked(url: sa.URL, kind: str) -> Iterator[None]:
+    """Another connection has all tables for itself, as while an upgrade alters them."""
+    statement, each = LOCK[kind]
+    names = ", ".join(each.format(name) for name in models.Base.metadata.tables)
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
+        connection.exec_driver_sql(statement.format(names))
+        yield
+
+
+@on_servers
+def test_a_wait_for_a_lock_that_is_too_long_is_said(
+    call: Call,
+    conf: cfg.ConfigOpts,
+    database: sa.Engine,
+    database_kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts.apply(hosts.card("a"))
+    connect(conf, database.url.update_query_dict(IMPATIENT[database_kind]))
+    # A change is tried as often.
+    monkeypatch.setattr(db, "MAX_RESTARTS", 2)
+    with locked(database.url, database_kind):
+        for route in REQUESTS:
+            assert_refused(call, route, *SAID_OF_LOCKS)
+    for route in REQUESTS:
+        assert_served(call, route)
+
+
+@on_servers
+def test_a_query_that_takes_too_long_is_said(
+    call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
+) -> None:
+    connect(conf, database.url.update_query_dict(HURRIED[database_kind]))
+    sentence = "The database has ended a query that took too long; try again later."
+    with locked(database.url, database_kind):
+        assert_refused(call, "GET /v2/devices", sentence)
+        assert_refused(call, "POST /v2/device_profiles", sentence)
+
+
+@on_servers
+def test_a_database_that_takes_no_changes_is_said(
+    call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
+) -> None:
+    connect(conf, database.url.update_query_dict(READ_ONLY[database_kind]))
+    sentence = "The database takes no changes at present; try again later."
+    assert_served(call, "GET /v2/devices")
+    assert_refused(call, "POST /v2/device_profiles", sentence)
+
+
+@on_servers
+def test_too_many_requests_at_once_are_told_to_come_back(
+    call: Call, conf: cfg.ConfigOpts, database: sa.Engine
+) -> None:
+    for name, value in {"max_pool_size": 1, "max_overflow": 0, "pool_timeout": 1}.items():
+        conf.set_override(name, value, group="database")
+    connect(conf, database.url)
+    with db.reader() as session:
+        session.execute(sa.select(1))
+        sentence = "All connections to the database are in use; try again later."
+        assert_refused(call, "GET /v2/devices", sentence)
+    assert_served(call, "GET /v2/devices")
 
 
 #: What SQLAlchemy asks a server of a kind that it has not met before, by a part of the question.

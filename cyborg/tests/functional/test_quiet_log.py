@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from cyborg.tests import messages
+from cyborg.tests import messages, servers
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
@@ -20,7 +20,7 @@ BACK = "The database answers again"
 pytestmark = [
     pytest.mark.services,
     pytest.mark.usefixtures("database"),
-    pytest.mark.parametrize("database_kind", ["mysql"], indirect=True),
+    pytest.mark.parametrize("database_kind", servers.DATABASES, indirect=True),
 ]
 
 
