@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 DATA = pathlib.Path(__file__).with_name("data")
 REPOSITORY = pathlib.Path(__file__).parents[2]
-PAGES = REPOSITORY / "doc" / "source" / "install"
+PAGES = REPOSITORY / "doc" / "source"
 
 #: The folders that an installation writes to.
 _WRITTEN = ("/etc", "/opt", "/var/lib", "/var/log", str(REPOSITORY))
@@ -43,7 +43,7 @@ _NAMED = re.compile(r"\b([A-Z_]+)=")
 
 
 def sections(page: str) -> dict[str, list[str]]:
-    """The commands of an installation page: the blocks of each section, by its title."""
+    """The commands of a page, such as ``install/verify``: the blocks of each section, by its title."""
     _before, *parts = _SECTION.split((PAGES / f"{page}.rst").read_text())
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     return {
@@ -120,6 +120,10 @@ class Machine:
         kept = {key: os.environ[key] for key in os.environ if key.startswith(("PIP_", "HOME"))}
         return {**kept, "PATH": os.pathsep.join(outside), "LC_ALL": "C.UTF-8"}
 
+    def pids(self) -> dict[str, int]:
+        """The process of each service that was started."""
+        return {file.name: int(file.read_text()) for file in (self._folder / "pids").iterdir()}
+
     def logs(self) -> str:
         """What the services have said."""
         found = sorted((self._folder / "logs").iterdir())
@@ -127,8 +131,8 @@ class Machine:
 
     def stop(self) -> None:
         """End its services and itself."""
-        for pid in (self._folder / "pids").iterdir():
-            _end(int(pid.read_text()))
+        for pid in self.pids().values():
+            _end(pid)
         self._anchor.kill()
         self._anchor.wait()
         assert self._anchor.stdout is not None

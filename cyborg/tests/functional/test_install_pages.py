@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installation pages, followed to the letter on a bare machine, but for names and addresses."""
+"""The pages that install, save, restore and upgrade, followed to the letter on bare machines.
+
+Only names and addresses are others.
+"""
 
 from __future__ import annotations
 
@@ -127,12 +130,15 @@ project_domain_id = default
 
 
 @pytest.fixture
-def mariadb(unique: str) -> Iterator[str]:
-    """A script that runs MariaDB's client as the server's administrator."""
+def mariadb(unique: str) -> Iterator[dict[str, str]]:
+    """Scripts that run MariaDB's clients as the server's administrator."""
     engine = sa.create_engine(servers.url_of("mysql"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         socket = connection.scalar(sa.text("SELECT @@socket"))
-        yield f'exec /usr/bin/mariadb --no-defaults --socket={socket} --user=root "$@"'
+        options = f"--no-defaults --socket={socket} --user=root"
+        yield {
+            name: f'exec /usr/bin/{name} {options} "$@"' for name in ("mariadb", "mariadb-dump")
+        }
         connection.execute(sa.text(f"DROP DATABASE IF EXISTS {unique}"))
         connection.execute(sa.text(f"DROP USER IF EXISTS '{unique}'"))
     engine.dispose()
@@ -161,7 +167,7 @@ Make = Callable[[str], Machine]
 
 @pytest.fixture
 def make(
-    cloud_keystone: Keystone, mariadb: str, rabbitmqctl: str, tmp_path: pathlib.Path
+    cloud_keystone: Keystone, mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path
 ) -> Iterator[Make]:
     """Makes machines with a shell of the cloud's administrator."""
     if os.geteuid() != 0:
@@ -178,7 +184,7 @@ def make(
     with contextlib.ExitStack() as stack:
 
         def made(name: str) -> Machine:
-            programs = {"mariadb": mariadb, "rabbitmqctl": rabbitmqctl}
+            programs = mariadb | {"rabbitmqctl": rabbitmqctl}
             machine = Machine(tmp_path / name, programs, credentials)
             stack.callback(machine.stop)
             return machine
@@ -211,11 +217,11 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
         "DRIVERS": "fake_driver",
     }
     controller = make("controller")
-    controller.follow("controller", different)
+    controller.follow("install/controller", different)
     assert requests.get(f"http://127.0.0.1:{port}/healthcheck", timeout=TIMEOUT).ok
 
     compute = make("compute")
-    compute.follow("compute", different)
+    compute.follow("install/compute", different)
     name = f"{host}_FakeDevice"
 
     def offered() -> bool:
@@ -223,18 +229,48 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
         return any(each["name"] == name for each in found)
 
     wait_for("the device", offered)
-    there = controller.follow("verify", different, "Is it there?", "The first device profile")
+    there = controller.follow(
+        "install/verify", different, "Is it there?", "The first device profile"
+    )
     assert host in there
+    _save_and_restore(controller, compute, different)
+    _upgrade(controller, compute, different)
+
+
+def _save_and_restore(controller: Machine, compute: Machine, different: dict[str, str]) -> None:
+    """What was deleted after the database was saved is there again."""
+    _what, saved, *restored = bare_machine.sections("admin/backup")
+    controller.follow("admin/backup", different, saved)
+    controller.run("openstack accelerator device profile delete first")
+    for title in restored:
+        machine = compute if title.endswith("the agents") else controller
+        machine.follow("admin/backup", different, title)
+    assert "first" in controller.run("openstack accelerator device profile list")
+
+
+def _upgrade(controller: Machine, compute: Machine, different: dict[str, str]) -> None:
+    """To the same release, which changes nothing, and every service is another process after it."""
+    services = ("cyborg-api", "cyborg-conductor", "cyborg-agent")
+    before = [machine.pids() for machine in (controller, compute)]
+    for title in bare_machine.sections("admin/upgrade"):
+        machine = compute if title == "The agents" else controller
+        machine.follow("admin/upgrade", different, title)
+    after = [machine.pids() for machine in (controller, compute)]
+    assert {name for each in after for name in each} == set(services)
+    assert not {pid for each in before for pid in each.values()} & {
+        pid for each in after for pid in each.values()
+    }
 
 
 def test_only_what_needs_nova_is_not_run() -> None:
     """Nothing here boots servers: of that section only the syntax is checked, with all pages'."""
     titles = ["Is it there?", "The first device profile", "The first server"]
-    assert list(bare_machine.sections("verify")) == titles
+    assert list(bare_machine.sections("install/verify")) == titles
 
 
 def test_every_block_of_commands_is_found() -> None:
-    for page in ("controller", "compute", "verify"):
+    names = ("controller", "compute", "verify")
+    for page in (*(f"install/{name}" for name in names), "admin/backup", "admin/upgrade"):
         text = (bare_machine.PAGES / f"{page}.rst").read_text()
         blocks = [block for found in bare_machine.sections(page).values() for block in found]
         assert len(blocks) == len(re.findall(r"code-block::|^::$|::$", text, re.MULTILINE)) > 0
