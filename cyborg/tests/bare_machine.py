@@ -43,7 +43,7 @@ _NAMED = re.compile(r"\b([A-Z_]+)=")
 
 
 def sections(page: str) -> dict[str, list[str]]:
-    """The commands of a page, such as ``install/verify``: the blocks of each section, by its title."""
+    """The blocks of commands of each section of a page, such as ``install/verify``."""
     _before, *parts = _SECTION.split((PAGES / f"{page}.rst").read_text())
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     return {

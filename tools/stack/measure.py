@@ -35,7 +35,7 @@ from stack import CONDUCTORS, Stack
 #: A request in the log of a WSGI service: see LOG_FORMAT of the stack.
 _REQUEST = re.compile(r"^\S.*? (\d{13}) (\w+) (\S+) => (\d{3}) in (\d+) msecs$", re.MULTILINE)
 #: The processes that upstream replaces.
-_OURS = ("cyborg", *CONDUCTORS, *(f"cyborg-agent-{host}" for host in settings.HOSTS))
+OURS = ("cyborg", *CONDUCTORS, *(f"cyborg-agent-{host}" for host in settings.HOSTS))
 #: Seconds between two queries of a server's status.
 _LOOK = 0.05
 
@@ -122,14 +122,13 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
     for device in devices:
         scene.cloud.accelerator.post(f"/devices/{device}/disable")
     scene.until("withdrawn devices", lambda: scene.offered() == 0 or None)
-    for name in _OURS:
+    for name in OURS:
         stack.records.stop(name)
     try:
-        yield _start_upstream(stack, python.parent.parent)
+        yield start_upstream(stack, python.parent.parent)
     finally:
         scene.clear()
-        for name in [name for name in stack.records.names() if name.startswith("upstream-")]:
-            stack.records.stop(name)
+        stop_upstream(stack)
         for provider in scene.cloud.placement.resource_providers():
             if provider.name.startswith("upstream-"):
                 scene.cloud.placement.delete_resource_provider(provider)
@@ -138,10 +137,19 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
             scene.cloud.accelerator.post(f"/devices/{device}/enable")
 
 
-def _start_upstream(stack: Stack, prefix: Path) -> Path:
-    """Start its API, one conductor and an agent per host, with a database of their own."""
-    files, programs = stack.settings(), prefix / "bin"
-    control = files.upstream("upstream-control", None, prefix)
+def stop_upstream(stack: Stack) -> None:
+    """Stop what runs of it."""
+    for name in [name for name in stack.records.names() if name.startswith("upstream-")]:
+        stack.records.stop(name)
+
+
+def start_upstream(stack: Stack, installed: Path, prefix: str = "upstream-") -> Path:
+    """Start its API, one conductor and an agent per host, with a database of their own.
+
+    The names of its hosts begin with ``prefix``.
+    """
+    files, programs = stack.settings(), installed / "bin"
+    control = files.upstream("upstream-control", f"{prefix}control", installed)
     # With the data of an earlier run it would not write to Placement again.
     with stack.database() as server:
         server.cursor().execute("DROP DATABASE IF EXISTS cyborg_upstream")
@@ -158,7 +166,7 @@ def _start_upstream(stack: Stack, prefix: Path) -> Path:
         "upstream-conductor", programs / "cyborg-conductor", "--config-file", control
     )
     for host in settings.HOSTS:
-        config = files.upstream(f"upstream-{host}", host, prefix)
+        config = files.upstream(f"upstream-{host}", f"{prefix}{host}", installed, host)
         stack.records.start(
             f"upstream-agent-{host}", programs / "cyborg-agent", "--config-file", config
         )

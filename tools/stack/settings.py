@@ -76,13 +76,17 @@ def _free_ports(count: int) -> list[int]:
 
 
 def write(path: Path, *parts: Options) -> Path:
-    """Write an oslo.config file; a later part overrides an earlier one."""
+    """Write an oslo.config file; a later part overrides an earlier one, with None for no value."""
     merged: dict[str, dict[str, object]] = {}
     for part in parts:
         for group, options in part.items():
             merged.setdefault(group, {}).update(options)
+    given = {
+        group: {name: value for name, value in options.items() if value is not None}
+        for group, options in merged.items()
+    }
     parser = configparser.RawConfigParser(default_section="")
-    parser.read_dict(merged)
+    parser.read_dict(given)
     with path.open("w") as file:
         parser.write(file)
     return path
@@ -327,20 +331,21 @@ class Settings:
             more or {},
         )
 
-    def upstream(self, name: str, host: str | None, prefix: Path) -> Path:
-        """The released upstream, installed in ``prefix``: API and conductor, or a host's agent.
+    def upstream(self, name: str, host: str, installed: Path, node: str | None = None) -> Path:
+        """The released upstream, in the folder where it is installed.
 
-        Its hosts have names of their own, so that its providers stand beside ours.
+        API and conductor, or with ``node`` the agent of that compute host. If its hosts have names
+        of their own, its providers stand beside ours.
         """
         options: dict[str, dict[str, object]] = {
-            "DEFAULT": {"transport_url": self._broker, "host": f"upstream-{host or 'control'}"},
+            "DEFAULT": {"transport_url": self._broker, "host": host},
             "database": {"connection": self._database.format("cyborg_upstream")},
             "keystone_authtoken": self._validation("cyborg"),
             "placement": self._user("cyborg"),
             "nova": self._user("cyborg"),
             "agent": {"enabled_drivers": "fake_driver"},
-            "api": {"api_paste_config": prefix / "etc" / "cyborg" / "api-paste.ini"},
+            "api": {"api_paste_config": installed / "etc" / "cyborg" / "api-paste.ini"},
         }
-        if host is not None:
-            options["agent"]["resource_provider_name"] = host
+        if node is not None:
+            options["agent"]["resource_provider_name"] = node
         return write(self.folder(name) / "cyborg.conf", options)

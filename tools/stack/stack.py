@@ -68,6 +68,20 @@ class Stack:
         """A connection of openstacksdk for a user of the stack."""
         return catalogue.connect(self.known, user, project)
 
+    def shell_variables(self) -> dict[str, str]:
+        """What the openstack command needs to be the administrator."""
+        return {
+            "OS_AUTH_URL": self.known.url("keystone") + "/v3",
+            "OS_USERNAME": "admin",
+            "OS_PASSWORD": self.known.password,
+            "OS_PROJECT_NAME": "admin",
+            "OS_USER_DOMAIN_ID": "default",
+            "OS_PROJECT_DOMAIN_ID": "default",
+            "OS_REGION_NAME": settings.REGION,
+            "OS_INTERFACE": "public",
+            "OS_IDENTITY_API_VERSION": "3",
+        }
+
     def up(self) -> None:
         """Start what does not run, each part after those that it needs."""
         self._start_servers()
@@ -351,18 +365,7 @@ def ka_session() -> connection.ks_session.Session:
 
 
 def _print_environment(stack: Stack) -> None:
-    values = {
-        "OS_AUTH_URL": stack.known.url("keystone") + "/v3",
-        "OS_USERNAME": "admin",
-        "OS_PASSWORD": stack.known.password,
-        "OS_PROJECT_NAME": "admin",
-        "OS_USER_DOMAIN_ID": "default",
-        "OS_PROJECT_DOMAIN_ID": "default",
-        "OS_REGION_NAME": settings.REGION,
-        "OS_INTERFACE": "public",
-        "OS_IDENTITY_API_VERSION": "3",
-    }
-    for name, value in values.items():
+    for name, value in stack.shell_variables().items():
         print(f"export {name}={value}")
 
 

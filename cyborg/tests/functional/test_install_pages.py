@@ -263,7 +263,7 @@ def _upgrade(controller: Machine, compute: Machine, different: dict[str, str]) -
 
 
 def test_only_what_needs_nova_is_not_run() -> None:
-    """Nothing here boots servers: of that section only the syntax is checked, with all pages'."""
+    """Nothing here boots servers: the tests of the real Nova run that section."""
     titles = ["Is it there?", "The first device profile", "The first server"]
     assert list(bare_machine.sections("install/verify")) == titles
 

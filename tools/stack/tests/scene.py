@@ -51,7 +51,7 @@ class Scene:
         # Shelving and evacuation changed their manners over the years.
         self.compute.default_microversion = "2.90"
         self._image: str | None = None
-        self._contradictions = ""
+        self.contradictions = ""
 
     def prepare(self) -> None:
         """Make the image, the profiles and the flavors, as far as they are not there."""
@@ -340,7 +340,7 @@ class Scene:
         """No ARQ is left, every provider is free, and the database contradicts nobody."""
         self.until("the end of every ARQ", lambda: None if self.arqs() else True)
         self.until("free providers", lambda: None if self._in_use() else True)
-        self.until("a sound state", self._is_sound, explain=lambda: self._contradictions)
+        self.until("a sound state", self.is_sound, explain=lambda: self.contradictions)
 
     def _in_use(self) -> list[str]:
         return [
@@ -351,9 +351,10 @@ class Scene:
             )
         ]
 
-    def _is_sound(self) -> bool | None:
+    def is_sound(self) -> bool | None:
+        """Whether ``cyborg-status check`` finds nothing; it says more in ``contradictions``."""
         config = self.stack.state / "etc" / "cyborg" / "cyborg.conf"
         command = [BIN / "cyborg-status", "--config-file", config, "check"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        self._contradictions = done.stdout + done.stderr
+        self.contradictions = done.stdout + done.stderr
         return done.returncode == 0 or None
