@@ -13,7 +13,7 @@ from scene import Scene
 from cyborg.tests import bare_machine
 
 #: What the page lets its reader set.
-VALUES = {"RESOURCE": "FPGA", "IMAGE": "empty", "NIC": "none"}
+VALUES = {"RESOURCE": "FPGA", "IMAGE": "empty"}
 
 
 @pytest.fixture
