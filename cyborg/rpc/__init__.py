@@ -85,6 +85,10 @@ __all__ = [
 
 LOG = logging.getLogger(__name__)
 
+#: Messages that a conductor handles at the same time. The default of oslo.messaging is 64, and all
+#: those threads are started by and by, though one interpreter does not work on so many reports.
+_CONDUCTOR_THREADS = 16
+
 _configuring = threading.Lock()
 _current: client.Client | None = None
 
@@ -267,7 +271,8 @@ def _program(
 
 def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:
     """Return the server of a conductor. Each message goes to one of the conductors."""
-    return _server(conf, client.CONDUCTOR_TOPIC, conf.host, server.ConductorMethods(endpoint))
+    methods = server.ConductorMethods(endpoint)
+    return _server(conf, client.CONDUCTOR_TOPIC, conf.host, methods, threads=_CONDUCTOR_THREADS)
 
 
 def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
@@ -275,9 +280,11 @@ def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Se
     return _server(conf, client.AGENT_TOPIC, host, server.AgentMethods(endpoint, host))
 
 
-def _server(conf: cfg.ConfigOpts, topic: str, name: str, methods: object) -> Server:
+def _server(
+    conf: cfg.ConfigOpts, topic: str, name: str, methods: object, *, threads: int | None = None
+) -> Server:
     target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=name)
-    return Server(_client(conf).transport, target, methods)
+    return Server(_client(conf).transport, target, methods, threads=threads)
 
 
 def _client(conf: cfg.ConfigOpts) -> client.Client:

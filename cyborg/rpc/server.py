@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import oslo_messaging as messaging
 from oslo_context import context as oslo_context
+from oslo_messaging import opts
 
 from cyborg import errors
 from cyborg.rpc import faults, keys, payloads, signing, version
@@ -179,12 +180,24 @@ def _outcome(side: str, method: Callable[[], dict[str, Any] | None]) -> dict[str
 
 
 class Server:
-    """Receives messages in a thread, which first waits until there is a broker."""
+    """Receives messages in a thread, which first waits until there is a broker.
 
-    def __init__(self, transport: Any, target: messaging.Target, methods: object) -> None:
+    ``threads`` handle them, where the file does not say another ``executor_thread_pool_size``;
+    without it, as many as oslo.messaging's default. Each that was ever busy is kept.
+    """
+
+    def __init__(
+        self,
+        transport: Any,
+        target: messaging.Target,
+        methods: object,
+        *,
+        threads: int | None = None,
+    ) -> None:
         self._transport = transport
         self._target = target
         self._methods = methods
+        self._threads = threads
         self._stopping = threading.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rpc-server", daemon=True)
@@ -219,6 +232,7 @@ class Server:
         while not self._stopping.is_set():
             # A server whose start has failed cannot be started again.
             server = messaging.get_rpc_server(self._transport, self._target, [self._methods])
+            opts.set_defaults(server.conf, executor_thread_pool_size=self._threads)
             try:
                 server.start()
             except Exception:

@@ -8,11 +8,13 @@ import queue
 import socket
 import threading
 import time
+from concurrent import futures
 from typing import Any
 
 import oslo_messaging as messaging
 import pytest
 from oslo_config import cfg
+from oslo_messaging import opts
 
 from cyborg import conf as cyborg_conf
 from cyborg import errors, rpc
@@ -425,3 +427,34 @@ def test_services_find_each_other_whenever_the_broker_comes_and_comes_back(conf,
         step_ends(None)
         server.stop()
         wire.cut()
+
+
+@pytest.mark.parametrize(("given", "at_once"), [(None, 16), (3, 3)])
+def test_a_conductor_handles_so_many_messages_at_the_same_time(conf, request, given, at_once):
+    # See rpc.client.Client: these options are those of the process.
+    cfg.CONF.register_opts(dict(opts.list_opts())[None])
+    if given is not None:
+        cfg.CONF.set_override("executor_thread_pool_size", given)
+    request.addfinalizer(lambda: cfg.CONF.clear_override("executor_thread_pool_size"))
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    class Busy(Conductor):
+        def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+            begun.release()
+            gate.wait(PATIENCE)
+            super().report(context, report)
+
+    busy = Busy()
+    with messages.transport(conf, "memory"), futures.ThreadPoolExecutor(at_once + 2) as hosts:
+        server = rpc.conductor_server(conf, busy)
+        server.start()
+        assert server.wait_started(PATIENCE)
+        for _ in range(at_once + 2):
+            hosts.submit(rpc.report, conf, test_payloads.report())
+        for _ in range(at_once):
+            assert begun.acquire(timeout=PATIENCE)
+        assert not begun.acquire(timeout=0.2)
+        gate.set()
+        for _ in range(at_once + 2):
+            busy.reports.get(timeout=PATIENCE)
+        server.stop()
