@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -82,30 +83,41 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
     notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 
-def note_refusal(host_name: str, sentence: str) -> None:
-    """Show with a host, until its next whole report is applied, that a message was refused."""
+def note_refusal(host_name: str, sentence: str, *, instead: bool = True) -> bool:
+    """Show with a host, until its next whole report is applied, that a message was refused.
+
+    With ``instead`` it takes the place of another one that is shown. Whether it was written.
+    """
     # Whoever sends such messages again and again is to hold no lock.
-    if not _shows_refusal(host_name, sentence):
-        _note_refusal(host_name, sentence)
+    if not _is_news(_errors_of(host_name), sentence, instead=instead):
+        return False
+    return _note_refusal(host_name, sentence, instead=instead)
+
+
+def _is_news(known: Mapping[str, str] | None, sentence: str, *, instead: bool) -> bool:
+    """Whether it is to be written, by the errors of the host; None if there is no such host."""
+    if known is None:
+        return False
+    return known.get(REFUSALS) != sentence if instead else REFUSALS not in known
 
 
 @db.retry
-def _shows_refusal(host_name: str, sentence: str) -> bool:
-    """Whether that is shown already, or there is no such host."""
+def _errors_of(host_name: str) -> dict[str, str] | None:
     query = sa.select(models.Host.driver_errors).where(models.Host.name == host_name)
     with db.reader() as session:
-        known = session.scalar(query)
-    return known is None or known.get(REFUSALS) == sentence
+        return session.scalar(query)
 
 
 @db.retry
-def _note_refusal(host_name: str, sentence: str) -> None:
+def _note_refusal(host_name: str, sentence: str, *, instead: bool) -> bool:
     query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
     with db.writer() as session:
         host = session.scalar(query)
-        if host is not None and host.driver_errors.get(REFUSALS) != sentence:
-            host.driver_errors = {**host.driver_errors, REFUSALS: sentence}
-            host.report_digest = None
+        if host is None or not _is_news(host.driver_errors, sentence, instead=instead):
+            return False
+        host.driver_errors = {**host.driver_errors, REFUSALS: sentence}
+        host.report_digest = None
+    return True
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:

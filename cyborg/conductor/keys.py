@@ -15,6 +15,9 @@ from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds until a refusal that is shown with a host is replaced by another one.
+_NOTED_AGAIN = 60.0
+
 
 class DeploymentKeys:
     """Signs for the deployment, and checks what hosts say."""
@@ -24,6 +27,8 @@ class DeploymentKeys:
         # Each process numbers its messages for itself.
         self._sender = f"cyborg-conductor {uuid.uuid4()}"
         self._counter = itertools.count(1)
+        #: When a refusal was last written with a host, in seconds of the monotonic clock.
+        self._noted: dict[str, float] = {}
 
     def start(self) -> None:
         """Check the options, and warn if messages need no signature.
@@ -74,15 +79,21 @@ class DeploymentKeys:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:
             if rpc.is_host_name(said.host):
-                _note(said.host, f"a message in its name was refused: {exc}")
+                self._note(said.host, f"a message in its name was refused: {exc}")
             raise
 
+    def _note(self, host_name: str, sentence: str) -> None:
+        """Show a refusal with the host. It is one, too, if that cannot be stored.
 
-def _note(host_name: str, sentence: str) -> None:
-    """Show a refusal with the host. It is one, too, if that cannot be stored."""
-    try:
-        liveness.note_refusal(host_name, sentence)
-    except errors.DatabaseUnreachable:
-        LOG.debug("Not shown with host %s that a message was refused", host_name)
-    except Exception:
-        LOG.exception("Cannot show with host %s that a message was refused", host_name)
+        Another sentence replaces it once a minute, so that who forges messages with many costs
+        the database no more than who forges one.
+        """
+        now = time.monotonic()
+        self._noted = {host: at for host, at in self._noted.items() if at > now - _NOTED_AGAIN}
+        try:
+            if liveness.note_refusal(host_name, sentence, instead=host_name not in self._noted):
+                self._noted = {**self._noted, host_name: now}
+        except errors.DatabaseUnreachable:
+            LOG.debug("Not shown with host %s that a message was refused", host_name)
+        except Exception:
+            LOG.exception("Cannot show with host %s that a message was refused", host_name)

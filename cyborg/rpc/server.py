@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ LOG = logging.getLogger(__name__)
 
 _RECONNECT_PAUSE = 1.0
 _STOP_GRACE = 10.0
+_REQUEST_ID = re.compile(r"req-[0-9a-fA-F-]{1,60}")
 
 
 class ConductorEndpoint(Protocol):
@@ -87,7 +89,7 @@ class ConductorMethods:
 
     def kick(self, context: dict[str, Any]) -> dict[str, Any]:
         """Look for work now. That says nothing, so it is not signed."""
-        return _outcome(keys.CONDUCTOR, lambda: self._endpoint.kick(context))
+        return _outcome(lambda: self._endpoint.kick(context))
 
     def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         """Say whether a host may write a deployable now."""
@@ -145,25 +147,32 @@ def _answer(
 ) -> dict[str, Any]:
     """The answer of a method to what was said, signed; nothing is done if that is refused."""
     # For every log line from here on.
-    oslo_context.RequestContext(global_request_id=context.get("request_id"))
+    oslo_context.RequestContext(global_request_id=_request_id(context))
     signature = context.get(keys.FIELD)
-
-    def checked() -> dict[str, Any] | None:
+    try:
         keys.check(side, said, signature)
-        return method()
-
-    answer = _outcome(side, checked)
+    except signing.Refused as exc:
+        # A conductor takes a step as running, and asks again: it has not failed.
+        answer = {"running" if side == keys.HOST else "failed": str(exc)}
+        if signature is None:
+            # The signature would need a number, and a flood of such messages would use them up.
+            return answer
+    else:
+        answer = _outcome(method)
     answered_by = keys.sign(side, signing.answer_to(said, signature, answer))
     return answer if answered_by is None else {**answer, keys.FIELD: answered_by}
 
 
-def _outcome(side: str, method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+def _request_id(context: dict[str, Any]) -> str | None:
+    """The id of a request, as a message has it. No signature is over it, so it may be anything."""
+    found = context.get("request_id")
+    return found if isinstance(found, str) and _REQUEST_ID.fullmatch(found) else None
+
+
+def _outcome(method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
     """The answer of a method. An error travels as text: the other side may lack its class."""
     try:
         return method() or {}
-    except signing.Refused as exc:
-        # A conductor takes a step as running, and asks again: it has not failed.
-        return {"running" if side == keys.HOST else "failed": str(exc)}
     except faults.HostStepRunning as exc:
         return {"running": str(exc)}
     except faults.ProgramFailed as exc:

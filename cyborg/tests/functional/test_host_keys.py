@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -23,6 +24,7 @@ from cyborg.conductor import keys as conductor_keys
 from cyborg.db import models
 from cyborg.rpc import client, keys, signing
 from cyborg.tests import hosts, messages, signed
+from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.signed import HOST, PATIENCE
 from cyborg.tests.unit import test_payloads
 
@@ -240,7 +242,7 @@ def test_a_refusal_is_one_if_it_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(liveness, "note_refusal", lambda *_: 1 / 0)
+    monkeypatch.setattr(liveness, "note_refusal", lambda *_, **__: 1 / 0)
     before = refusals()
     assert signed.ask(conf, "report", reported().body)["failed"] == "The message is not signed."
     assert refusals() == before + 1
@@ -260,6 +262,32 @@ def test_a_refusal_that_is_shown_already_waits_for_no_lock(
     assert errors_of_host() == shown
 
 
+def test_a_forger_with_many_sentences_has_no_more_written_than_one_with_one(
+    conf: cfg.ConfigOpts,
+    own: agent_keys.HostKeys,
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = reported()
+    signature = keys.sign(rpc.HOST, said)
+    assert signature is not None
+
+    def forge(numbers: range) -> None:
+        for number in numbers:
+            signed.ask(conf, "report", said.body, signature | {"key": f"{number:064x}"[::-1]})
+
+    for turn in range(2):
+        # The host's report forgets what was refused before.
+        rpc.report(conf, hosts.report(hosts.card("a")))
+        with count_sql() as counter:
+            forge(range(1, 20))
+        assert len(counter.matching("UPDATE")) == 1, turn
+        assert "Key 10000000 is not enrolled" in errors_of_host()["refused-messages"]
+    monkeypatch.setattr(conductor_keys, "_NOTED_AGAIN", 0)
+    forge(range(5, 6))
+    assert "Key 50000000 is not enrolled" in errors_of_host()["refused-messages"]
+
+
 def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) -> None:
     said = reported()
     made = [own.sign(said) for _ in range(70)]
@@ -273,13 +301,14 @@ def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) ->
     host_keys.check(said, wire[67], required=True)
 
 
+@pytest.mark.parametrize("false", [None, "", {"key": "false"}], ids=str)
 def test_false_orders_do_not_make_messages_of_the_host_look_old(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps, false: object
 ) -> None:
     said = reported()
     early = keys.sign(rpc.HOST, said)
     for _ in range(70):
-        signed.ask(conf, "host_step", order(), {"key": "false"}, host=HOST)
+        assert "running" in signed.ask(conf, "host_step", order(), false, host=HOST)
     host_keys.check(said, keys.sign(rpc.HOST, said), required=True)
     host_keys.check(said, early, required=True)
     # Nor do answers that are taken.
