@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from oslo_config import cfg
 
-from cyborg import metrics, rpc
+from cyborg import errors, metrics, rpc
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits
 
 LOG = logging.getLogger(__name__)
+
+M = TypeVar("M")
 
 
 class ConductorEndpoint:
@@ -29,7 +31,7 @@ class ConductorEndpoint:
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
             try:
                 labels["outcome"] = inventory_report.apply_report(
-                    rpc.HostReport.from_wire(report),
+                    inventory_report.read(report, self._conf.conductor.max_report_bytes),
                     self._conf.conductor.max_gone_share,
                     self._conf.conductor.max_report_devices,
                 )
@@ -42,7 +44,7 @@ class ConductorEndpoint:
     def report_unchanged(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
         """Note that a host reports what is stored; False if something else is stored."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
-            said = rpc.UnchangedReport.from_wire(report)
+            said = _read(rpc.UnchangedReport.from_wire, report)
             stored = inventory_report.note_unchanged(said)
             labels["outcome"] = (
                 inventory_report.UNCHANGED if stored else inventory_report.UNKNOWN
@@ -53,8 +55,15 @@ class ConductorEndpoint:
         self, context: Mapping[str, Any], request: Mapping[str, Any]
     ) -> rpc.WritePermit:
         """Say whether a host may write a deployable now."""
-        return permits.permit_write(rpc.WriteRequest.from_wire(request))
+        return permits.permit_write(_read(rpc.WriteRequest.from_wire, request))
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""
         self._kick()
+
+
+def _read(from_wire: Callable[[Mapping[str, Any]], M], data: Mapping[str, Any]) -> M:
+    try:
+        return from_wire(data)
+    except rpc.UNREADABLE as exc:
+        raise errors.Invalid(f"The message cannot be read: {exc!r}") from exc

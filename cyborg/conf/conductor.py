@@ -49,7 +49,16 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Most devices that a host may report. A report of more is refused as a whole, and "
-        "GET /v2/services shows that as an error of cyborg-conductor.",
+        "GET /v2/services shows that as the error refused-messages of the host.",
+    ),
+    cfg.IntOpt(
+        "max_report_bytes",
+        default=16 * 1024 * 1024,
+        min=1,
+        mutable=True,
+        help="Most bytes that a host's report may have as JSON; a device has one or two thousand. "
+        "A larger one is refused as a whole, and GET /v2/services shows that as the error "
+        "refused-messages of the host. What is sent at all is bounded by the message broker.",
     ),
     cfg.FloatOpt(
         "max_gone_share",

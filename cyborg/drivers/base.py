@@ -67,7 +67,7 @@ class ControlPath:
 
     def __post_init__(self) -> None:
         value_checks.text("cpid_type", self.cpid_type, 30)
-        value_checks.text("cpid_info", canonical_json(dict(self.cpid_info)), value_checks.NAME_MAX)
+        value_checks.texts("cpid_info", self.cpid_info)
 
     def __str__(self) -> str:
         """Type and facts, the same text for equal paths."""
@@ -91,8 +91,7 @@ class AttachHandle:
             raise ValueError(
                 f"attach_type {self.attach_type!r} is not one of {sorted(ATTACH_TYPES)}"
             )
-        info = canonical_json(dict(self.attach_info))
-        value_checks.text("attach_info", info, value_checks.NAME_MAX)
+        value_checks.texts("attach_info", self.attach_info)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +159,9 @@ class Deployable:
                 )
         if len(set(self.traits)) != len(self.traits):
             raise ValueError(f"deployable {self.name!r} has a trait twice")
-        if not 0 <= self.num_accelerators <= value_checks.COUNT_MAX:
-            raise ValueError(
-                f"deployable {self.name!r} has {self.num_accelerators} as num_accelerators"
-            )
+        value_checks.number("num_accelerators", self.num_accelerators, value_checks.COUNT_MAX)
+        for name in ("prepares", "cleans", "clean_erases"):
+            value_checks.flag(name, getattr(self, name))
         for key, value in self.attributes.items():
             value_checks.text("attribute key", key, value_checks.NAME_MAX)
             value_checks.fact(key, value)

@@ -6,6 +6,7 @@ Each function except :func:`is_same_function` raises a ValueError or TypeError f
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -30,8 +31,9 @@ FACTS: Mapping[str, type[str] | type[int]] = {
 }
 
 NAME_MAX = 255
-#: The largest number that every database can store.
+#: The largest number that every database can store in a small column, and in a large one.
 COUNT_MAX = 2**31 - 1
+NUMBER_MAX = 2**63 - 1
 
 #: Ids of functions and their vendors become parts of a trait.
 _FUNCTION = re.compile(r"[A-Za-z0-9_.-]{0,128}", re.ASCII)
@@ -42,8 +44,8 @@ def fact(key: str, value: object) -> None:
     """An attribute of a deployable; the type of a common fact is fixed."""
     if FACTS.get(key) is not int:
         storable(f"attribute {key}", value)
-    elif type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise ValueError(f"attribute {key} must be a number from 0 to {COUNT_MAX}, not {value!r}")
+    else:
+        number(f"attribute {key}", value, COUNT_MAX)
 
 
 def program(mode: str | None, function: str | None, vendor: str) -> None:
@@ -76,6 +78,27 @@ def is_same_function(expected: str | None, shown: str | None) -> bool:
     if expected is None or shown is None:
         return True
     return expected.replace("-", "").lower() == shown.replace("-", "").lower()
+
+
+def number(field_name: str, value: object, limit: int = NUMBER_MAX) -> None:
+    """A whole number from 0 to the limit."""
+    if type(value) is not int or not 0 <= value <= limit:
+        raise ValueError(f"{field_name} must be a number from 0 to {limit}, not {value!r}")
+
+
+def flag(field_name: str, value: object) -> None:
+    """A truth value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{field_name} must be true or false, not {value!r}")
+
+
+def texts(field_name: str, values: object, limit: int = NAME_MAX) -> None:
+    """Texts by texts, which have at most ``limit`` characters as JSON."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{field_name} must be a dictionary, not {values!r}")
+    for each in (*values, *values.values()):
+        storable(field_name, each)
+    text(field_name, json.dumps(dict(values)), limit)
 
 
 def text(field_name: str, value: object, limit: int) -> None:

@@ -9,8 +9,9 @@ are not Cyborg's, times that would make its later reports look old, and reports 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -42,6 +43,20 @@ def is_timely(started: int) -> sa.ColumnElement[bool]:
     return sa.literal(started) <= db.now_ms() + _MAX_AHEAD
 
 
+def check_size(data: Mapping[str, Any], max_bytes: int) -> None:
+    """Check that the data of a report is not too large.
+
+    :raises Refused: it is
+    :raises TypeError, ValueError: it is no JSON
+    """
+    size = len(base.canonical_json(data))
+    if size > max_bytes:
+        raise Refused(
+            f"its {size} bytes are more than a report may have; raise [conductor] "
+            f"max_report_bytes, which is {max_bytes}, if the host really has so much."
+        )
+
+
 def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
     """The report without the devices that no host may report, each with an error of its driver.
 
@@ -53,7 +68,7 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
         if not rpc.is_host_name(name):
             raise Refused(f"{field}: {name!r} is no name of a host.")
     left_out: object = report.not_offered
-    if left_out is not None and not (isinstance(left_out, int) and 0 <= left_out <= _FUNCTIONS_MAX):
+    if left_out is not None and not (type(left_out) is int and 0 <= left_out <= _FUNCTIONS_MAX):
         raise Refused(f"not_offered: {left_out!r:.40} is no number of PCI functions.")
     count = sum(len(found) for found in report.devices.values())
     if count > max_devices:

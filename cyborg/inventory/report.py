@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,9 +29,34 @@ _MAX_DELAY = 300_000
 #: Devices that may be missing all at once, however few there are.
 _FEW = 3
 
+#: Characters that are quoted of what cannot be read.
+_QUOTED_MAX = 500
+
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 REFUSED = "refused"
+
+
+def read(data: Mapping[str, Any], max_bytes: int) -> rpc.HostReport:
+    """The report of a message.
+
+    :raises Refused: it is none, or has too many bytes; that is logged and shown with the host
+    """
+    try:
+        acceptance.check_size(data, max_bytes)
+        return rpc.HostReport.from_wire(data)
+    except acceptance.Refused as exc:
+        _note(data["host"], exc)
+        raise
+    except rpc.UNREADABLE as exc:
+        refused = acceptance.Refused(f"it cannot be read: {exc!r:.{_QUOTED_MAX}}")
+        _note(data["host"], refused)
+        raise refused from exc
+
+
+def _note(host_name: str, refused: acceptance.Refused) -> None:
+    LOG.warning("Refused a report of host %r: %s", host_name, refused)
+    liveness.note_refusal(host_name, f"a report was refused: {refused}")
 
 
 def apply_report(
@@ -50,8 +75,7 @@ def apply_report(
         accepted = acceptance.check_report(report, max_devices)
         applied = _apply(accepted, report.digest(), max_gone_share)
     except acceptance.Refused as exc:
-        LOG.warning("Refused a report of host %r: %s", report.host, exc)
-        liveness.note_refusal(report.host, f"a report was refused: {exc}")
+        _note(report.host, exc)
         if exc.owner is not None:
             liveness.note_refusal(exc.owner, f"host {report.host} claims the node of this one")
         raise

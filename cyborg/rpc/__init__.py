@@ -16,6 +16,7 @@ import oslo_messaging as messaging
 from oslo_config import cfg
 
 from cyborg import errors, metrics
+from cyborg.drivers import value_checks
 from cyborg.rpc import client, server
 from cyborg.rpc.faults import (
     BadMessage,
@@ -32,6 +33,7 @@ from cyborg.rpc.faults import (
 from cyborg.rpc.keys import CONDUCTOR, HOST
 from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
+    UNREADABLE,
     HostReport,
     HostStep,
     ProgramAnswer,
@@ -47,6 +49,7 @@ from cyborg.rpc.version import VERSION
 __all__ = [
     "CONDUCTOR",
     "HOST",
+    "UNREADABLE",
     "VERSION",
     "AgentEndpoint",
     "BadMessage",
@@ -209,9 +212,9 @@ def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: floa
         except BadMessage as exc:
             raise HostStepFailed(str(exc)) from exc
         if "failed" in answer:
-            raise HostStepFailed(answer["failed"])
+            raise HostStepFailed(str(answer["failed"]))
         if "running" in answer:
-            raise HostStepRunning(answer["running"])
+            raise HostStepRunning(str(answer["running"]))
 
 
 def run_program(
@@ -254,12 +257,12 @@ def _program(
         if "failed" in answer:
             # If the answer does not say, the hardware must count as written.
             raise ProgramFailed(
-                answer["failed"],
-                written=answer.get("written", True),
-                report_counter=answer.get("report_counter"),
+                str(answer["failed"]),
+                written=answer.get("written", True) is not False,
+                report_counter=_counter(answer.get("report_counter")),
             )
         if "running" in answer:
-            raise HostStepRunning(answer["running"])
+            raise HostStepRunning(str(answer["running"]))
         return ProgramAnswer.from_wire(answer)
     except TooOld as exc:
         raise ProgramFailed(str(exc), written=False) from exc
@@ -267,6 +270,13 @@ def _program(
         raise ProgramFailed(str(exc), written=True) from exc
     except KeyError as exc:
         raise ProgramFailed(f"The agent's answer lacks {exc}", written=True) from exc
+    except (TypeError, ValueError) as exc:
+        raise ProgramFailed(f"The agent's answer cannot be read: {exc}", written=True) from exc
+
+
+def _counter(said: object) -> int | None:
+    """The counter of a report in an answer; None if there is none that could be."""
+    return said if type(said) is int and 0 <= said <= value_checks.NUMBER_MAX else None
 
 
 def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:

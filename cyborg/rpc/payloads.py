@@ -9,10 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
-from cyborg.drivers import base
+from cyborg.drivers import base, value_checks
 
 #: Which of what conductors have ever derived from a report: now with distinct functions' traits.
 _DERIVED = 2
+
+#: What is raised for data that is no message.
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
+
+#: Characters of the name of a driver.
+_DRIVER_MAX = 100
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 
@@ -35,12 +41,23 @@ class _Message:
         """Itself from a message. Unknown keys are ignored: the sender may be newer.
 
         :raises KeyError: a field is missing
+        :raises TypeError, ValueError: a text or a number is none that a database stores
         """
         values = base.known_values(cls, data)
         for each in fields(cls):
-            if each.name not in values and each.default is each.default_factory is MISSING:
+            if each.name in values:
+                _check(each.name, str(each.type), values[each.name])
+            elif each.default is each.default_factory is MISSING:
                 raise KeyError(each.name)
         return cls(**values)
+
+
+def _check(name: str, declared: str, value: object) -> None:
+    """Check a text or a number."""
+    if declared == "int":
+        value_checks.number(name, value)
+    elif declared == "str" or (declared == "str | None" and value is not None):
+        value_checks.storable(name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +128,12 @@ class HostReport:
         :raises KeyError, TypeError, ValueError: the data is no report
         """
         errors = dict(data.get("errors", {}))
+        for driver in (*errors, *data["devices"]):
+            value_checks.text("driver", driver, _DRIVER_MAX)
+        if not all(isinstance(said, str) for said in errors.values()):
+            raise TypeError("errors must be texts")
+        for name in ("started", "counter"):
+            value_checks.number(name, data[name])
         read = {driver: _read(devices) for driver, devices in data["devices"].items()}
         for driver, found in read.items():
             if found.errors:
@@ -124,7 +147,7 @@ class HostReport:
             errors=errors,
             # A driver with an error and without devices has failed: those it has are kept.
             devices={driver: found.devices for driver, found in read.items() if not found.lost},
-            unread=tuple(data.get("unread", ())),
+            unread=tuple(map(str, data.get("unread", ()))),
             not_offered=data.get("not_offered"),
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
@@ -146,7 +169,7 @@ def _read(devices: Iterable[Mapping[str, Any]]) -> _Read:
     for data in devices:
         try:
             found.devices += (base.Device.from_wire(data),)
-        except _NO_DEVICE as exc:
+        except UNREADABLE as exc:
             path = _path(data)
             name = "a device" if path is None else f"device {' '.join(path)}"
             because = "perhaps because cyborg-agent is newer than cyborg-conductor"
@@ -160,12 +183,8 @@ def _path(data: Mapping[str, Any]) -> tuple[str, str] | None:
     try:
         path = data["control_path"]
         return str(path["cpid_type"]), base.canonical_json(dict(path["cpid_info"]))
-    except _NO_DEVICE:
+    except UNREADABLE:
         return None
-
-
-#: What is raised for data that is no device.
-_NO_DEVICE = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,3 +322,7 @@ class ProgramAnswer(_Message):
     function: str | None
     verified_by: str
     report_counter: int
+
+    def __post_init__(self) -> None:
+        # What a driver returns is checked in the same way.
+        base.Programmed(function=self.function, verified_by=self.verified_by)

@@ -87,11 +87,13 @@ def ask(
     signature: object = None,
     *,
     host: str | None = None,
+    **context: object,
 ) -> dict[str, Any]:
     """Send a message as it is, to the agent of ``host`` or to a conductor; what comes back."""
     topic = client.CONDUCTOR_TOPIC if host is None else client.AGENT_TOPIC
     target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=host, version="2.0")
     sender = messaging.get_rpc_client(rpc._client(conf).transport, target, timeout=PATIENCE)
-    context = {} if signature is None else {"signature": signature}
+    if signature is not None:
+        context["signature"] = signature
     answer: dict[str, Any] = sender.prepare(version="2.2").call(context, method, **body)
     return answer
