@@ -135,7 +135,8 @@ class PciPassthroughDriver(pci.PciDriver):
             traits=trait_names.legal_with_facts((*traits, "CUSTOM_PCI_BOARD"), {}),
             attributes={**attributes, _BOARD: board, _FUNCTIONS: len(known)},
             prepares=False,
-            cleans=any(part.cleans for part in parts),
+            # What one of them keeps of a guest is given to the next with the whole board.
+            cleans=all(part.cleans for part in parts),
             clean_erases=any(part.clean_erases for part in parts),
         )
         return devices.device_of(members[0], self.type, (deployable,), place=known[0])

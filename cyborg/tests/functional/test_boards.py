@@ -128,6 +128,31 @@ def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):
     assert said == f"The link of PCI function {last} has 4 lanes of 16"
 
 
+@pytest.mark.parametrize(
+    ("methods", "policy", "cleans", "withheld"),
+    [
+        ("flr", "required", True, False),
+        # One function that cannot be reset keeps what the guest of the whole board has left.
+        ("\n", "required", False, True),
+        ("\n", "on", False, False),
+    ],
+)
+def test_a_board_is_cleaned_if_each_of_its_functions_can_be(
+    simulate, methods, policy, cleans, withheld
+):
+    simulated = simulate("hgx")
+    one = simulated.card("alone")
+    simulated.files.put(f"{simulated.path(one)}/reset_method", methods)
+
+    text = f"{SPEC}[cleaning]\ndefault = {policy}\n"
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+
+    board = board_of(only.devices["pci_driver"])
+    assert board.deployables[0].cleans is cleans
+    said = f"the kernel has no way to reset PCI function {one}"
+    assert (said in (board.unhealthy or "")) is withheld
+
+
 def test_placement_gives_a_board_out_as_a_whole_only(site: Site) -> None:
     board = hosts.deployable(
         "host-1_board_b", (0, 1, 2), resource_class="FPGA", attributes={"board_functions": 3}
