@@ -22,6 +22,8 @@ ADMIN: dict[str, str] = {}
 
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 
+JOB = {"uuid": INSTANCE, "type": "JOB"}
+
 Ask = Callable[..., webob.Response]
 
 
@@ -112,6 +114,9 @@ def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None
         ("POST", "/device_profiles", {"name": "{}", "groups": [{}]}),
         ("POST", "/accelerator_requests", {"device_profile_name": "{}"}),
         ("POST", "/function_misses", {"device_profile_name": "{}"}),
+        ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}"}),
+        ("POST", "/device_profiles/{}/enable", None),
+        ("POST", "/device_profiles/{}/disable", None),
     ],
 )
 def test_a_private_profile_looks_like_none(
