@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ Shown = tuple[Sequence[str], Iterable[Any]]
 #: How an option or an argument may name a device.
 DEVICE = "Uuid, or name of one of its deployables"
 
+#: As the API writes a time.
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 _ADDRESS = ("domain", "bus", "device", "function")
 
 
@@ -31,6 +34,14 @@ class Nested(cliff_columns.FormattableColumn[Any]):
         if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
             return "{domain}:{bus}:{device}.{function}".format(**value)
         return json.dumps(value) if value else ""
+
+
+class Time(cliff_columns.FormattableColumn[str]):
+    """A time in UTC, which people see to the second, so that it fits a column."""
+
+    def human_readable(self) -> str:
+        """Date and time of day."""
+        return self._value[:19].replace("T", " ")
 
 
 class Empty(cliff_columns.FormattableColumn[None]):
@@ -143,6 +154,8 @@ def shown(value: Any) -> Any:
     """A value for a column."""
     if value is None:
         return Empty(None)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return Time(value)
     return Nested(value) if isinstance(value, (dict, list)) else value
 
 

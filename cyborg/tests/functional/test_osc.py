@@ -127,6 +127,11 @@ def test_services(site: Site, osc: OpenStack) -> None:
     hosts.apply(hosts.card("a"))
     (listed,) = osc("service", "list", "--binary", "cyborg-agent")
     assert (listed["host"], listed["state"]) == ("host-1", "up")
+    # People see the time to the second, machines as the API has it.
+    shown = osc.run("service", "list").out
+    assert listed["last_seen"][:19].replace("T", " ") in shown
+    assert "+00:00" in listed["last_seen"]
+    assert "+00:00" not in shown
     assert osc("service", "list", "--state", "down") == []
     assert osc("service", "show", "host-1")["uuid"] == listed["uuid"]
     assert osc("service", "show", listed["uuid"])["host"] == "host-1"
