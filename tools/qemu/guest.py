@@ -138,7 +138,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
 def test_virtual_functions_are_made_and_bound_for_guests() -> None:
     """By the operator's rule."""
     wanted = configuration(sriov_spec=rule(4, vf_driver="vfio-pci"))
-    assert sriov.Configurator(wanted).apply() == {}
+    assert sriov.Configurator(wanted, threading.Lock()).apply() == {}
     pf, functions = controller(), pci.scan()
     assert len(pf.vfs) == 4, pf
     assert [functions[vf].driver for vf in pf.vfs] == ["vfio-pci"] * 4, functions
