@@ -141,6 +141,16 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
         db.after_commit(session, _process.wake)
 
 
+def last_error(keys: Mapping[str, str | None]) -> sa.ScalarSelect[str]:
+    """Why work on any of these keys, by kind, failed last, for a column of another statement.
+
+    Null if none is recorded, or none of it has failed.
+    """
+    row = models.Work
+    these = [sa.and_(row.kind == kind, row.key == key) for kind, key in keys.items() if key]
+    return sa.select(sa.func.max(row.last_error)).where(sa.or_(*these)).scalar_subquery()
+
+
 @db.retry
 def want_once(kind: str, key: str) -> None:
     """Record work in a transaction of its own, unless it is recorded already.

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, history
+from cyborg import db, history, work
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -28,6 +29,13 @@ _ENDS = {
     notices.DEVICE_DISABLED: {history.DISABLED},
 }
 _RELEASES = frozenset({notices.ARQ_UNBOUND, notices.ARQ_DELETED})
+
+#: What is written of a bind that its consumer gave up, and what the owner may read of it.
+_GIVEN_UP = "It was given up before it had ended."
+_NOT_IN_TIME = (
+    "The accelerator was not ready before the instance was given up. Try again; if that fails too, "
+    "ask the administrator of the cloud."
+)
 
 
 def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
@@ -65,10 +73,19 @@ def _of_arq(
     if notice.event is notices.ARQ_BOUND and arq.attach_handle_uuid is not None:
         rc = history.class_of_handle(arq.attach_handle_uuid)
         return [{**entry, "kind": history.USED, "resource_class": rc}]
+    ended = {"kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
     if notice.event is notices.ARQ_BIND_FAILED:
-        ended = {"ended_ms": db.now_ms(), "reason": arq.state_reason, "plain": notice.plain}
-        return [{**entry, "kind": history.BIND_FAILED, **ended}]
+        return [{**entry, **ended, "reason": arq.state_reason, "plain": notice.plain}]
+    if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
+        return [{**entry, **ended, "reason": _why_given_up(arq), "plain": _NOT_IN_TIME}]
     return []
+
+
+def _why_given_up(arq: notices.AcceleratorRequestPayload) -> sa.ColumnElement[str]:
+    """That the bind was given up, and what had kept it from its end, if that is known."""
+    tried = {work.BIND: arq.instance_uuid, work.HOST_STEP: arq.attach_handle_uuid}
+    failed = sa.literal(f"{_GIVEN_UP} Its last attempt failed: ") + work.last_error(tried)
+    return sa.func.coalesce(failed, _GIVEN_UP)
 
 
 def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history
+from cyborg import context, db, errors, history, work
 from cyborg.api import app
 from cyborg.arqs import release
 from cyborg.conductor import periodic_tasks
@@ -105,6 +105,32 @@ def test_the_reason_of_a_failed_bind_outlives_the_request(
     assert "burns" not in entry.plain
     assert boots.RP not in entry.plain
     assert entry.ended_ms is not None
+
+
+@pytest.mark.every_database
+def test_the_reason_of_a_bind_that_is_given_up_is_kept(
+    ctx: context.RequestContext, card: str
+) -> None:
+    # Nova deletes the ARQs of a boot that took too long; no conductor has said that a bind failed.
+    hosts.apply(hosts.card("a", prepares=True))
+    instance, other = models.new_uuid(), models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    tried = engine.claim("conductor-1", 60, [work.BIND])
+    assert tried is not None
+    work.back_off(tried, "Nobody prepares it.")
+    boots.bind(ctx, boots.arqs(ctx), other)
+    for each in (instance, other):
+        release.delete_instance_arqs(ctx, each)
+
+    (entry,) = entries(instance_uuid=instance)
+    assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
+    assert entry.reason == (
+        "It was given up before it had ended. Its last attempt failed: Nobody prepares it."
+    )
+    assert "Nobody prepares it" not in (entry.plain or "Nobody prepares it")
+    assert entry.ended_ms is not None
+    (entry,) = entries(instance_uuid=other)
+    assert entry.reason == "It was given up before it had ended."
 
 
 def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
