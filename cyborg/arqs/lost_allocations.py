@@ -11,6 +11,7 @@ by now, is looked at less often: a part of it each time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Collection, Sequence
@@ -112,7 +113,11 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     consumers: dict[str, set[str]] = {}
     for provider in sorted({arq.provider for arq in found}):
         claim.checkpoint()
-        consumers[provider] = _consumers(api, provider)
+        with contextlib.suppress(client.NotFound):
+            # Without the provider it cannot be told: it is about to be made again, or this is the
+            # Placement of another region.
+            consumers[provider] = api.consumers(provider)
+    found = [arq for arq in found if arq.provider in consumers]
     lacking = {arq.id for arq in found if arq.instance not in consumers[arq.provider]}
     claimed_again = [arq.id for arq in found if arq.missed and arq.id not in lacking]
     if lacking or claimed_again:
@@ -125,14 +130,6 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
                 arq.instance,
                 arq.provider,
             )
-
-
-def _consumers(api: client.Client, provider: str) -> set[str]:
-    try:
-        return api.consumers(provider)
-    except client.NotFound:
-        # It is about to be made again, and nobody can have an allocation of it.
-        return set()
 
 
 def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:

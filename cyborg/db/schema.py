@@ -40,22 +40,29 @@ def _alone() -> Iterator[sa.Connection]:
     with db.engine().connect() as connection:
         # SQLite has one writer at a time.
         connection.execution_options(**{sqlite.WRITER: True})
-        with connection.begin():
-            _lock(connection)
-            try:
-                yield connection
-            finally:
-                # It belongs to the connection, not to the transaction as that of PostgreSQL.
-                if connection.dialect.name in _MYSQL and not connection.invalidated:
-                    connection.execute(sa.select(sa.func.release_lock(_MYSQL_LOCK)))
+        with _mysql_lock(connection), connection.begin():
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
+            yield connection
 
 
-def _lock(connection: sa.Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
-    elif connection.dialect.name in _MYSQL:
-        while not connection.scalar(sa.select(sa.func.get_lock(_MYSQL_LOCK, _WAIT_SECONDS))):
-            LOG.warning("Another process is changing the schema; waiting for it")
+@contextlib.contextmanager
+def _mysql_lock(connection: sa.Connection) -> Iterator[None]:
+    """Have the lock, if the server is MariaDB or MySQL, until after the COMMIT of the block.
+
+    It belongs to the connection, not to the transaction as that of PostgreSQL.
+    """
+    if connection.dialect.name not in _MYSQL:
+        yield
+        return
+    while not connection.scalar(sa.select(sa.func.get_lock(_MYSQL_LOCK, _WAIT_SECONDS))):
+        LOG.warning("Another process is changing the schema; waiting for it")
+    connection.commit()
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.execute(sa.select(sa.func.release_lock(_MYSQL_LOCK)))
 
 
 @db.retry

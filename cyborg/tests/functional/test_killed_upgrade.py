@@ -98,6 +98,27 @@ def test_those_who_come_at_once_wait_for_each_other(engine: sa.Engine, database_
     assert_complete()
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
+def test_the_lock_is_kept_until_all_is_committed(engine: sa.Engine, database_url: str) -> None:
+    lock = sa.select(sa.func.is_free_lock(sa.func.sha1(f"cyborg schema {engine.url.database}")))
+    other = sa.create_engine(database_url)
+    free: list[int | None] = []
+
+    def look(_connection: sa.Connection) -> None:
+        with other.connect() as connection:
+            free.append(connection.scalar(lock))
+
+    sa.event.listen(engine, "commit", look)
+    schema.upgrade()
+    sa.event.remove(engine, "commit", look)
+    assert free
+    assert not any(free)
+    look(other.connect())
+    assert free[-1] == 1
+    other.dispose()
+
+
 @pytest.mark.every_database
 @pytest.mark.parametrize("last", [3, 40])
 def test_a_race_with_a_service_is_run_again(engine: sa.Engine, last: int) -> None:

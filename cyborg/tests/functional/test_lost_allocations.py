@@ -129,6 +129,21 @@ def test_what_only_placement_says_releases_nothing(
     assert holders() == [instance]
 
 
+def test_nothing_is_released_for_a_placement_and_a_nova_of_another_region(
+    conf: cfg.ConfigOpts, sink: NovaSink, placement: PlacementServer, instance: str
+) -> None:
+    # Neither has any of what this one has, and the ARQ has an instance all the same.
+    placement.release(instance)
+    placement.call("DELETE", f"/resource_providers/{A}")
+    sink.servers.clear()
+    for _ in range(3):
+        look(conf)
+    let_pass(conf.conductor.instance_audit_interval + conf.conductor.instance_grace)
+    look(conf)
+    assert holders() == [instance]
+    placement.sync(full=True)
+
+
 def test_what_only_nova_says_has_its_grace(
     conf: cfg.ConfigOpts, sink: NovaSink, instance: str
 ) -> None:
