@@ -33,6 +33,8 @@ HEAD_MAX = 128 * 1024
 #: Bytes of the longest line that says how large a chunk is.
 _CHUNK_LINE_MAX = 256
 _PIECE = 64 * 1024
+#: Empty lines before a request that are passed over (see RFC 9112, section 2.2).
+_EMPTY_LINES_MAX = 8
 #: Connections in all on which no request has arrived; the oldest is closed if there are more.
 _WAITING_MAX = 512
 #: What a client may still send after its answer, in seconds and bytes, so that it sees the answer.
@@ -109,6 +111,9 @@ class Arrival:
         self.head: Head | None = None
         #: The body is larger than permitted; it was not read, and will not be.
         self.too_large = False
+        #: Something of it has arrived, if only an empty line before it.
+        self.begun = False
+        self._empty_lines = 0
         self._searched = 0
         self._chunk = 0
         self._chunked_bytes = 0
@@ -129,8 +134,12 @@ class Arrival:
         return self.too_large or len(content) >= head.size + head.length
 
     def _find_head(self, content: bytearray) -> None:
-        while content.startswith(b"\r\n"):
-            del content[:2]
+        empty = re.match(rb"(?:\r\n)*", content)
+        if empty and empty.end():
+            self._empty_lines += empty.end() // 2
+            del content[: empty.end()]
+        if self._empty_lines > _EMPTY_LINES_MAX:
+            raise Refused("400 Bad Request", "There are too many empty lines before the request.")
         end = content.find(b"\r\n\r\n", max(0, self._searched - 3))
         self._searched = len(content)
         if max(end, 0 if end >= 0 else len(content)) > HEAD_MAX:
@@ -405,9 +414,9 @@ class Gate:
     def _step(self, connection: Connection) -> None:
         try:
             if not self._is_through(connection):
-                before = len(connection.rfile.content)
                 connection.receive()
-                if not before:
+                if not connection.arrival.begun:
+                    connection.arrival.begun = True
                     connection.deadline = self._deadline(connection)
                 self._is_through(connection)
         except Refused as refused:

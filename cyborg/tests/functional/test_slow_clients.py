@@ -37,6 +37,7 @@ SMUGGLED = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 #: Beginnings of requests that never end.
 SLOW = [
+    b"\r\nG",
     b"G",
     GET[:-1],
     GET[:-2] + b"X-More: ",
@@ -127,6 +128,25 @@ def test_a_request_has_to_arrive_in_time(port: int, conf: cfg.ConfigOpts) -> Non
         assert statuses(answer) == [b"408"]
         assert b"within 0.3 seconds" in answer
     assert read_all(connect(port)) == b""
+
+
+def test_empty_lines_before_a_request_gain_no_time(port: int, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("request_timeout", 0.5, group="api")
+    with connect(port, b"\r\n") as one:
+        for _ in range(7):
+            time.sleep(0.2)
+            if multiprocessing.connection.wait([one], 0):
+                return
+            one.sendall(b"\r\n")
+    pytest.fail("it was waited for all the time")
+
+
+def test_many_empty_lines_before_a_request_are_refused(port: int) -> None:
+    last = GET.replace(b"Host", b"Connection: close\r\nHost")
+    assert statuses(read_all(connect(port, b"\r\n" * 8 + last))) == [b"200"]
+    answer = read_all(connect(port, b"\r\n" * 9))
+    assert statuses(answer) == [b"400"]
+    assert b"empty lines" in answer
 
 
 def test_one_address_has_so_many_connections_without_a_request(
