@@ -91,6 +91,7 @@ def create(
 
     :raises Conflict: there is no room for it, or the consumer has another one
     :raises QuotaExceeded: the project would have more than ``limits``
+    :raises Forbidden: it would have too many ARQs without an accelerator
     :raises ServiceUnavailable: Nova or Placement cannot be asked
     """
     if _is_known(ctx, wish):
@@ -98,7 +99,7 @@ def create(
     _refuse_server(conf, wish.uuid)
     choice = choose(conf, wish)
     try:
-        _record(ctx, wish, choice, limits)
+        _record(ctx, wish, choice, limits, conf.api.max_unbound_arqs)
     except quotas.QuotaExceeded as exc:
         quotas.announce(exc)
         raise
@@ -136,7 +137,7 @@ def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) ->
 
 @db.retry
 def _record(
-    ctx: RequestContext, wish: plans.Wish, choice: Choice, limits: quotas.Limits
+    ctx: RequestContext, wish: plans.Wish, choice: Choice, limits: quotas.Limits, most: int
 ) -> None:
     with db.writer() as session:
         found = states.find_locked(session, wish.uuid)
@@ -144,6 +145,7 @@ def _record(
             return
         _refuse_instance(session, wish.uuid)
         new = plans.arqs(choice.plan)
+        service.refuse_more(session, ctx.project_id, len(new), most)
         values = _columns(ctx, wish, choice) | {"accelerators": len(new)}
         if found is not None:
             if not states.enter(session, states.CLAIMING, wish.uuid, **values):

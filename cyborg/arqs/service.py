@@ -96,8 +96,7 @@ def _create(
             NewArq(profile.name, profile.uuid, *each)
             for each in profiles.count_requests(profile.groups)
         ]
-        if most:
-            _check_number(session, ctx.project_id, len(groups), most)
+        refuse_more(session, ctx.project_id, len(groups), most)
         created = insert(session, ctx.project_id, groups, limits or {})
         misses.note_shortage(session, profile.groups, ctx.project_id)
     return created
@@ -149,10 +148,13 @@ def insert(
     return created
 
 
-def _check_number(
-    session: orm.Session, project_id: str | None, new: int, most: int
-) -> None:
-    """Return if the project may have so many more ARQs; two requests at once may pass together."""
+def refuse_more(session: orm.Session, project_id: str | None, new: int, most: int) -> None:
+    """Return if the project may have so many more ARQs; two requests at once may pass together.
+
+    :raises Forbidden: it would have more than ``most`` without an accelerator; 0 is no limit
+    """
+    if not most:
+        return
     arq = models.Arq
     empty = sa.select(arq.id).where(arq.project_id == project_id, arq.attach_handle_id.is_(None))
     empty = empty.where(arq.state != models.DELETING).limit(most)

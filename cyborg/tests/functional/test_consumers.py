@@ -96,6 +96,20 @@ def test_the_same_request_again_changes_nothing(rack: Site) -> None:
     assert len(rack.held()) == 1
 
 
+def test_a_project_has_so_many_requests_without_an_accelerator(rack: Site) -> None:
+    rack.conf.set_override("max_unbound_arqs", 1, group="api")
+    profile(rack, {}, {}, name="two")
+    body = wish(device_profile_name="two")
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 403
+    assert "has 0 accelerator requests without an accelerator, and may have 1" in refused.text
+    assert claimed(rack, body["consumer"]["uuid"]) == {}
+    assert call(rack, "GET")["allocations"] == []
+    # What has an accelerator does not count.
+    for _ in range(2):
+        call(rack, "POST", "", wish())
+
+
 def test_nova_is_told_nothing(rack: Site, sink: NovaSink) -> None:
     body = wish()
     (accelerator,) = call(rack, "POST", "", body)["accelerators"]
