@@ -26,12 +26,13 @@ from parts import Part
 from waiting import START_SECONDS, Failed, until
 
 from cyborg import conf as cyborg_conf
-from cyborg import db
+from cyborg import db, host_keys
 from cyborg.db import schema
 from cyborg.placement import local
-from cyborg.tests import messages, servers
+from cyborg.tests import messages, servers, signed
 
 SERVICES = Path(__file__).resolve().parents[1] / "services.sh"
+BIN = Path(sys.executable).parent
 #: The hosts, and whether their drivers prepare and clean.
 HOSTS = {"plain-1": False, "plain-2": False, "step-1": True, "step-2": True}
 CONDUCTORS = ("conductor-1", "conductor-2")
@@ -103,6 +104,9 @@ class Cloud:
         self._api_port, self._placement_port, self._sink_port = free_ports(3)
         self.url = f"http://127.0.0.1:{self._api_port}/v2"
         self.placement_url = f"http://127.0.0.1:{self._placement_port}"
+        #: The conductors' private key, and its public part once it is made.
+        self._private_key = folder / "conductor.pem"
+        self._conductors_key = ""
         self.parts: dict[str, Part] = {}
         self.conf = cfg.ConfigOpts()
 
@@ -112,6 +116,7 @@ class Cloud:
         self.sink.taken.touch()
         self.set_sink(parts.TAKE)
         self._prepare_database()
+        self._conductors_key = signed.new_key(self._private_key)
         self._add("placement", "placement", parts.placement, self._folder("placement"),
                   self._placement_port)
         self._add("sink", "sink", parts.sink, self.sink, self._sink_port)
@@ -214,9 +219,14 @@ class Cloud:
     def _controller(self, name: str, conductor: dict[str, int]) -> Path:
         options: dict[str, dict[str, object]] = {
             "DEFAULT": {"transport_url": self.wire.url, "host": name},
+            "agent": {"require_host_keys": True},
             "api": {"auth_strategy": "noauth", "host_ip": "127.0.0.1", "port": self._api_port},
             # The clients claim nothing in Placement.
-            "conductor": {"allocation_audit_interval": 0, **conductor},
+            "conductor": {
+                "allocation_audit_interval": 0,
+                "signing_key_file": self._private_key,
+                **conductor,
+            },
             "database": {"connection": self.database},
             "nova": {
                 "auth_type": "none",
@@ -240,11 +250,22 @@ class Cloud:
             "host_step_control": self.control(host),
         }
         options: dict[str, dict[str, object]] = {
-            "DEFAULT": {"transport_url": self.wire.url, "host": host},
-            "agent": {"enabled_drivers": "fake_driver", "report_interval": 5},
+            "DEFAULT": {
+                "transport_url": self.wire.url,
+                "host": host,
+                "state_path": self._folder(f"{host}-state"),
+            },
+            "agent": {
+                "enabled_drivers": "fake_driver",
+                "report_interval": 5,
+                "require_host_keys": True,
+                "conductor_public_keys": self._conductors_key,
+            },
             "fake_driver": driver,
         }
-        self._cyborg(host, "agent", self._write(host, options))
+        config = self._write(host, options)
+        host_keys.enrol(host, _host_key(config))
+        self._cyborg(host, "agent", config)
 
     def _write(self, name: str, options: dict[str, dict[str, object]]) -> Path:
         parser = configparser.RawConfigParser(default_section="")
@@ -296,6 +317,12 @@ def cloud(folder: Path, database: str) -> Iterator[Cloud]:
                 one.stop()
     finally:
         servers_.stop()
+
+
+def _host_key(config: Path) -> str:
+    """The public key of a host, which its agent makes."""
+    show = [BIN / "cyborg-agent", "--config-file", config, "key"]
+    return subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def replace(path: Path, text: str) -> None:

@@ -73,6 +73,7 @@ def _start_ours(stack: Stack) -> None:
     stack.await_http("cyborg")
     for host in settings.HOSTS:
         stack.settings().agent(host, _AGENT)
+        stack.enrol(host)
         stack.start(f"cyborg-agent-{host}")
     stack.await_hosts()
 

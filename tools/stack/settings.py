@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cyborg.rpc import signing
+
 REGION = "RegionOne"
 #: Where pip puts the files that distributions put into /etc.
 PASTE = Path(sys.prefix) / "etc"
@@ -285,6 +287,13 @@ class Settings:
             },
         )
 
+    def _deployment_key(self) -> Path:
+        """The private key of the conductors, made at the first call."""
+        path = self.folder("cyborg") / "conductor.pem"
+        if not path.exists():
+            path.write_bytes(signing.make_private())
+        return path
+
     def cyborg(self) -> Path:
         """The API and the conductors."""
         return write(
@@ -297,8 +306,10 @@ class Settings:
                 "nova": self._user("cyborg"),
                 "glance": self._user("cyborg"),
                 "nova_watcher": self._user("cyborg"),
+                "agent": {"require_host_keys": True},
                 # Short, because tests wait for it.
                 "conductor": {
+                    "signing_key_file": self._deployment_key(),
                     "instance_audit_interval": 5,
                     "instance_grace": 10,
                     "allocation_audit_interval": 5,
@@ -310,11 +321,18 @@ class Settings:
     def agent(self, host: str, more: Options | None = None) -> Path:
         """The agent of one host: no database, and only the credentials to read bitstreams."""
         folder = self.folder(f"agent-{host}")
+        conductors = signing.public_text(signing.load(self._deployment_key()))
         return write(
             folder / "cyborg.conf",
             {
-                "DEFAULT": {"transport_url": self._broker, "host": host},
+                "DEFAULT": {
+                    "transport_url": self._broker,
+                    "host": host,
+                    "state_path": folder,
+                },
                 "agent": {
+                    "require_host_keys": True,
+                    "conductor_public_keys": conductors,
                     "enabled_drivers": "fake_driver",
                     "resource_provider_name": host,
                     "report_interval": 10,

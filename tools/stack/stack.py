@@ -104,6 +104,7 @@ class Stack:
         say("the APIs answer")
         for host in settings.HOSTS:
             self.start(f"nova-compute-{host}")
+            self.enrol(host)
             self.start(f"cyborg-agent-{host}")
         self.await_hosts()
         say("both compute hosts are ready")
@@ -146,6 +147,14 @@ class Stack:
         if name == WATCHER:
             return [BIN / name], [etc / "cyborg" / "cyborg.conf"]
         raise Failed(f"there is no process {name}")
+
+    def enrol(self, host: str) -> None:
+        """Enrol the key of a host's agent, as an administrator does."""
+        etc = self.state / "etc"
+        show = [BIN / "cyborg-agent", "--config-file", etc / f"agent-{host}" / "cyborg.conf", "key"]
+        key = subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        config = ("--config-file", etc / "cyborg" / "cyborg.conf")
+        self.records.run("enrol", BIN / "cyborg-status", *config, "host", "enroll", host, key)
 
     def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop a process and start it again."""
