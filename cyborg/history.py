@@ -22,7 +22,7 @@ from cyborg.drivers import base
 
 #: The kinds of entries. An ARQ was Bound and had an attach handle:
 USED = "used"
-#: a bind failed or was refused:
+#: a bind failed, was refused, or was given up before its end:
 BIND_FAILED = "bind_failed"
 #: a deployable was programmed:
 PROGRAMMED = "programmed"
