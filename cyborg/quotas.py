@@ -7,6 +7,8 @@ locks the project, counts and compares, so that no two requests are both the las
 
 from __future__ import annotations
 
+import collections
+import itertools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from cyborg import db, errors, notifications
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.notifications.notices import Excess
+from cyborg.request_groups import RequestGroup
 
 if TYPE_CHECKING:
     from oslo_limit import limit
@@ -123,5 +126,15 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
         .where(arq.project_id == project_id, arq.state != models.DELETING)
         .group_by(arq.resource_class)
     )
-    counts = {f"{CLASS}{name}": count for name, count in session.execute(query)}
-    return counts | {REQUESTS: sum(counts.values())}
+    counts = collections.Counter({name: count for name, count in session.execute(query)})
+    total = counts.total()
+    if counts.pop(None, 0):
+        # Made by a process of a release before; `cyborg-status check --repair` writes their class.
+        groups = sa.select(arq.group).where(
+            arq.project_id == project_id,
+            arq.state != models.DELETING,
+            arq.resource_class.is_(None),
+        )
+        named = (RequestGroup.parse(group).classes[:1] for group in session.scalars(groups))
+        counts.update(itertools.chain.from_iterable(named))
+    return {f"{CLASS}{name}": count for name, count in counts.items()} | {REQUESTS: total}

@@ -37,7 +37,7 @@ from cyborg import (
     work,
 )
 from cyborg import conf as cyborg_conf
-from cyborg.arqs import differences
+from cyborg.arqs import differences, uses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.db import revision, schema
 from cyborg.inventory import admin
@@ -116,8 +116,9 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     check.add_argument(
         "--repair",
         action="store_true",
-        help="Repair allocations and accelerator requests that do not fit each other where that "
-        "is safe; each repair is explained on standard error before it is done.",
+        help="Repair allocations, accelerator requests and the history of their use that do not fit "
+        "each other where that is safe; each repair is explained on standard error before it is "
+        "done.",
     )
     check.set_defaults(run=_check)
     accept = parsers.add_parser(
@@ -219,6 +220,7 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             f"{row.kind}/{row.key} was tried {row.attempts} times in {row.age:.0f} seconds: "
             f"{row.last_error}",
         )
+    yield from _uses(repair=conf.command.repair)
     for sentence in history.unclean():
         yield Finding("cleaning", sentence)
     for sentence in adoption.sentences():
@@ -232,6 +234,17 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
         for difference in differences.compare_all(conf, settle=conf.command.settle):
             finding = Finding(f"allocations, host {difference.host}", str(difference))
             yield _repaired(conf, difference, finding) if conf.command.repair else finding
+
+
+def _uses(*, repair: bool) -> Iterator[Finding]:
+    """What usage and quotas count wrongly, and its repair, after saying what will be done."""
+    found = uses.find()
+    if repair:
+        for each in found:
+            print(f"{each} {each.repair}", file=sys.stderr, flush=True)
+        uses.mend(found)
+    for each in found:
+        yield Finding("history", str(each), f"{each.repair} Done." if repair else None)
 
 
 def _repaired(
