@@ -5,13 +5,16 @@ Nova deletes an instance's ARQs, but its request may get lost. Each ARQ keeps wh
 asked for its instance, and since when Nova does not know the instance. So the grace period
 outlives every conductor, and starts with the first answer that the instance does not exist. There
 is none if :mod:`.lost_allocations` has found that Placement does not know the instance either.
+
+A Nova of another region has none of the instances, and Placement may be the wrong one too. So in
+either case Nova must have another instance with accelerators, or say that it has deleted this one.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -75,7 +78,8 @@ def check_region(conf: cfg.ConfigOpts) -> None:
     if found and not any(known is not False for known in found):
         LOG.error(
             "Nova has none of %d instances with accelerators. Check region_name and "
-            "endpoint_override of [nova]; until it has one, no accelerators are released",
+            "endpoint_override of [nova]; until it has one, accelerators are only released of "
+            "instances that it says it has deleted",
             len(found),
         )
 
@@ -123,7 +127,7 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             answers = _ask(conf, claim, asked)
             overdue = _record(claim, answers, conf.conductor.instance_grace)
             brake.seen_alive = brake.seen_alive or answers.seen_alive
-            if not brake.seen_alive and not all(overdue.values()):
+            if overdue and not brake.seen_alive:
                 brake.seen_alive = _is_one_alive(conf, claim)
             _release(conf, claim, overdue, brake)
             if answers.failure is not None:
@@ -133,16 +137,15 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
 
 def _release(
-    conf: cfg.ConfigOpts, claim: work.Claim, overdue: Mapping[str, bool], brake: _Brake
+    conf: cfg.ConfigOpts, claim: work.Claim, overdue: Iterable[str], brake: _Brake
 ) -> None:
-    # That Placement does not know an instance either shows that the right Nova was asked.
-    sure = [one for one, unclaimed in overdue.items() if unclaimed or brake.seen_alive]
-    released = sure[: brake.left]
-    for instance in released:
+    for instance in overdue:
         claim.checkpoint()
-        _delete(instance, conf.conductor.instance_grace)
-    brake.left -= len(released)
-    brake.kept += len(overdue) - len(released)
+        if brake.left and (brake.seen_alive or nova.has_deleted(conf, instance)):
+            _delete(instance, conf.conductor.instance_grace)
+            brake.left -= 1
+        else:
+            brake.kept += 1
 
 
 @dataclass(slots=True)
@@ -160,9 +163,9 @@ class _Brake:
         """Log what was kept."""
         if self.kept and not self.seen_alive:
             LOG.error(
-                "Nova has none of the instances with accelerators that it was asked for, so none "
-                "is released, and %d would be. Check region_name and endpoint_override of [nova]; "
-                "if the instances are gone, delete their accelerator requests",
+                "Nova has none of the instances with accelerators that it was asked for, so %d "
+                "that it does not say it has deleted keep theirs. Check region_name and "
+                "endpoint_override of [nova]; if they are gone, delete their accelerator requests",
                 self.kept,
             )
         elif self.kept:
@@ -224,12 +227,8 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 
 
 @db.retry
-def _record(claim: work.Claim, answers: _Answers, grace: float) -> dict[str, bool]:
-    """Record the answers.
-
-    Returns the instances whose ARQs are to be deleted, and whether each has an ARQ without
-    allocation.
-    """
+def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
+    """Record the answers; return the instances whose ARQs are to be deleted."""
     arq = models.Arq
     gone = arq.instance_uuid.in_(answers.gone)
     silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
@@ -239,16 +238,11 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> dict[str, boo
         else_=None,
     )
     values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
-    overdue = (
-        sa.select(arq.instance_uuid, sa.func.max(arq.allocation_missed_ms))
-        .where(_is_overdue(grace), gone)
-        .group_by(arq.instance_uuid)
-    )
+    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone).distinct()
     with db.writer() as session:
         work.hold(session, claim)
         arq_states.note_audit(session, arq.instance_uuid.in_(answers.asked), **values)
-        found = session.execute(overdue)
-        return {uuid: missed is not None for uuid, missed in found if uuid is not None}
+        return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 
 
 def _is_overdue(grace: float) -> sa.ColumnElement[bool]:

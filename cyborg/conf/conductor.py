@@ -113,7 +113,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds for which Nova must report an instance as missing before its accelerators "
         "are released, unless Placement has no allocation of the instance either. They are only "
-        "released while Nova has another instance with accelerators.",
+        "released if Nova has another instance with accelerators, or says that it has deleted "
+        "this one.",
     ),
     cfg.IntOpt(
         "allocation_audit_interval",
@@ -123,7 +124,7 @@ OPTS: list[cfg.Opt] = [
         help="Seconds between two looks at the allocations in Placement of each instance that has "
         "accelerators since the last quarter of an hour; others are looked at once in twenty such "
         "intervals. One that has none there is asked of Nova at once, and loses its "
-        "accelerators if Nova does not have it either. With 0, or if Nova is not asked for "
+        "accelerators if Nova does not have it either; see instance_grace. With 0, or if Nova is not asked for "
         "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
         "accelerators are bound for anything that claims nothing in Placement.",
     ),

@@ -90,6 +90,19 @@ def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
     return False if status == HTTPStatus.OK and listed.get("servers") == [] else None
 
 
+def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
+    """Whether Nova itself says that it had the instance, and has deleted it.
+
+    It says so until the records of deleted servers are archived, and only to administrators.
+
+    :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
+    """
+    query = {"all_tenants": "true", "deleted": "true", "uuid": instance_uuid}
+    status, listed = _get(conf, "/servers", **query)
+    found = listed.get("servers") if status == HTTPStatus.OK else None
+    return any(each.get("id") == instance_uuid for each in found or ())
+
+
 def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:
     """The status and the JSON object of an answer, which is empty if the body is none."""
     response = clients.proxy(conf, "nova").get(

@@ -18,7 +18,7 @@ class NovaSink:
     ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
     request instead. It shows and lists the ``servers``. Those ``hidden`` it only lists: they are of
     other projects, and its caller is no administrator. It lists none unless its caller
-    ``sees_all``. About those ``silent`` it says nothing. ``asked`` has the paths it was asked for.
+    ``sees_all``. Those ``deleted`` it lists if it is asked for deleted ones. About those ``silent`` it says nothing. ``asked`` has the paths it was asked for.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,7 @@ class NovaSink:
         self.status: int | None = None
         self.servers: set[str] = set()
         self.hidden: set[str] = set()
+        self.deleted: set[str] = set()
         self.silent: set[str] = set()
         self.sees_all = True
         self.asked: list[str] = []
@@ -86,7 +87,7 @@ class NovaSink:
         if path == "/servers":
             if not self.sees_all or query["all_tenants"] != "true":
                 return 403, {"forbidden": {"code": 403}}
-            known = self.servers | self.hidden
+            known = self.deleted if "deleted" in query else self.servers | self.hidden
             return 200, {"servers": [{"id": uuid} for uuid in known & {query["uuid"]}]}
         uuid = path.removeprefix("/servers/")
         if uuid in self.servers:

@@ -136,7 +136,7 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
         let_the_grace_pass(conf)
         assert look(conf)
         assert holders() == both
-    assert "none is released, and 2 would be" in errors_of(caplog)
+    assert "2 that it does not say it has deleted keep theirs" in errors_of(caplog)
 
     # One that it knows is enough, also if it is not asked for in the same round.
     sink.servers.add(other)
@@ -154,6 +154,20 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
     assert look(conf)
     assert holders() == {other: models.BOUND}
     assert errors_of(caplog) == ""
+
+
+@pytest.mark.every_database
+def test_nova_shows_by_what_it_has_deleted_that_it_is_the_right_one(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    gone, archived = boot(conf, ctx, sink), boot(conf, ctx, sink)
+    sink.servers.clear()
+    let_the_grace_pass(conf)
+    look(conf)
+    sink.deleted = {gone}
+    let_the_grace_pass(conf)
+    look(conf)
+    assert holders() == {archived: models.BOUND}
 
 
 def test_a_conductor_says_at_its_start_that_nova_is_another_one(

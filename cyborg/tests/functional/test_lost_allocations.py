@@ -101,9 +101,36 @@ def test_what_both_say_is_gone_is_released_at_once(
     # A server that is deleted while it is built: no DELETE reaches Cyborg.
     placement.release(instance)
     sink.servers.clear()
+    sink.deleted = {instance}
     assert look(conf) == ["allocations/host-1", "instances/nova"]
     assert holders() == []
     assert f"Instance {instance} is gone from Nova and has no allocation" in caplog.text
+
+
+@pytest.mark.every_database
+def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    placement: PlacementServer,
+    instance: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As where [nova] is of another region, and so is [placement], which has these names too."""
+    placement.release(instance)
+    sink.servers.clear()
+    for _ in range(3):
+        assert look(conf) == ["allocations/host-1", "instances/nova"]
+    assert holders() == [instance]
+    assert "1 that it does not say it has deleted keep theirs" in caplog.text
+
+    other = models.new_uuid()
+    sink.servers.add(other)
+    placement.allocate(other, A, FPGA=1)
+    boots.bind(ctx, boots.arqs(ctx), other)
+    engine.drain(conf)
+    look(conf)
+    assert holders() == [other]
 
 
 @pytest.mark.every_database
@@ -159,6 +186,7 @@ def test_only_the_provider_of_the_arq_counts(
     placement.release(instance)
     placement.allocate(instance, B, FPGA=1)
     sink.servers.clear()
+    sink.deleted = {instance}
     look(conf)
     assert holders() == []
 
@@ -221,6 +249,7 @@ def test_a_conductor_looks_by_itself(
     boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=RP)
     until(lambda: sink.events)
     sink.servers.clear()
+    sink.deleted = {instance}
     site.placement.release(instance)
     until(lambda: holders() == [])
     site.conf.set_override("allocation_audit_interval", 0, group="conductor")
