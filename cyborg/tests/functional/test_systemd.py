@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -12,11 +13,37 @@ import sys
 
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).parents[3]
-UNITS = sorted((REPOSITORY / "etc" / "systemd").glob("*.service"))
+UNITS_FOLDER = pathlib.Path(__file__).parents[3] / "etc" / "systemd"
+SUDO, KERNEL_LOG = "10-cyborg-agent-sudo.conf", "20-cyborg-agent-kernel-log.conf"
+#: Each unit as it is, and that of the agent with the changes that are shipped.
+UNITS = {
+    **{unit.stem: (unit.name, []) for unit in sorted(UNITS_FOLDER.glob("*.service"))},
+    "agent-sudo": ("cyborg-agent.service", [SUDO]),
+    "agent-log": ("cyborg-agent.service", [KERNEL_LOG]),
+    "agent-both": ("cyborg-agent.service", [SUDO, KERNEL_LOG]),
+}
 #: Exposure in tenths, of 100, that ``systemd-analyze security`` permits: "OK" ends at 40.
-MOST_EXPOSED = {"cyborg-agent": 35}
+MOST_EXPOSED = {"cyborg-agent": 35, "agent-log": 35, "agent-sudo": 68, "agent-both": 69}
 OTHERS_EXPOSED = 15
+#: What implies NoNewPrivileges=yes for a user without CAP_SYS_ADMIN, see systemd.exec(5), as
+#: ``systemd-analyze security`` calls it.
+IMPLIES_NO_NEW_PRIVILEGES = (
+    "LockPersonality",
+    "MemoryDenyWriteExecute",
+    "NoNewPrivileges",
+    "PrivateDevices",
+    "ProtectClock",
+    "ProtectHostname",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "RestrictAddressFamilies_",
+    "RestrictNamespaces_",
+    "RestrictRealtime",
+    "RestrictSUIDSGID",
+    "SystemCallArchitectures",
+    "SystemCallFilter_",
+)
 PATIENCE = 60
 
 
@@ -38,13 +65,30 @@ def test_a_service_tells_systemd_how_it_is(tmp_path: pathlib.Path) -> None:
     assert told[-1] == b"STOPPING=1"
 
 
-@pytest.fixture(params=UNITS, ids=lambda unit: unit.stem)
+@pytest.fixture(params=UNITS)
 def unit(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
     """A unit whose program is where this test runs, and not where it is installed."""
-    copy = tmp_path / request.param.name
+    name, changes = UNITS[request.param]
+    copy = tmp_path / name
     folder = pathlib.Path(sys.executable).parent
-    copy.write_text(request.param.read_text().replace("/usr/local/bin/", f"{folder}/"))
+    text = (UNITS_FOLDER / name).read_text()
+    copy.write_text(text.replace("/usr/local/bin/", f"{folder}/"))
+    for change in changes:
+        beside = tmp_path / f"{name}.d" / change
+        beside.parent.mkdir(exist_ok=True)
+        beside.write_text((UNITS_FOLDER / change).read_text())
     return copy
+
+
+def judge(unit: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", *arguments, str(unit)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def settings(unit: pathlib.Path) -> dict[str, bool]:
+    """The settings that count for a unit with its changes."""
+    judged = json.loads(judge(unit, "--json=short").stdout)
+    return {each["json_field"]: each["set"] for each in judged}
 
 
 def test_systemd_accepts_the_unit(unit: pathlib.Path) -> None:
@@ -63,12 +107,33 @@ def _about(unit: pathlib.Path, told: str) -> list[str]:
     return [line for line in told.splitlines() if unit.name in line]
 
 
-def test_the_unit_is_hardened(unit: pathlib.Path) -> None:
-    threshold = f"--threshold={MOST_EXPOSED.get(unit.stem, OTHERS_EXPOSED)}"
-    judged = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", threshold, unit],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_unit_is_hardened(unit: pathlib.Path, request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.params["unit"]
+    judged = judge(unit, f"--threshold={MOST_EXPOSED.get(kind, OTHERS_EXPOSED)}")
     assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+@pytest.mark.parametrize("unit", ["agent-sudo", "agent-both", "cyborg-agent"], indirect=True)
+def test_sudo_works_where_nothing_forbids_new_privileges(
+    unit: pathlib.Path, request: pytest.FixtureRequest
+) -> None:
+    implying = [
+        name
+        for name, is_set in settings(unit).items()
+        if is_set and name.startswith(IMPLIES_NO_NEW_PRIVILEGES)
+    ]
+    assert (not implying) == (request.node.callspec.params["unit"] != "cyborg-agent")
+
+
+@pytest.mark.parametrize("unit", ["agent-log", "agent-both"], indirect=True)
+def test_the_kernels_log_is_shown_where_it_is_wanted(unit: pathlib.Path) -> None:
+    shown = settings(unit)
+    assert not shown["ProtectKernelLogs"]
+    assert not shown["CapabilityBoundingSet_CAP_SYSLOG"]
+    change = unit.parent / f"{unit.name}.d" / KERNEL_LOG
+    assert "AmbientCapabilities=CAP_SYSLOG\n" in change.read_text()
+
+
+def test_each_unit_has_the_folders_that_it_writes_to(unit: pathlib.Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert {"StateDirectory=cyborg", "LogsDirectory=cyborg", "ProtectSystem=strict"} <= set(lines)

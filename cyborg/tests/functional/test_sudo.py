@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's user starts its helpers with a real sudo, just as the page about hosts says."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+from cyborg.tests.bare_machine import PAGES, REPOSITORY, Machine
+from cyborg.tests.simulated import preload
+
+PAGE = (PAGES / "admin" / "hosts.rst").read_text()
+DROP_IN = (REPOSITORY / "etc" / "systemd" / "10-cyborg-agent-sudo.conf").read_text()
+UNIT = (REPOSITORY / "etc" / "systemd" / "cyborg-agent.service").read_text()
+
+#: What the agent does: one call to each of its helpers, of which the last runs a tool.
+CLIENT = """
+import pathlib
+from oslo_config import cfg
+from cyborg.drivers import permits, privileged
+cfg.CONF(["--config-file", "/etc/cyborg/cyborg.conf"], project="cyborg")
+for call in (privileged.remove_mdev, privileged.nvme_sanitize_state):
+    try:
+        call("../../etc")
+    except ValueError as exc:
+        print(exc)
+for name in ("bitstream", "lock"):
+    pathlib.Path("/var/lib/cyborg", name).touch()
+place, until = "/var/lib/cyborg/", permits.clock() + 600
+privileged.fpgaconf("0000:3b:00.0", place + "bitstream", 60, place + "lock", until, {})
+print(pathlib.Path("/var/lib/cyborg/told").read_text(), end="")
+"""
+REFUSED = "'../../etc' cannot be part of a path in sysfs\n"
+CAP_DAC_OVERRIDE = 1 << 1
+
+#: The machine of an operator who has followed the page, but for what the page has in blocks.
+PREPARE = """
+over() {{
+    mkdir -p "$files$1/upper" "$files$1/work"
+    mount -t overlay overlay -o "lowerdir=$1,upperdir=$files$1/upper,workdir=$files$1/work" "$1"
+}}
+files={files}
+# The user of the agent may not read the home of root, where the programs of a test can be.
+for folder in {closed}; do over "$folder"; chmod o+x "$folder"; done
+over /usr/local/bin
+over /usr/bin
+getent passwd cyborg || useradd --system --home-dir /var/lib/cyborg cyborg
+install --directory --owner cyborg --mode 750 /var/lib/cyborg
+install --directory --mode 755 /etc/cyborg
+cp {program} /usr/local/bin/cyborg-privsep-helper
+printf '#!/bin/sh\\nid -u >%s\\ngrep CapEff /proc/self/status >>%s\\nchmod o+r %s\\n' \\
+    /var/lib/cyborg/told /var/lib/cyborg/told /var/lib/cyborg/told >/usr/bin/fpgaconf
+chmod 755 /usr/bin/fpgaconf
+"""
+
+
+def example(after: str) -> str:
+    """The block of the page that follows these words."""
+    found = re.search(re.escape(after) + r"[\s\S]*?code-block:: \w+\n\n((?: {7}.*\n|\n)+)", PAGE)
+    assert found
+    return textwrap.dedent(found[1]).strip()
+
+
+def closed() -> list[str]:
+    """The folders on the way to the programs that other users cannot enter."""
+    used = [pathlib.Path(sys.executable), pathlib.Path(sys.executable).resolve(), REPOSITORY]
+    above = {folder for path in used for folder in path.parents}
+    return sorted(str(folder) for folder in above if not folder.stat().st_mode & 0o1)
+
+
+@pytest.fixture
+def machine(tmp_path: pathlib.Path) -> Iterator[Machine]:
+    if os.geteuid() != 0:
+        preload.missing("this test needs root")
+    if shutil.which("sudo") is None:
+        preload.missing("sudo is not installed; run: apt-get install sudo")
+    made = Machine(tmp_path / "machine", {}, {})
+    program = pathlib.Path(sys.executable).with_name("cyborg-privsep-helper")
+    files = tmp_path / "machine" / "files"
+    made.run(PREPARE.format(files=files, closed=" ".join(closed()), program=program))
+    # Of a host's own rules and options none are.
+    made.run("rm -rf /etc/sudoers.d/*")
+    yield made
+    made.stop()
+
+
+def as_the_unit(settings: str, command: str) -> str:
+    """Run a command as systemd would with these lines of a unit: their last ones count."""
+    limits = re.findall(r"^CapabilityBoundingSet=(.+)$", settings, re.MULTILINE)[-1].split()
+    kept = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in limits)])
+    nothing_new = re.findall(r"^NoNewPrivileges=(\w+)$", settings, re.MULTILINE)[-1] == "yes"
+    options = f"--reuid cyborg --regid cyborg --clear-groups --bounding-set={kept}"
+    options += " --no-new-privs" if nothing_new else ""
+    return f"cd / && setpriv {options} {command}"
+
+
+def configuration() -> str:
+    """What the page says for one group, for the three of which it says so."""
+    line = example("and in ``cyborg.conf``, also for").splitlines()[-1]
+    groups = ("cyborg_sys_admin", "cyborg_nvme", "cyborg_program")
+    return "\n".join(f"[{group}]\n{line}" for group in groups)
+
+
+def test_the_line_for_sudo_is_one(machine: Machine) -> None:
+    line = example("refuses every other argument.")
+    machine.run(f"cat >/etc/line <<'EOF'\n{line}\nEOF\nvisudo -cf /etc/line")
+
+
+def test_every_helper_is_started_as_the_page_says(machine: Machine) -> None:
+    line = example("refuses every other argument.")
+    machine.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
+    machine.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{configuration()}\nEOF")
+    command = f"{sys.executable} -c '{CLIENT}'"
+    told = machine.run(as_the_unit(DROP_IN, command))
+    helpers, _, tool = told.partition("0\nCapEff:")
+    assert helpers == REFUSED * 2
+    assert int(tool, 16) == CAP_DAC_OVERRIDE
+
+    # In the unit as it is, sudo cannot become root.
+    with pytest.raises(AssertionError, match="prevents sudo from running as root"):
+        machine.run(as_the_unit(UNIT, command))
+
+
+def test_sudo_permits_nothing_else(machine: Machine) -> None:
+    line = example("refuses every other argument.")
+    machine.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
+    with pytest.raises(AssertionError, match="a password is required"):
+        machine.run(as_the_unit(DROP_IN, "sudo -n /usr/bin/id"))
+    helper = "sudo -n /usr/local/bin/cyborg-privsep-helper --config-file /tmp/evil.conf"
+    with pytest.raises(AssertionError, match="it takes only what"):
+        machine.run(as_the_unit(DROP_IN, helper))
