@@ -119,24 +119,10 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
         delete(session, list(session.scalars(query)))
 
 
-def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
-    """Delete locked ARQs; one whose handle needs a host step is Deleting, and hidden, till then."""
-    held = _held(session, arqs)
-    _want_events_of_others(session, arqs)
-    stepped = _begin_steps(session, arqs, held)
-    plain = [arq.id for arq in arqs if arq.id not in stepped]
-    if stepped:
-        where = models.Arq.id.in_(stepped)
-        gone = {"instance_uuid": None, "allocation_uuid": None}
-        arq_states.enter(session, models.DELETING, where, **gone)
-    if plain:
-        db.delete(session, models.Arq, models.Arq.id.in_(plain))
-    _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
-    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
-    for arq in arqs:
-        LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
-
-
+#: Released twice, a handle still waits since the first time.
+_UNCLEAN_SINCE = sa.func.coalesce(models.Arq.unclean_ms, db.now_ms())
+#: Of an ARQ that has no handle any more.
+_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "unclean_ms": None}
 _NO_BINDING = {
     "state_reason": None,
     "hostname": None,
@@ -146,6 +132,24 @@ _NO_BINDING = {
 }
 
 
+def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
+    """Delete locked ARQs; one whose handle needs a host step is Deleting, and hidden, till then."""
+    held = _held(session, arqs)
+    _want_events_of_others(session, arqs)
+    stepped = _begin_steps(session, arqs, held)
+    plain = [arq.id for arq in arqs if arq.id not in stepped]
+    if stepped:
+        where = models.Arq.id.in_(stepped)
+        gone = {"instance_uuid": None, "allocation_uuid": None}
+        arq_states.enter(session, models.DELETING, where, **gone, unclean_ms=_UNCLEAN_SINCE)
+    if plain:
+        db.delete(session, models.Arq, models.Arq.id.in_(plain))
+    _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
+    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
+    for arq in arqs:
+        LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
+
+
 def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     """Make locked ARQs Unbound; a handle that needs a host step stays attached until it is done."""
     held = _held(session, arqs)
@@ -153,10 +157,12 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     stepped = _begin_steps(session, arqs, held)
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
-        arq_states.enter(session, models.UNBOUND, models.Arq.id.in_(stepped), **_NO_BINDING)
+        where = models.Arq.id.in_(stepped)
+        values = {**_NO_BINDING, "unclean_ms": _UNCLEAN_SINCE}
+        arq_states.enter(session, models.UNBOUND, where, **values)
     if plain:
         where = models.Arq.id.in_(plain)
-        arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING, attach_handle_id=None)
+        arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING, **_NO_HANDLE)
     changed = [arq for arq in arqs if arq.state != models.UNBOUND]
     _announce(session, notices.ARQ_UNBOUND, changed, models.UNBOUND, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
@@ -261,9 +267,10 @@ def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
     """Whether the handle must be cleaned first, or may be being prepared at present."""
     if handle is None:
         return False
-    is_left = arq.left_ms is not None or (handle.blank_image and arq.state == models.BOUND)
+    waits = arq.unclean_ms is not None or arq.left_ms is not None
+    is_left = handle.blank_image and arq.state == models.BOUND
     being_prepared = handle.prepares and arq.state == models.BIND_STARTED
-    return bool(handle.cleans or is_left or being_prepared)
+    return bool(waits or handle.cleans or is_left or being_prepared)
 
 
 def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
@@ -286,7 +293,7 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
     if kept:
         where = models.Arq.id.in_(kept)
-        db.update(session, models.Arq, where, attach_handle_id=None, left_ms=None)
+        db.update(session, models.Arq, where, **_NO_HANDLE)
     history.end_unclean(session, [arq.uuid for arq in arqs])
     _announce(session, notices.ARQ_RELEASED, deleted, models.DELETING, held)
     for arq in arqs:
@@ -306,7 +313,7 @@ def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
         db.delete(session, models.Arq, models.Arq.id == arq.id)
     else:
         where = models.Arq.id == arq.id
-        db.update(session, models.Arq, where, attach_handle_id=None, left_ms=None)
+        db.update(session, models.Arq, where, **_NO_HANDLE)
     history.end_unclean(session, [arq.uuid])
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})

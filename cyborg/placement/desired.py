@@ -6,7 +6,6 @@ Reading a host takes a constant number of statements, and so does recording it.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -193,18 +192,17 @@ class _Held:
 
     missing: int
     unusable: int
-    #: Since when the first of them has waited for its cleaning.
-    left_at: datetime.datetime | None
+    #: Since when the first of them has waited for its cleaning, by the database's clock.
+    unclean_ms: int | None
 
     def has_been_left_before(self, programmed_ms: int | None) -> bool:
         """Whether a guest left in the middle of the write that ended then.
 
         Nothing else can be written until its handle is clean, and nobody is known to want this.
         """
-        if self.left_at is None or programmed_ms is None:
+        if self.unclean_ms is None or programmed_ms is None:
             return False
-        written_at = datetime.datetime.fromtimestamp(programmed_ms / 1000, datetime.UTC)
-        return self.left_at <= written_at.replace(tzinfo=None)
+        return self.unclean_ms <= programmed_ms
 
 
 _NOT_HELD = _Held(0, 0, None)
@@ -214,13 +212,15 @@ def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
     """By deployable id."""
     handle = models.AttachHandle
     is_left = models.Arq.state.not_in(models.SERVING)
+    # Of a handle that a conductor of the release before let wait it is not known since when.
+    since = sa.func.coalesce(models.Arq.unclean_ms, 0)
     unusable = sa.or_(handle.missing, is_left)
     query = (
         sa.select(
             handle.deployable_id,
             sa.func.sum(sa.case((handle.missing, 1), else_=0)),
             sa.func.sum(sa.case((unusable, 1), else_=0)),
-            sa.func.min(sa.case((is_left, models.Arq.updated_at))),
+            sa.func.min(sa.case((is_left, since))),
         )
         .join(models.Arq, models.Arq.attach_handle_id == handle.id)
         .join(models.Deployable, models.Deployable.id == handle.deployable_id)
@@ -229,7 +229,8 @@ def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
     )
     rows = session.execute(query)
     return {
-        row_id: _Held(int(missing), int(both), left_at) for row_id, missing, both, left_at in rows
+        row_id: _Held(int(missing), int(both), unclean_ms)
+        for row_id, missing, both, unclean_ms in rows
     }
 
 

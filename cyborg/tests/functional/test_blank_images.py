@@ -139,6 +139,26 @@ def test_what_cannot_be_overwritten_is_given_to_nobody(
     assert card.offered() == HANDLES
 
 
+def test_it_is_reserved_while_a_handle_is_cleaned_whose_guest_left_before_the_write(
+    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
+) -> None:
+    """Nova would choose it for a function, which cannot be written meanwhile."""
+    card = start_card("dynamic", host_step=True)
+    (guest,) = use(card)
+    site.fail("clean")
+    leave(ctx, guest)
+    (sentence,) = site.hurry(history.unclean)
+    assert "out of order" in sentence
+    (done,) = cleanings(site)
+    assert done["state"] == "succeeded"
+
+    assert card.offered() == 0
+
+    site.obey()
+    assert is_clean(site)
+    assert card.offered() == HANDLES
+
+
 def test_the_pools_image_is_not_insisted_on(
     site: Site, ctx: context.RequestContext, start_card: Any, blank: str
 ) -> None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
+from oslo_utils import fixture, timeutils
 
 from cyborg import errors, profiles
 from cyborg.arqs import binding, release, service
@@ -61,16 +64,23 @@ def test_it_can_be_programmed_without_a_report(machine: Machine) -> None:  # noq
     machine.come_to_rest()
 
 
+@pytest.mark.parametrize("hours_off", [-1, 0, 1])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
     machine: Machine,  # noqa: F811
+    hours_off: int,
 ) -> None:
-    """Nova would choose it for another function, which cannot be written meanwhile."""
+    """Nova would choose it for another function, which cannot be written meanwhile.
+
+    Whose clock is off makes no difference.
+    """
     cloud, card = machine.cloud, machine.cards["c"]
     arq = ask(machine, card, **{"accel:function_id": "zip"})
     instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
 
     def happen() -> None:
-        release.delete_instance_arqs(cloud.ctx, instance)
+        shown = timeutils.utcnow() + datetime.timedelta(hours=hours_off)
+        with fixture.TimeFixture(shown):
+            release.delete_instance_arqs(cloud.ctx, instance)
         cloud.placement.release(instance)
         cloud.agent = "is away"
 
@@ -84,3 +94,22 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_th
     machine.let_time_pass()
 
     assert cloud.free(card) == card.handles
+
+
+@pytest.mark.parametrize("hours_off", [-1, 1])
+def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_left_after_the_write(
+    machine: Machine,  # noqa: F811
+    hours_off: int,
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    machine.let_time_pass()
+    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+    cloud.agent = "is away"
+    shown = timeutils.utcnow() + datetime.timedelta(hours=hours_off)
+    with fixture.TimeFixture(shown):
+        release.delete_instance_arqs(cloud.ctx, instance)
+    cloud.placement.release(instance)
+    machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles - 1

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, errors
+from cyborg import context, db, errors, work
 from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
@@ -105,3 +106,24 @@ def test_with_a_host_step(
     assert boots.states(ctx) == _expected(way, arqs)
     events = {"half prepared": {arqs[0]: "completed"}, "a step runs": {}}
     assert sink.events == events.get(moment, dict.fromkeys(arqs, "failed"))
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("way", ["unbind", "delete by uuids"])
+def test_twice_while_a_handle_may_be_prepared(ctx: context.RequestContext, way: str) -> None:
+    """The host may still be busy with what needs no cleaning after use."""
+    hosts.apply(hosts.card("a", prepares=True))
+    arqs, instance = boots.arqs(ctx), models.new_uuid()
+    boots.bind(ctx, arqs, instance)
+    bind = engine.claim("conductor-1", 60, [work.BIND])
+    assert bind is not None
+    binding.bind_instance(bind)
+    assert len(boots.handles(ctx)) == 1
+
+    WAYS["unbind"](ctx, instance, arqs)
+    WAYS[way](ctx, instance, arqs)
+
+    with db.reader() as session:
+        held = sa.select(models.AttachHandle.uuid).join(models.AttachHandle.arq)
+        assert f"{work.HOST_STEP}/{session.scalar(held)}" in engine.pending()
