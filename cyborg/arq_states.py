@@ -61,6 +61,10 @@ UNAVAILABLE = (
     "it. Try again."
 )
 TAKEN = "All accelerators where the instance was placed had been given away meanwhile. Try again."
+MISPLACED = (
+    "What was asked for does not fit where the instance was placed. Try again; if that fails too, "
+    "ask the administrator of the cloud."
+)
 NOT_READY = (
     "The accelerator could not be made ready on its host. Try again; if that fails too, ask the "
     "administrator of the cloud."

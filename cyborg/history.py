@@ -57,6 +57,10 @@ KINDS = (
     RELEASED,
 )
 
+#: Entries of binds that failed which a project may have of an hour before refusals are left out.
+REFUSALS_MAX = 100
+_HOUR_MS = 3_600_000
+
 #: Entries that are deleted in one transaction.
 _BATCH = 500
 
@@ -93,6 +97,29 @@ def write(session: orm.Session, entries: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         # SQLAlchemy compiles an INSERT of several rows each time.
         session.execute(sa.insert(_TABLE).values(rows[0] if len(rows) == 1 else rows))
+
+
+def keep_refusals(
+    session: orm.Session, project_id: str | None, reason: str, entries: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add entries of binds of a project that were refused, or failed, for one reason.
+
+    What is refused again for the same reason is no other entry, and of an hour only
+    :data:`REFUSALS_MAX` are kept, so that nobody fills the table.
+    """
+    about = {"kind": BIND_FAILED, "project_id": project_id, "reason": reason}
+    # One that names no consumer is about the project.
+    consumers = [each.get("instance_uuid") for each in entries]
+    same = _ENTRY.instance_uuid.in_(consumers) if all(consumers) else _ENTRY.instance_uuid.is_(None)
+    ours = (_ENTRY.kind == BIND_FAILED, _ENTRY.project_id == project_id)
+    if db.update(session, _ENTRY, *ours, same, _ENTRY.reason == reason, ended_ms=db.now_ms()):
+        return
+    lately = sa.select(_ENTRY.id).where(*ours, _ENTRY.ended_ms > db.now_ms() - _HOUR_MS)
+    kept = session.scalar(
+        sa.select(sa.func.count()).select_from(lately.limit(REFUSALS_MAX).subquery())
+    )
+    room = REFUSALS_MAX - (kept or 0)
+    write(session, [{**each, **about, "ended_ms": db.now_ms()} for each in entries[:room]])
 
 
 def end_uses(session: orm.Session, arq_uuids: Collection[str]) -> None:

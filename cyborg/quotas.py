@@ -126,7 +126,7 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
         .where(arq.project_id == project_id, arq.state != models.DELETING)
         .group_by(arq.resource_class)
     )
-    counts = collections.Counter({name: count for name, count in session.execute(query)})
+    counts = collections.Counter(dict(session.execute(query).tuples().all()))
     total = counts.total()
     if counts.pop(None, 0):
         # Made by a process of a release before; `cyborg-status check --repair` writes their class.

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import db, errors, history, work
 from cyborg.allocations import choosing, placement_claims, plans, service, states
-from cyborg.arqs import binding
+from cyborg.arqs import binding, refusals
+from cyborg.arqs import service as arq_service
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
 from cyborg.placement import client
@@ -150,7 +151,9 @@ def _settle(session: orm.Session, row: models.Allocation) -> None:
     arqs = _lock_arqs(session, row.uuid)
     failed = next((arq for arq in arqs if arq.state not in models.SERVING), None)
     if failed is not None and failed.state == models.BIND_FAILED:
-        _give_up(session, row.uuid, failed.state_reason or "An accelerator could not be bound.")
+        # The history has it of the ARQ.
+        why = failed.state_reason or "An accelerator could not be bound."
+        _give_up(session, row.uuid, why, keep=False)
     elif failed is not None or len(arqs) != row.accelerators:
         _give_up(session, row.uuid, "An administrator has taken an accelerator of it away.")
     elif all(arq.state == models.BOUND for arq in arqs):
@@ -165,13 +168,19 @@ def _fail(claim: work.Claim, reason: str) -> None:
         _give_up(session, claim.key, re.sub(r"^[a-z_]+: ", "", reason))
 
 
-def _give_up(session: orm.Session, uuid: str, reason: str) -> None:
-    """Free the ARQs, and have Placement follow."""
+def _give_up(session: orm.Session, uuid: str, reason: str, *, keep: bool = True) -> None:
+    """Free the ARQs, have Placement follow, and keep the reason in the history."""
     if states.enter(session, states.FAILING, uuid, state_reason=reason):
         # %r: a driver's words may hold what no log file can.
         LOG.warning("Allocation %s is given back: %r", uuid, reason)
         service.free_arqs(session, uuid)
         work.want(session, work.ALLOCATE, [uuid])
+        if keep:
+            row = models.Allocation
+            owner = session.scalar(sa.select(row.project_id).where(row.uuid == uuid))
+            plain = refusals.plainly(arq_service.public_part(reason))
+            entry = {"instance_uuid": uuid, "plain": plain}
+            history.keep_refusals(session, owner, reason, [entry])
 
 
 @db.retry

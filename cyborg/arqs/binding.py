@@ -19,8 +19,8 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, errors, glance, history, work
-from cyborg.arqs import matching, release, service
+from cyborg import arq_states, clients, db, errors, glance, work
+from cyborg.arqs import matching, refusals, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -112,33 +112,12 @@ def request_changes(
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
     try:
         _record(ctx, binds, unbinds, images)
-    except errors.Conflict as exc:
+    except refusals.REFUSALS as exc:
         whole = f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
-        _keep_refusal(ctx, binds, whole)
-        raise (errors.Conflict(whole) if ctx.is_admin else exc) from exc
-
-
-@db.retry
-def _keep_refusal(
-    ctx: RequestContext, binds: Mapping[str, BindTarget], reason: str
-) -> None:
-    """Write to the history why a bind was refused: Nova does not tell, and deletes the ARQs."""
-    entries = [
-        {
-            "kind": history.BIND_FAILED,
-            "project_id": target.project_id or ctx.project_id,
-            "instance_uuid": target.instance_uuid,
-            "arq_uuid": uuid,
-            "hostname": target.hostname,
-            "device_uuid": history.device_of_provider(target.device_rp_uuid),
-            "reason": reason,
-            "plain": arq_states.UNAVAILABLE,
-            "ended_ms": db.now_ms(),
-        }
-        for uuid, target in binds.items()
-    ]
-    with db.writer() as session:
-        history.write(session, entries)
+        refusals.of_binds(ctx, binds, exc, whole)
+        if isinstance(exc, _NotGiven) and ctx.is_admin:
+            raise errors.Conflict(whole) from exc
+        raise
 
 
 @db.retry

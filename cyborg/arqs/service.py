@@ -209,14 +209,17 @@ def list_arqs(
 
 
 def reason_for(ctx: RequestContext, row: models.Arq | models.Allocation) -> str | None:
-    """Why the ARQ or the allocation is in its state, as far as the caller may know it.
+    """Why the ARQ or the allocation is in its state, as far as the caller may know it."""
+    reason = row.state_reason
+    return reason if reason is None or ctx.is_admin else public_part(reason)
+
+
+def public_part(reason: str) -> str:
+    """What the owner may know of a reason.
 
     What follows a colon are words of drivers and hosts, such as paths, addresses and names of
     hosts: they are for administrators.
     """
-    reason = row.state_reason
-    if reason is None or ctx.is_admin:
-        return reason
     public, colon, _ = reason.partition(": ")
     return f"{public}." if colon else reason
 

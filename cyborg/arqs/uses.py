@@ -69,8 +69,8 @@ class Mistake:
         match self.kind:
             case Kind.OVER:
                 return (
-                    "The entry is ended as of when the handle was given to another, or as of now if "
-                    "it was not: when it was given back is not known."
+                    "The entry is ended as of when the handle was given to another, or as of now "
+                    "if it was not: when it was given back is not known."
                 )
             case Kind.UNWRITTEN:
                 return "An entry is written, as of when the bind was asked for."
@@ -151,7 +151,7 @@ def _end(mistakes: Collection[Mistake]) -> None:
         )
 
 
-def _bound_without_entry() -> sa.Select[Any]:
+def _bound_without_entry() -> sa.Select[models.Arq, str, str]:
     """The Bound ARQs of whose handles no entry says that they have them."""
     written = sa.exists().where(
         _is_running(_ENTRY),

@@ -116,9 +116,9 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     check.add_argument(
         "--repair",
         action="store_true",
-        help="Repair allocations, accelerator requests and the history of their use that do not fit "
-        "each other where that is safe; each repair is explained on standard error before it is "
-        "done.",
+        help="Repair allocations, accelerator requests and the history of their use that do not "
+        "fit each other where that is safe; each repair is explained on standard error before it "
+        "is done.",
     )
     check.set_defaults(run=_check)
     accept = parsers.add_parser(

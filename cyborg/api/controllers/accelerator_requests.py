@@ -14,7 +14,7 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import accelerator_requests as types
 from cyborg.api.types import fields, hosts, removals
-from cyborg.arqs import binding, release, removal, service
+from cyborg.arqs import binding, refusals, release, removal, service
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import arq as policies
@@ -74,12 +74,13 @@ class AcceleratorRequests(Resource):
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
         name = body["device_profile_name"]
-        if clients.configured(request.conf, "glance"):
-            # What contradicts itself was refused with the profile; images change.
-            trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
         limits = quotas.limits_of(request.conf, request.caller.project_id)
         most = request.conf.api.max_unbound_arqs
-        created = service.create(request.caller, name, limits, most=most)
+        with refusals.kept(request.caller):
+            if clients.configured(request.conf, "glance"):
+                # What contradicts itself was refused with the profile; images change.
+                trait_match.refuse_groups(request.conf, profiles.read_named(request.caller, name))
+            created = service.create(request.caller, name, limits, most=most)
         return {"arqs": self.views(request, created)}
 
     @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])

@@ -14,6 +14,7 @@ from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
+from cyborg.arqs import refusals
 from cyborg.arqs import service as arq_service
 from cyborg.db import models
 from cyborg.db.paging import Page
@@ -63,10 +64,10 @@ class Allocations(Resource):
         if request.caller.project_id is None:
             raise errors.Forbidden("An allocation belongs to a project; use a token of one.")
         uuid = arguments.stored_uuid(body["consumer"]["uuid"])
-        wish = wishes.read(request.caller, uuid, body)
-        trait_match.refuse_groups(request.conf, wishes.groups(wish))
         if body.get("dry_run", False):
-            return _dry_run(request, wish)
+            return _dry_run(request, _wish(request, uuid, body))
+        with refusals.kept(request.caller, uuid):
+            wish = _wish(request, uuid, body)
         return self.views(request, [_create(request, wish)])[0]
 
     @shows(
@@ -103,6 +104,12 @@ class Allocations(Resource):
         }
 
 
+def _wish(request: Request, uuid: str, body: dict[str, Any]) -> plans.Wish:
+    wish = wishes.read(request.caller, uuid, body)
+    trait_match.refuse_groups(request.conf, wishes.groups(wish))
+    return wish
+
+
 def _create(request: Request, wish: plans.Wish) -> service.Allocation:
     """The allocation, as far as it has come in the time that a request waits.
 
@@ -110,7 +117,8 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
     """
     limits = quotas.limits_of(request.conf, request.caller.project_id)
     for _ in range(_MOST_TRIES):
-        service.create(request.conf, request.caller, wish, limits)
+        with refusals.kept(request.caller, wish.uuid):
+            service.create(request.conf, request.caller, wish, limits)
         with place(request.bind_places) as may_wait:
             if may_wait:
                 service.await_end(request.caller, wish.uuid, request.bind_wait)

@@ -110,6 +110,38 @@ def test_a_project_has_so_many_requests_without_an_accelerator(rack: Site) -> No
         call(rack, "POST", "", wish())
 
 
+def failures(site: Site, consumer: str | None = None) -> list[str]:
+    """Why a consumer, or the project, could not be served, as its owner reads it."""
+    headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "X-Auth-Token": USER_TOKEN}
+    url = f"{site.endpoint}/history?kind=bind_failed"
+    found = requests.get(url, headers=headers, timeout=PATIENCE).json()["history"]
+    return [each["reason"] for each in found if each["instance_uuid"] == consumer]
+
+
+def test_an_owner_reads_why_it_was_refused(rack: Site) -> None:
+    many = [FPGA] * 7
+    rack.call("POST", "/device_profiles", [{"name": "many", "groups": many}])
+    body = wish(device_profile_name="many")
+    consumer = body["consumer"]["uuid"]
+    for _ in range(2):
+        refused = as_member(rack, "POST", "", body)
+        assert refused.status_code == 409
+    assert as_member(rack, "POST", "", body | {"dry_run": True}).status_code == 202
+    (reason,) = failures(rack, consumer)
+    assert reason.startswith("There is no room for this now:")
+    other = wish(device_profile_name="unknown")
+    assert as_member(rack, "POST", "", other).status_code == 404
+    (reason,) = failures(rack, other["consumer"]["uuid"])
+    assert reason in as_member(rack, "POST", "", other).text
+    # Nova does not say for which instance it creates ARQs.
+    headers = {"X-Auth-Token": USER_TOKEN}
+    url = f"{rack.endpoint}/accelerator_requests"
+    unknown = {"device_profile_name": "unknown"}
+    refused = requests.post(url, json=unknown, headers=headers, timeout=PATIENCE)
+    assert refused.status_code == 404
+    assert [each for each in failures(rack) if each in refused.text]
+
+
 def test_nova_is_told_nothing(rack: Site, sink: NovaSink) -> None:
     body = wish()
     (accelerator,) = call(rack, "POST", "", body)["accelerators"]
@@ -292,6 +324,7 @@ def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
     assert "give another uuid" in refused.text
     failed = as_member(rack, "GET", f"/{consumer}").json()
     assert failed["state_reason"].startswith("Placement has an allocation of consumer")
+    assert failures(rack, consumer) == [failed["state_reason"]]
     call(rack, "DELETE", f"/{consumer}")
     rack.hurry(rack.idle)
     assert claimed(rack, consumer) == {provider_uuid("host-1_a"): {"FPGA": 1}}

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, work
+from cyborg import arq_states, context, db, errors, history, work
 from cyborg.api import app
-from cyborg.arqs import release
+from cyborg.arqs import refusals, release
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models, paging, schema
 from cyborg.inventory import admin
@@ -141,6 +141,55 @@ def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) 
     (entry,) = entries(kind=history.BIND_FAILED)
     assert (entry.instance_uuid, entry.device_uuid) == (instance, card)
     assert "disabled" in (entry.reason or "")
+
+
+@pytest.mark.every_database
+def test_a_bind_to_what_is_not_there_or_does_not_fit_is_kept(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    tenant: context.RequestContext,
+    card: str,
+) -> None:
+    # An administrator binds what a project has: the project is told why it failed.
+    arqs = boots.arqs(tenant)
+    unknown = provider_uuid("none")
+    for instance, changes in (
+        (models.new_uuid(), {"device_rp_uuid": unknown}),
+        (models.new_uuid(), {"hostname": "host-2"}),
+    ):
+        with pytest.raises((errors.NotFound, errors.Invalid)) as refused:
+            boots.bind(ctx, arqs, instance, **changes)
+        (entry,) = entries(instance_uuid=instance)
+        assert (entry.kind, entry.arq_uuid) == (history.BIND_FAILED, arqs[0])
+        assert (entry.reason, entry.project_id) == (refused.value.message, "project-2")
+        (own,) = Readers(conf).list(f"/history?instance_uuid={instance}", project="project-2")
+        assert own["reason"] == arq_states.MISPLACED
+
+
+@pytest.mark.every_database
+def test_what_is_refused_again_and_again_fills_no_table(
+    ctx: context.RequestContext, tenant: context.RequestContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "REFUSALS_MAX", 3)
+    instance = models.new_uuid()
+
+    def refuse(who: context.RequestContext, instance: str, provider: str) -> None:
+        with pytest.raises(errors.NotFound):
+            boots.bind(who, [models.new_uuid()], instance, device_rp_uuid=provider)
+
+    for _ in range(5):
+        with pytest.raises(errors.NotFound), refusals.kept(ctx, instance):
+            raise errors.NotFound("There is none.")
+    assert len(entries()) == 1
+    for number in range(5):
+        refuse(ctx, models.new_uuid(), provider_uuid(f"none-{number}"))
+    assert len(entries(project_id="project-1")) == 3
+    # Others have their own, and so has the next hour.
+    refuse(tenant, models.new_uuid(), provider_uuid("none"))
+    assert len(entries(project_id="project-2")) == 1
+    let_pass(3601)
+    refuse(ctx, models.new_uuid(), provider_uuid("none"))
+    assert len(entries(project_id="project-1")) == 4
 
 
 @pytest.mark.every_database

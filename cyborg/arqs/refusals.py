@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why requests for accelerators were refused, for the history.
+
+Nova tells the owner of an instance only that its accelerators could not be had, and deletes the
+ARQs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from cyborg import arq_states, db, errors, history
+from cyborg.arqs import service
+from cyborg.context import RequestContext
+from cyborg.db import models
+
+if TYPE_CHECKING:
+    from cyborg.arqs.binding import BindTarget
+
+#: What a caller is told that will not pass by itself, or not soon.
+REFUSALS = (errors.Conflict, errors.Forbidden, errors.Invalid, errors.NotFound)
+
+#: The width of the column of what the owner reads.
+_PLAIN_MAX = 255
+
+
+@db.retry
+def of_binds(
+    ctx: RequestContext, binds: Mapping[str, BindTarget], refusal: errors.CyborgError, reason: str
+) -> None:
+    """Keep why binds were refused; ``reason`` is that in full."""
+    passes = isinstance(refusal, errors.Conflict)
+    plain = arq_states.UNAVAILABLE if passes else arq_states.MISPLACED
+    arq = models.Arq
+    owners = sa.select(arq.uuid, arq.project_id).where(arq.uuid.in_(binds), *service.in_scope(ctx))
+    with db.writer() as session:
+        known = dict(session.execute(owners).tuples().all())
+        of_projects: dict[str | None, list[dict[str, Any]]] = {}
+        for uuid, target in binds.items():
+            project = target.project_id or known.get(uuid) or ctx.project_id
+            entry = {
+                "instance_uuid": target.instance_uuid,
+                "arq_uuid": uuid,
+                "hostname": target.hostname,
+                "device_uuid": history.device_of_provider(target.device_rp_uuid),
+                "plain": plain,
+            }
+            of_projects.setdefault(project, []).append(entry)
+        # The ARQs of an instance are of one project.
+        for project, entries in of_projects.items():
+            history.keep_refusals(session, project, reason, entries)
+
+
+@contextlib.contextmanager
+def kept(ctx: RequestContext, consumer: str | None = None) -> Iterator[None]:
+    """Keep why the block refuses a request of the caller's, for this consumer if it is known."""
+    try:
+        yield
+    except REFUSALS as exc:
+        _keep(ctx, consumer, exc.message)
+        raise
+
+
+@db.retry
+def _keep(ctx: RequestContext, consumer: str | None, reason: str) -> None:
+    with db.writer() as session:
+        entry = {"instance_uuid": consumer, "plain": plainly(reason)}
+        history.keep_refusals(session, ctx.project_id, reason, [entry])
+
+
+def plainly(told: str) -> str:
+    """What the owner was told, as the history has room for it."""
+    return textwrap.shorten(told, _PLAIN_MAX, placeholder=" …")
