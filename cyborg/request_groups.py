@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,12 +112,17 @@ class RequestGroup:
         return self.accelerators + twice
 
 
+    def without_tainted(self) -> RequestGroup:
+        """The group as Placement is asked for it: without what is tainted, unless it may be."""
+        if self.tolerates_taint or not self.resources:
+            return self
+        return dataclasses.replace(self, traits={**self.traits, TAINT: FORBIDDEN})
+
+
 def with_taint_forbidden(group: Mapping[str, str]) -> dict[str, str]:
-    """The group as who asks Placement must read it: without what is tainted, unless it may be."""
-    parsed = RequestGroup.parse(group)
-    if parsed.tolerates_taint or not parsed.resources:
-        return dict(group)
-    return {**group, f"{TRAIT}:{TAINT}": FORBIDDEN}
+    """The same, as a device profile is shown to who asks Placement."""
+    traits = RequestGroup.parse(group).without_tainted().traits
+    return {**group, **{f"{TRAIT}:{name}": how for name, how in traits.items()}}
 
 
 def _image_uuid(value: str | None) -> str | None:

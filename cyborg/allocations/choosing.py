@@ -8,7 +8,7 @@ import dataclasses
 import fnmatch
 import itertools
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -29,8 +29,16 @@ _MOST_TRIES = 10_000
 class Chooser:
     """Chooses for the alternatives of one request; what they have in common is looked for once."""
 
-    def __init__(self, conf: cfg.ConfigOpts, placing: str, alternatives: int) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        placing: str,
+        alternatives: int,
+        without: Collection[str] = frozenset(),
+    ) -> None:
+        """``without`` are providers that are not chosen."""
         self._conf = conf
+        self._without = without
         self._placing = placing
         # Each has its share, so that one that is hard to serve takes no other's tries.
         self._tries = _MOST_TRIES // alternatives
@@ -49,7 +57,8 @@ class Chooser:
     def _offer(self, part: plans.Part) -> _Offer:
         known = self._offers.get(part.key)
         if known is None:
-            ranked = sorted(_find(self._conf, part), key=lambda each: _rank(each, self._placing))
+            found = [each for each in _find(self._conf, part) if self._may_be_chosen(each)]
+            ranked = sorted(found, key=lambda each: _rank(each, self._placing))
             known = self._offers[part.key] = _Offer(
                 groups=[RequestGroup.parse(group) for group in part.groups],
                 candidates=[
@@ -57,6 +66,9 @@ class Chooser:
                 ],
             )
         return known
+
+    def _may_be_chosen(self, candidate: Candidate) -> bool:
+        return all(each.deployable.rp_uuid not in self._without for each in candidate.choices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -52,35 +53,54 @@ def _read(uuid: str) -> models.Allocation | None:
         return session.scalar(sa.select(models.Allocation).where(models.Allocation.uuid == uuid))
 
 
+class _Refused(errors.Conflict):
+    """What was claimed cannot be bound; ``providers`` are those that are known to refuse it."""
+
+    def __init__(self, message: str, providers: Collection[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.providers = frozenset(providers)
+
+
 def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
     api, owner = client.Client(conf), placement_claims.owner_of(row)
     placing = row.request.get("placing", plans.PACK)
     plan: plans.Plan | None = plans.load(row.plan)
+    refused: set[str] = set()
+    why = TAKEN
     for _ in range(_MOST_PLACES):
         if plan is None:
             break
         try:
-            wanted = placement_claims.take(api, claim, owner, plans.amounts(plan))
-        except placement_claims.NoRoom as exc:
-            LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
-            claim.checkpoint()
-            plan = _choose_again(conf, plan, placing)
-            if plan is not None and not _store(claim, plan):
-                return
+            if placement_claims.take(api, claim, owner, plans.amounts(plan)):
+                _bind(claim)
         except placement_claims.NotOurs as exc:
             _fail(claim, str(exc))
             return
+        except placement_claims.NoRoom as exc:
+            why = TAKEN
+            LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
+        except _Refused as exc:
+            why = exc.message
+            refused |= exc.providers
+            LOG.info("Looking for another place for allocation %s: %r", row.uuid, why)
+            # What it holds of the others is not free for it otherwise.
+            placement_claims.give_back(api, claim)
         else:
-            if wanted:
-                _bind(claim)
             return
-    _fail(claim, TAKEN)
+        claim.checkpoint()
+        before = plan
+        plan = _choose_again(conf, plan, placing, refused)
+        if plan == before and why != TAKEN:
+            break
+        if plan is not None and not _store(claim, plan):
+            return
+    _fail(claim, why)
 
 
 def _choose_again(
-    conf: cfg.ConfigOpts, plan: plans.Plan, placing: str
+    conf: cfg.ConfigOpts, plan: plans.Plan, placing: str, refused: Collection[str]
 ) -> plans.Plan | None:
-    found = choosing.Chooser(conf, placing, 1).choose(plans.parts(plan))
+    found = choosing.Chooser(conf, placing, 1, refused).choose(plans.parts(plan))
     if found is None:
         return None
     return [
@@ -99,15 +119,12 @@ def _store(claim: work.Claim, plan: plans.Plan) -> bool:
         return db.update(session, row, *where, plan=plans.store(plan)) > 0
 
 
-def _bind(claim: work.Claim) -> None:
-    try:
-        _bind_all(claim)
-    except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
-        _fail(claim, exc.message)
-
-
 @db.retry
-def _bind_all(claim: work.Claim) -> None:
+def _bind(claim: work.Claim) -> None:
+    """Bind all of an allocation that is claimed, or nothing of it.
+
+    :raises _Refused: some of it cannot be bound where it was claimed
+    """
     with db.writer() as session:
         work.hold(session, claim)
         row = states.find_locked(session, claim.key)
@@ -115,19 +132,31 @@ def _bind_all(claim: work.Claim) -> None:
             return
         arqs = _lock_arqs(session, row.uuid)
         if len(arqs) != row.accelerators:
-            raise errors.Conflict("Some of its accelerator requests were deleted.")
-        places = {place.group_id: place for place in plans.load(row.plan)}
-        targets = {
-            arq.uuid: BindTarget(
-                hostname=places[arq.device_profile_group_id].hostname,
-                device_rp_uuid=places[arq.device_profile_group_id].rp_uuid,
-                instance_uuid=row.uuid,
-            )
-            for arq in arqs
-        }
-        binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
+            _give_up(session, row.uuid, "Some of its accelerator requests were deleted.")
+            return
+        _bind_all(session, row, arqs)
         states.enter(session, states.BINDING, row.uuid)
         _settle(session, row)
+
+
+def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[models.Arq]) -> None:
+    places = {place.group_id: place for place in plans.load(row.plan)}
+    targets = {
+        arq.uuid: BindTarget(
+            hostname=places[arq.device_profile_group_id].hostname,
+            device_rp_uuid=places[arq.device_profile_group_id].rp_uuid,
+            instance_uuid=row.uuid,
+        )
+        for arq in arqs
+    }
+    try:
+        binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
+    except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
+        raise _Refused(exc.message) from exc
+    failed = [arq for arq in _lock_arqs(session, row.uuid) if arq.state == models.BIND_FAILED]
+    if failed:
+        providers = {arq.device_rp_uuid for arq in failed if arq.device_rp_uuid}
+        raise _Refused(failed[0].state_reason or "An accelerator could not be bound.", providers)
 
 
 def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:

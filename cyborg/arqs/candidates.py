@@ -94,8 +94,9 @@ def find(
         raise errors.NotOffered("There is no Placement: [placement] auth_type is not set here.")
     parsed = {index: RequestGroup.parse(group) for index, group in enumerate(groups)}
     asked = {index: group for index, group in parsed.items() if group.resources}
+    wanted = [group.without_tainted() for group in asked.values()]
     try:
-        found = _ask(client.Client(conf), list(asked.values()), most, host)
+        found = _ask(client.Client(conf), wanted, most, host)
     except ka_exc.ClientException as exc:
         raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
     with db.reader() as session:

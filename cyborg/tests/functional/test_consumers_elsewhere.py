@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations where devices are tainted, drained or refused, and where a quota ends them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+import requests
+
+from cyborg import context, quotas
+from cyborg.arqs import candidates, draining
+from cyborg.inventory import admin
+from cyborg.inventory.apply import provider_uuid
+from cyborg.request_groups import TOLERATE_TAINT
+from cyborg.tests import boots
+from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, profile, rack, wish
+from cyborg.tests.functional.test_taints import device
+from cyborg.tests.service import Site
+
+__all__ = ["rack"]
+
+A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
+
+
+def before_the_claim(site: Site, change: Callable[[], object]) -> None:
+    """Make a change between the choice of a place and the first claim."""
+    done: list[str] = []
+
+    def once(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith("/allocations/") and not done:
+            done.append(path)
+            change()
+
+    site.placement.before = once
+
+
+def providers(answer: requests.Response) -> set[str]:
+    assert answer.status_code == 202, answer.text
+    return {each["device_rp_uuid"] for each in answer.json()["accelerators"]}
+
+
+def test_placement_is_asked_for_what_is_not_tainted(rack: Site) -> None:
+    """Else the candidates that it names may all be tainted."""
+    for tainted, other in (("a", B), ("b", A)):
+        admin.taint_device(device(tainted))
+        rack.hurry(rack.idle)
+        (found,) = candidates.find(rack.conf, [FPGA], most=1)
+        assert [each.deployable.rp_uuid for each in found.choices] == [other]
+        admin.untaint_device(device(tainted))
+        rack.hurry(rack.idle)
+
+
+def test_what_is_tainted_is_for_those_who_tolerate_it(rack: Site) -> None:
+    profile(rack, {TOLERATE_TAINT: "true"}, name="tolerant")
+    for letter in "ab":
+        admin.taint_device(device(letter))
+    rack.hurry(rack.idle)
+    refused = ask(rack, "POST", "", wish())
+    assert refused.status_code == 409
+    assert "tainted" in refused.text
+    assert rack.held() == {}
+    call(rack, "POST", "", wish(device_profile_name="tolerant"))
+    admin.untaint_device(device("a"))
+    rack.hurry(rack.idle)
+    assert providers(ask(rack, "POST", "", wish())) == {A}
+
+
+@pytest.mark.every_database
+def test_a_gang_goes_elsewhere_if_one_is_tainted_meanwhile(rack: Site) -> None:
+    profile(rack, {}, {}, name="two")
+    before_the_claim(rack, lambda: admin.taint_device(device("b")))
+    # What is fuller comes first.
+    found = ask(rack, "POST", "", wish(device_profile_name="two"))
+    assert providers(found) == {A}
+    assert claimed(rack, found.json()["uuid"]) == {A: {"FPGA": 2}}
+
+
+@pytest.mark.every_database
+def test_a_gang_goes_elsewhere_if_one_has_no_handle(
+    rack: Site, ctx: context.RequestContext
+) -> None:
+    """A handle may be taken without a claim, and its set has what the next one needs as well."""
+    parts = [{"device_profile_name": "p", "count": 2}]
+    for _ in range(3):
+        call(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
+
+    def steal() -> None:
+        instance = str(uuid.uuid4())
+        boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=A)
+
+    # A has one left, and is chosen first, as it is fuller.
+    before_the_claim(rack, steal)
+    found = ask(rack, "POST", "", wish(parts=parts))
+    assert providers(found) == {B}
+    assert claimed(rack, found.json()["uuid"]) == {B: {"FPGA": 2}}
+
+
+def test_a_gang_that_is_refused_everywhere_says_why(rack: Site) -> None:
+    profile(rack, {}, {}, name="two")
+    before_the_claim(rack, lambda: draining.drain("host-1", None, 1))
+    body = wish(device_profile_name="two")
+    consumer = body["consumer"]["uuid"]
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 409
+    assert "drained" in refused.text
+    rack.hurry(rack.idle)
+    assert (rack.held(), claimed(rack, consumer)) == ({}, {})
+    assert "drained" in ask(rack, "POST", "", wish()).text
+    draining.undrain("host-1", 1)
+    rack.hurry(rack.idle)
+    assert call(rack, "POST", "", body)["state"] == "Active"
+
+
+def test_an_allocation_counts_in_the_quota_while_it_is_there(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile(rack, {}, {}, name="two")
+    monkeypatch.setattr(quotas, "limits_of", lambda _conf, _project: {"class:FPGA": 3})
+    first = call(rack, "POST", "", wish(device_profile_name="two"))
+    refused = ask(rack, "POST", "", wish(device_profile_name="two"))
+    assert refused.status_code == 403
+    assert "class:FPGA: used 2, limit 3, asked for 2" in refused.text
+    # What fails is counted no more.
+    before_the_claim(rack, lambda: rack.placement.allocate(str(uuid.uuid4()), A, FPGA=4))
+    ask(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
+    call(rack, "DELETE", f"/{first['uuid']}")
+    rack.hurry(rack.idle)
+    assert ask(rack, "POST", "", wish(device_profile_name="two")).status_code == 202
+    assert len(rack.held()) == 2
