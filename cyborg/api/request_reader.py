@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ipaddress
 import logging
 import queue
 import re
@@ -26,17 +25,25 @@ from cheroot import makefile
 from cheroot import server as cheroot
 from oslo_config import cfg
 
+from cyborg.api import bounds
+
 LOG = logging.getLogger(__name__)
 
 #: Bytes of the largest request line with headers: many times a token of Keystone.
 HEAD_MAX = 128 * 1024
 #: Bytes of the longest line that says how large a chunk is.
 _CHUNK_LINE_MAX = 256
+#: Bytes of the trailers behind the last chunk, which nobody reads.
+_TRAILERS_MAX = 8192
 _PIECE = 64 * 1024
 #: Empty lines before a request that are passed over (see RFC 9112, section 2.2).
 _EMPTY_LINES_MAX = 8
 #: Connections in all on which no request has arrived; the oldest is closed if there are more.
 _WAITING_MAX = 512
+#: Bytes that all connections may hold, with those whose requests are being answered. More is
+#: taken only from connections that hold little.
+_HELD_MAX = 16 * 1024 * 1024
+_LITTLE = 4096
 #: What a client may still send after its answer, in seconds and bytes, so that it sees the answer.
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 16 * 1024 * 1024
@@ -45,6 +52,7 @@ _TICK = 0.25
 #: A length that is too large under any configuration.
 _HUGE = b"9" * 17
 
+_FULL = "The requests that are arriving have more bytes than are kept; try again later."
 _BUSY = "More requests have arrived than can wait for an answer; try again later."
 
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -115,8 +123,14 @@ class Arrival:
         self.begun = False
         self._empty_lines = 0
         self._searched = 0
-        self._chunk = 0
-        self._chunked_bytes = 0
+        #: Of a body in chunks, what has arrived, without what is around it.
+        self.body = bytearray()
+        #: Its bytes, when all of it has arrived.
+        self.body_size = 0
+        #: Bytes of the present chunk that are missing, with its line end.
+        self._missing = 0
+        self._framing = 0
+        self._ended = False
 
     def is_complete(self, content: bytearray, limit: int) -> bool:
         """Whether a thread can serve it: nothing is missing, or the body is larger than ``limit``.
@@ -149,28 +163,52 @@ class Arrival:
             )
         if end >= 0:
             self.head = read_head(bytes(content[: end + 4]))
-            self._chunk = self.head.size
 
     def _chunks_complete(self, content: bytearray, head: Head, limit: int) -> bool:
+        """Take the framing out of what has arrived; the last time, put the body in its place."""
+        place = head.size
+        while not (self._ended or self.too_large) and place < len(content):
+            if self._missing:
+                part = content[place : place + self._missing]
+                place += len(part)
+                self._add(part)
+                continue
+            end = content.find(b"\r\n", place, place + _CHUNK_LINE_MAX)
+            if end < 0:
+                if len(content) - place >= _CHUNK_LINE_MAX:
+                    raise Refused("400 Bad Request", "A chunk of the body is malformed.")
+                break
+            size = _chunk_size(bytes(content[place:end]))
+            self._ended = size == 0
+            self._missing = size + 2
+            self.too_large = len(self.body) + size > limit
+            # Behind the last chunk its line end may be the first half of the empty line.
+            place = end if self._ended else end + 2
         # Tiny chunks have more bytes around them than in them.
-        if len(content) - head.size > 8 * limit + HEAD_MAX:
-            self.too_large = True
-            return True
-        while (end := content.find(b"\r\n", self._chunk, self._chunk + _CHUNK_LINE_MAX)) >= 0:
-            size = _chunk_size(bytes(content[self._chunk : end]))
-            if size == 0:
-                return content.find(b"\r\n\r\n", end) >= 0
-            self.too_large = self._chunked_bytes + size > limit
-            after = end + 2 + size
-            if self.too_large or len(content) < after + 2:
-                return self.too_large
-            if content[after : after + 2] != b"\r\n":
+        self._framing += place - head.size
+        self.too_large = self.too_large or self._framing > 8 * limit + HEAD_MAX
+        del content[head.size : place]
+        return self.too_large or self._is_last(content, head)
+
+    def _add(self, part: bytearray) -> None:
+        self.body += part
+        self._missing -= len(part)
+        if not self._missing:
+            if not self.body.endswith(b"\r\n"):
                 raise Refused("400 Bad Request", "A chunk of the body is malformed.")
-            self._chunked_bytes += size
-            self._chunk = after + 2
-        if len(content) - self._chunk >= _CHUNK_LINE_MAX:
-            raise Refused("400 Bad Request", "A chunk of the body is malformed.")
-        return False
+            del self.body[-2:]
+
+    def _is_last(self, content: bytearray, head: Head) -> bool:
+        if not self._ended:
+            return False
+        if content.find(b"\r\n\r\n", head.size) < 0:
+            if len(content) - head.size > _TRAILERS_MAX:
+                raise Refused("400 Bad Request", "The trailers of the body are too long.")
+            return False
+        content[head.size :] = self.body
+        self.body_size = len(self.body)
+        self.body.clear()
+        return True
 
 
 def _chunk_size(line: bytes) -> int:
@@ -222,14 +260,16 @@ class Request(cheroot.HTTPRequest):
         """Read the headers, and settle whether the connection can be used again."""
         if not super().read_request_headers():  # type: ignore[no-untyped-call]
             return False
-        if self.conn.arrival.too_large:
-            if self.inheaders.pop(b"Transfer-Encoding", None):
-                # The application learns it as it does of other large bodies.
-                self.inheaders[b"Content-Length"] = _HUGE
+        arrival = self.conn.arrival
+        if self.chunked_read:
+            # The body is there without chunks, and what comes after them is not read.
+            del self.inheaders[b"Transfer-Encoding"]
+            self.inheaders[b"Content-Length"] = b"%d" % arrival.body_size
             self.chunked_read = False
             self.close_connection = True
-        if self.chunked_read:
-            # What comes after the last chunk is not read.
+        if arrival.too_large:
+            # Also if it came in chunks, the application learns it as it does of other bodies.
+            self.inheaders[b"Content-Length"] = _HUGE
             self.close_connection = True
         return True
 
@@ -242,6 +282,7 @@ class Connection(cheroot.HTTPConnection):
     def __init__(self, server: Any, sock: socket.socket, make: Any = makefile.MakeFile) -> None:
         super().__init__(server, sock, make)
         self.rfile = Inbox()
+        self.wfile = bounds.Outbox(sock, server.answer_seconds)
         self.arrival = Arrival()
         self.deadline = 0.0
         #: Bytes that may still be read and thrown away; None while requests are welcome.
@@ -256,6 +297,7 @@ class Connection(cheroot.HTTPConnection):
             self.server.put_conn(self)
         else:
             super().close()
+            self.server.ledger.leave(self)
 
     def receive(self) -> None:
         """Take what has arrived.
@@ -298,14 +340,13 @@ class Connection(cheroot.HTTPConnection):
 
     @property
     def peer(self) -> str:
-        """Who is counted as one: an IPv4 address, or a network of IPv6."""
-        try:
-            address = ipaddress.ip_address(str(self.remote_addr).partition("%")[0])
-        except ValueError:
-            return str(self.remote_addr)
-        if address.version == 4 or address.ipv4_mapped:
-            return str(address)
-        return str(ipaddress.ip_network((address, 64), strict=False))
+        """Who is counted as one client."""
+        return bounds.peer_of(str(self.remote_addr))
+
+    @property
+    def held(self) -> int:
+        """Bytes that have arrived and are kept."""
+        return len(self.rfile.content) + len(self.arrival.body)
 
 
 class Gate:
@@ -314,8 +355,14 @@ class Gate:
     If that raises ``queue.Full``, the request is answered with 503.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, hand_over: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        hand_over: Callable[[Connection], None],
+        ledger: bounds.Ledger,
+    ) -> None:
         self._conf = conf
+        self._ledger = ledger
         self._hand_over = hand_over
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
@@ -394,20 +441,21 @@ class Gate:
 
     def _keep(self, connection: Connection) -> None:
         connection.socket.settimeout(0)
+        self._ledger.note(connection, connection.peer, connection.held)
         self._waiting[connection] = None
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _make_room(self, peer: str) -> None:
         most = self._conf.api.max_connections_per_peer
-        same = [each for each in self._waiting if each.peer == peer]
-        if most and len(same) > most:
+        count = self._ledger.connections(peer)
+        if most and count > most:
             LOG.info(
-                "Closed the oldest of %d connections from %s on which no request has arrived; "
-                "see [api] max_connections_per_peer",
-                len(same),
+                "Closed one of %d connections from %s; see [api] max_connections_per_peer",
+                count,
                 peer,
             )
-            self._drop(same[0])
+            # If the requests of all others are being answered, this is the newest one.
+            self._drop(next(each for each in self._waiting if each.peer == peer))
         if len(self._waiting) > _WAITING_MAX:
             self._drop(next(iter(self._waiting)))
 
@@ -429,6 +477,22 @@ class Gate:
             LOG.exception("A connection from %s is closed", connection.peer)
             self._drop(connection)
 
+    def _weigh(self, connection: Connection) -> None:
+        """Send away who holds most, if all hold too much together.
+
+        :raises Refused: that is the connection itself
+        """
+        self._ledger.note(connection, connection.peer, connection.held)
+        if self._ledger.bytes <= max(_HELD_MAX, 4 * self._conf.api.max_request_body_size):
+            return
+        most = max(self._waiting, key=lambda each: each.held)
+        if most.held > _LITTLE:
+            LOG.warning("Requests of %d bytes are arriving or being answered", self._ledger.bytes)
+            refused = Refused("503 Service Unavailable", _FULL)
+            if most is connection:
+                raise refused
+            self._refuse(most, refused)
+
     def _deadline(self, connection: Connection) -> float:
         if connection.lingers is not None:
             return connection.deadline
@@ -443,9 +507,11 @@ class Gate:
             return True
         arrival = connection.arrival
         limit = self._conf.api.max_request_body_size
-        if arrival.is_complete(connection.rfile.content, limit):
+        complete = arrival.is_complete(connection.rfile.content, limit)
+        self._weigh(connection)
+        if complete:
             self._leave(connection)
-            connection.socket.settimeout(connection.server.timeout)
+            connection.wfile.begin()
             try:
                 self._hand_over(connection)
             except queue.Full:
@@ -481,6 +547,8 @@ class Gate:
 
     def _linger(self, connection: Connection) -> None:
         connection.rfile.content.clear()
+        connection.arrival.body.clear()
+        self._ledger.note(connection, connection.peer, 0)
         connection.deadline = time.monotonic() + _LINGER_SECONDS
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)

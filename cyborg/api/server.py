@@ -7,6 +7,7 @@ threads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import socket
@@ -20,7 +21,7 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
-from cyborg.api import middleware, noauth, request_reader
+from cyborg.api import bounds, middleware, noauth, request_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 10
 #: Requests that have arrived and wait for a thread; others are answered with 503.
 _QUEUE_MAX = 256
+#: Health checks that wait for their thread.
+_CHECKS_MAX = 32
 #: Connections that are kept for a next request.
 _KEPT_MAX = 64
 
@@ -71,8 +74,10 @@ class _HttpServer(wsgi.Server):
             accepted_queue_size=_QUEUE_MAX,
             accepted_queue_timeout=0,
         )
-        self._gate = request_reader.Gate(conf, self._hand_over)
-        self._checks: queue.SimpleQueue[request_reader.Connection | None] = queue.SimpleQueue()
+        self._conf = conf
+        self.ledger = bounds.Ledger()
+        self._gate = request_reader.Gate(conf, self._hand_over, self.ledger)
+        self._checks: queue.Queue[request_reader.Connection | None] = queue.Queue(_CHECKS_MAX)
         self._checker = threading.Thread(target=self._answer_checks, name="check", daemon=True)
 
     def serve(self) -> None:
@@ -85,7 +90,8 @@ class _HttpServer(wsgi.Server):
         """Stop listening, and return when the requests that have arrived are answered."""
         if self.ready:
             self._gate.stop()
-            self._checks.put(None)
+            with contextlib.suppress(queue.Full):
+                self._checks.put(None, timeout=_STOP_SECONDS)
         super().stop()
 
     def process_conn(self, conn: request_reader.Connection) -> None:
@@ -101,10 +107,14 @@ class _HttpServer(wsgi.Server):
         """Whether a connection may be kept when its request is answered."""
         return self.ready and self._gate.waiting < self.keep_alive_conn_limit
 
+    def answer_seconds(self) -> float:
+        """How long a client may take for the whole of an answer."""
+        return float(self._conf.api.request_timeout)
+
     def _hand_over(self, connection: request_reader.Connection) -> None:
         head = connection.arrival.head
         if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
-            self._checks.put(connection)
+            self._checks.put_nowait(connection)
         else:
             # Cheroot would answer 503 itself if it is full, and leave the connection open.
             self.requests.put(connection)

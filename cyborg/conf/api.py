@@ -24,7 +24,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds within which the whole of a request, headers and body, must arrive at the "
         "built-in server. A later one is answered with 408. A request that has not arrived holds "
-        "no thread. A connection without a request is closed after this time.",
+        "no thread. A connection without a request is closed after this time, and one whose client "
+        "has not taken the whole of an answer in this time.",
     ),
     cfg.IntOpt(
         "max_connections_per_peer",
@@ -32,9 +33,9 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Connections from one address (of IPv6: from one network of 64 bits) to the built-in "
-        "server on which no whole request has arrived. If there are more, the oldest is closed. "
-        "Those whose request is being answered do not count. Behind a proxy all clients "
-        "have one address. With 0 there is no limit for one address, but one of 512 for all.",
+        "server. If there are more, the oldest on which no whole request has arrived is closed; if "
+        "there is none, the newest. Behind a proxy all clients have one address. With 0 there is "
+        "no limit for one address, but one of 512 for all connections without a request.",
     ),
     cfg.FloatOpt(
         "bind_wait",

@@ -16,7 +16,8 @@ _HEAD = (
 )
 _SLOW = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nX-More: "
 _LARGE = _HEAD + b"Content-Length: 200000000\r\n\r\n"
-_HALF = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000\r\n" + b" " * 0x8000
+#: Of a megabyte almost all is around the chunks.
+_HALF = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;%b\r\n \r\n" % (b"x" * 241) * 4000
 _PIECE = b" " * 65536
 #: Clients of one address: fewer than [api] max_connections_per_peer.
 _TOGETHER = 8
@@ -38,7 +39,9 @@ class Crowd:
         self._slow = [self._connect(number, _SLOW) for number in range(SLOW)]
         self._large = [self._connect(number, _LARGE) for number in range(LARGE)]
         for number in range(HALF):
-            self._connect(number, _HALF)
+            one = self._connect(number, b"")
+            one.setblocking(True)
+            one.sendall(_HALF)
         self._thread.start()
         return self
 

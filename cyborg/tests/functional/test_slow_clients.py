@@ -21,7 +21,7 @@ import trustme
 import webob
 from oslo_config import cfg
 
-from cyborg.api import app, middleware, server
+from cyborg.api import app, middleware, request_reader, server
 from cyborg.tests import messages
 
 #: Seconds within which an answer comes, even on a busy machine.
@@ -293,6 +293,114 @@ def _answered(connections: list[socket.socket], count: int) -> list[socket.socke
         ready = multiprocessing.connection.wait(connections, 1)
         found = [one for one in connections if one in ready]
     return found
+
+
+def test_all_that_arrives_has_a_bound(
+    port: int, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "_HELD_MAX", 4 * LIMIT)
+    monkeypatch.setattr(request_reader, "_LITTLE", LIMIT // 4)
+    kinds = [
+        POST + b"Content-Length: %d\r\n\r\n" % LIMIT + b" " * (LIMIT - 1),
+        POST + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % LIMIT + b" " * (LIMIT - 1),
+        GET[:-2] + b"X-More: " + b" " * LIMIT,
+    ]
+    with contextlib.ExitStack() as stack:
+        mine = [stack.enter_context(connect(port, sent)) for sent in kinds * 5]
+        for one in _answered(mine, len(mine) - 4):
+            answer = read_all(one)
+            assert statuses(answer) == [b"503"]
+            assert b"try again later" in answer
+            mine.remove(one)
+        # Who holds little is served, and what is left is answered when all of it is there.
+        for _ in range(3):
+            assert devices(port) == 200
+        for one in mine:
+            one.sendall(b" \r\n0\r\n\r\n")
+            assert statuses(one.recv(65536))[0] in {b"200", b"400"}
+
+
+def test_what_is_around_chunks_is_not_kept(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_reader, "_HELD_MAX", 4 * LIMIT)
+    body, around = b'[{"name": "p", "groups": [{}]}]', b"1;" + b"x" * 200 + b"\r\n"
+    chunks = b"".join(around + body[each : each + 1] + b"\r\n" for each in range(len(body)))
+    spaces = around + b" \r\n"
+    head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    with connect(port, head + spaces * 600 + chunks) as one:
+        one.sendall(b"0\r\nX-Trailer: y\r\n")
+        assert devices(port) == 200
+        one.sendall(b"\r\n")
+        assert statuses(read_all(one)) == [b"201"]
+
+
+def test_trailers_have_a_bound(port: int) -> None:
+    sent = POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+    answer = read_all(connect(port, sent + b"X: y\r\n" * 2000))
+    assert statuses(answer) == [b"400"]
+    assert b"trailers" in answer
+
+
+def test_an_answer_has_to_be_taken_in_time(start: Start, conf: cfg.ConfigOpts) -> None:
+    whole = 100_000_000
+    port = start(webob.Response(b"x" * whole))
+    conf.set_override("request_timeout", 0.5, group="api")
+    with connect(port, GET) as one:
+        taken, deadline = 0, time.monotonic() + SOON
+        with contextlib.suppress(ConnectionError):
+            while part := one.recv(65536):
+                taken += len(part)
+                time.sleep(0.02)
+                assert time.monotonic() < deadline
+    assert taken < whole
+    # The one thread is free again.
+    with connect(port, GET) as one:
+        assert statuses(one.recv(4096)) == [b"200"]
+
+
+def test_requests_that_are_being_answered_count_for_their_address(
+    start: Start, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("max_connections_per_peer", 3, group="api")
+    busy = Busy()
+    port = start(busy)
+    with contextlib.ExitStack() as stack:
+        mine = [stack.enter_context(connect(port, GET)) for _ in range(3)]
+        assert busy.asked.acquire(timeout=SOON)
+        assert read_all(connect(port, GET)) == b""
+        other = stack.enter_context(connect(port, GET, source="127.0.0.2"))
+        busy.go_on.set()
+        assert [one.recv(12) for one in (*mine, other)] == [b"HTTP/1.1 200"] * 4
+        for one in mine:
+            one.close()
+        # Their places are free again, if not at once.
+        deadline = time.monotonic() + SOON
+        while not (answer := read_all(connect(port, GET[:-2] + b"Connection: close\r\n\r\n"))):
+            assert time.monotonic() < deadline
+        assert statuses(answer) == [b"200"]
+
+
+def test_more_health_checks_than_can_wait_are_sent_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_CHECKS_MAX", 2)
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    def application(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
+        asked.release()
+        go_on.wait(SOON)
+        return webob.Response("it is me")(environ, begin)
+
+    port = start(application)
+    check = GET.replace(b"/v2/devices", b"/healthcheck")
+    with contextlib.ExitStack() as stack:
+        served = [stack.enter_context(connect(port, check))]
+        assert asked.acquire(timeout=SOON)
+        others = [connect(port, check) for _ in range(5)]
+        for one in _answered(others, 3):
+            assert statuses(read_all(one)) == [b"503"]
+        go_on.set()
+        served += [stack.enter_context(one) for one in others if one.fileno() >= 0]
+        assert [one.recv(12) for one in served] == [b"HTTP/1.1 200"] * 3
 
 
 def test_a_client_that_is_silent_about_tls_stops_nobody(
