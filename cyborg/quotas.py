@@ -34,7 +34,10 @@ CLASS = "class:"
 #: Limit by name. What has none is not limited.
 Limits = Mapping[str, int]
 
-_lock = threading.Lock()
+#: A project is told of once in so many seconds that it is refused something.
+NOTICE_SECONDS = 60
+
+_making = threading.Lock()
 _enforcers: dict[int, limit.Enforcer] = {}
 
 
@@ -50,12 +53,37 @@ class QuotaExceeded(errors.Forbidden):
         self.payload = notices.QuotaPayload(project_id=project_id, exceeded=exceeded)
 
 
-@db.retry
 def announce(refusal: QuotaExceeded) -> None:
-    """Tell of a request that was refused; the transaction that would have made it is gone."""
+    """Tell of a request that was refused; the transaction that would have made it is gone.
+
+    Of one project that is done once in :data:`NOTICE_SECONDS`: who is refused asks again.
+    """
+    if _is_due(refusal.payload.project_id):
+        _announce(refusal.payload)
+
+
+def _due() -> sa.ColumnElement[bool]:
+    noticed_ms = models.ProjectLock.quota_noticed_ms
+    before = db.now_ms() - NOTICE_SECONDS * 1000
+    return sa.or_(noticed_ms.is_(None), noticed_ms <= before)
+
+
+@db.retry
+def _is_due(project_id: str) -> bool:
+    lock = models.ProjectLock
+    lately = sa.select(lock.id).where(lock.project_id == project_id, ~_due())
+    with db.reader() as session:
+        return session.scalar(lately) is None
+
+
+@db.retry
+def _announce(payload: notices.QuotaPayload) -> None:
+    lock = models.ProjectLock
     with db.writer() as session:
-        notice = notices.Notice(notices.QUOTA_EXCEEDED, refusal.payload)
-        notifications.announce(session, [notice])
+        _lock(session, payload.project_id)
+        ours = lock.project_id == payload.project_id
+        if db.update(session, lock, ours, _due(), quota_noticed_ms=db.now_ms()):
+            notifications.announce(session, [notices.Notice(notices.QUOTA_EXCEEDED, payload)])
 
 
 def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
@@ -85,7 +113,7 @@ def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
 def _enforcer(conf: cfg.ConfigOpts) -> limit.Enforcer:
     from oslo_limit import limit  # noqa: PLC0415
 
-    with _lock:
+    with _making:
         if id(conf) not in _enforcers:
             # It is asked for limits only; what is used is counted below.
             _enforcers[id(conf)] = limit.Enforcer(lambda _project, _names: {}, cache=False)
@@ -103,9 +131,7 @@ def enforce(
     """
     if not limits or project_id is None or not classes:
         return
-    lock = {"project_id": project_id, "created_at": models.utcnow()}
-    same = {"project_id": project_id}
-    db.upsert(session, models.ProjectLock, [lock], key=["project_id"], update=same)
+    _lock(session, project_id)
     used = _used(session, project_id)
     asked = {f"{CLASS}{name}": list(classes).count(name) for name in set(classes)}
     asked[REQUESTS] = len(classes)
@@ -116,6 +142,29 @@ def enforce(
     ]
     if over:
         raise QuotaExceeded(project_id, over)
+
+
+def _lock(session: orm.Session, project_id: str) -> None:
+    """Lock the row of a project until the transaction ends; make it if there is none."""
+    row = {"project_id": project_id, "created_at": models.utcnow()}
+    same = {"project_id": project_id}
+    db.upsert(session, models.ProjectLock, [row], key=["project_id"], update=same)
+
+
+def classes_of(session: orm.Session, uuids: Collection[str]) -> list[str]:
+    """What each of these ARQs counts as."""
+    arq = models.Arq
+    query = sa.select(arq.resource_class, arq.group).where(arq.uuid.in_(uuids))
+    named = ([name] if name else _guess(group) for name, group in session.execute(query))
+    return list(itertools.chain.from_iterable(named))
+
+
+def _guess(group: Mapping[str, str]) -> list[str]:
+    """The class of an ARQ that a process of a release before has made without one.
+
+    `cyborg-status check --repair` writes it.
+    """
+    return RequestGroup.parse(group).classes[:1]
 
 
 def _used(session: orm.Session, project_id: str) -> dict[str, int]:
@@ -129,12 +178,10 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
     counts = collections.Counter(dict(session.execute(query).tuples().all()))
     total = counts.total()
     if counts.pop(None, 0):
-        # Made by a process of a release before; `cyborg-status check --repair` writes their class.
         groups = sa.select(arq.group).where(
             arq.project_id == project_id,
             arq.state != models.DELETING,
             arq.resource_class.is_(None),
         )
-        named = (RequestGroup.parse(group).classes[:1] for group in session.scalars(groups))
-        counts.update(itertools.chain.from_iterable(named))
+        counts.update(itertools.chain.from_iterable(map(_guess, session.scalars(groups))))
     return {f"{CLASS}{name}": count for name, count in counts.items()} | {REQUESTS: total}

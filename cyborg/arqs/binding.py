@@ -19,7 +19,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, errors, glance, work
+from cyborg import arq_states, clients, db, errors, glance, quotas, work
 from cyborg.arqs import matching, refusals, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -97,12 +97,15 @@ def request_changes(
     binds: Mapping[str, BindTarget],
     unbinds: Collection[str],
     images: Mapping[str, glance.Image] = MappingProxyType({}),
+    limits: Mapping[str, quotas.Limits] = MappingProxyType({}),
 ) -> None:
     """Record that ARQs are to be bound and unbound: all of them, or none if one is refused.
 
-    ``images`` are those that :func:`look_up_images` has found.
+    ``images`` are those that :func:`look_up_images` has found, and ``limits`` those of the projects
+    to which ARQs are moved.
 
     :raises Forbidden: there is no service token
+    :raises QuotaExceeded: a project would have more than its limits by what is moved to it
     :raises NotFound: an ARQ or a provider is unknown
     :raises Invalid: a target contradicts what is known of hosts, providers or ARQs
     :raises Conflict: the device is disabled or unhealthy, or the handle of an earlier bind is
@@ -111,8 +114,10 @@ def request_changes(
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
     try:
-        _record(ctx, binds, unbinds, images)
+        _record(ctx, binds, unbinds, images, limits)
     except refusals.REFUSALS as exc:
+        if isinstance(exc, quotas.QuotaExceeded):
+            quotas.announce(exc)
         whole = f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
         refusals.of_binds(ctx, binds, exc, whole)
         if isinstance(exc, _NotGiven) and ctx.is_admin:
@@ -126,6 +131,7 @@ def _record(
     binds: Mapping[str, BindTarget],
     unbinds: Collection[str],
     images: Mapping[str, glance.Image],
+    limits: Mapping[str, quotas.Limits],
 ) -> None:
     with db.writer() as session:
         # First of all, since the lock on this row serialises the requests of one instance. The
@@ -139,6 +145,7 @@ def _record(
         read_at = time.monotonic()
         if fresh:
             checked = {uuid: arqs[uuid] for uuid in fresh}
+            _refuse_moves(session, checked, fresh, limits)
             started = _begin(session, checked, fresh, images, binds.keys())
         if instances:
             # Its instances have no other ARQs than those of the request.
@@ -146,6 +153,22 @@ def _record(
             undecided = started if is_new else _undecided(session, instances)
             work.want(session, work.BIND, _bind_at_once(session, undecided, read_at))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
+
+
+def _refuse_moves(
+    session: orm.Session,
+    arqs: Mapping[str, models.Arq],
+    targets: Mapping[str, BindTarget],
+    limits: Mapping[str, quotas.Limits],
+) -> None:
+    """Return if the projects to which ARQs are moved may have them."""
+    moved: dict[str, list[str]] = {}
+    for uuid, target in targets.items():
+        if target.project_id not in {None, arqs[uuid].project_id} and limits.get(target.project_id):
+            moved.setdefault(target.project_id, []).append(uuid)
+    # In one order for all who lock several.
+    for project, uuids in sorted(moved.items()):
+        quotas.enforce(session, project, limits[project], quotas.classes_of(session, uuids))
 
 
 def bind_allocated(

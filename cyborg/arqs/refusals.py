@@ -34,8 +34,13 @@ def of_binds(
     ctx: RequestContext, binds: Mapping[str, BindTarget], refusal: errors.CyborgError, reason: str
 ) -> None:
     """Keep why binds were refused; ``reason`` is that in full."""
-    passes = isinstance(refusal, errors.Conflict)
-    plain = arq_states.UNAVAILABLE if passes else arq_states.MISPLACED
+    match refusal:
+        case errors.Forbidden():
+            plain = plainly(reason)
+        case errors.Conflict():
+            plain = arq_states.UNAVAILABLE
+        case _:
+            plain = arq_states.MISPLACED
     arq = models.Arq
     owners = sa.select(arq.uuid, arq.project_id).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.writer() as session:

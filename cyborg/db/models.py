@@ -508,6 +508,8 @@ class ProjectLock(Base):
     __tablename__ = "project_locks"
 
     project_id: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
+    #: When it was last announced that its quota was exceeded.
+    quota_noticed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
 
 
 class Work(Base):

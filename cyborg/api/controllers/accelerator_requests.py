@@ -157,7 +157,12 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     if changes.names_project and not request.caller.is_admin:
         raise errors.Forbidden(f"Access was denied to the following resource: {policies.UPDATE}")
     images = binding.look_up_images(request.conf, request.caller, changes.binds)
-    binding.request_changes(request.caller, changes.binds, changes.unbinds, images)
+    limits = {
+        project: quotas.limits_of(request.conf, project)
+        for project in {target.project_id for target in changes.binds.values()}
+        if project is not None
+    }
+    binding.request_changes(request.caller, changes.binds, changes.unbinds, images, limits)
 
 
 def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -> bool:

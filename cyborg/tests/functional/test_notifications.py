@@ -261,3 +261,41 @@ def test_a_refusal_by_the_quota_is_heard_though_nothing_was_made(
     assert refusal["project_id"] == "project-1"
     over = {"limit_name": quotas.REQUESTS, "used": 0, "limit": 1, "asked": 2}
     assert refusal["exceeded"] == [over]
+
+
+@pytest.mark.every_database
+def test_a_project_that_is_refused_all_the_time_is_told_of_now_and_then(
+    ctx: context.RequestContext,
+    tenant: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    count_sql: CountSql,
+) -> None:
+    groups = [dict(boots.GROUP)] * 2
+    profiles.create_profile(name="two", groups=groups, description=None)
+
+    def refuse(who: context.RequestContext) -> None:
+        with pytest.raises(quotas.QuotaExceeded):
+            service.create(who, "two", {quotas.REQUESTS: 1})
+
+    def told() -> list[str]:
+        row = models.Notification
+        wanted = row.event_type == notices.QUOTA_EXCEEDED.name
+        with db.reader() as session:
+            found = session.scalars(sa.select(row.payload).where(wanted).order_by(row.id))
+            return [each["cyborg_object.data"]["project_id"] for each in found]
+
+    with listening.ear(conf, "memory"):
+        for who in (ctx, ctx, tenant, ctx):
+            refuse(who)
+        assert told() == ["project-1", "project-2"]
+        with count_sql() as sql:
+            refuse(ctx)
+        writes = ("INSERT INTO notifications", "UPDATE project_locks SET")
+        assert not [each for each in sql.statements if each.startswith(writes)]
+        lock = models.ProjectLock
+        with db.writer() as session:
+            old_ms = lock.quota_noticed_ms - quotas.NOTICE_SECONDS * 1000
+            db.update(session, lock, lock.project_id == "project-1", quota_noticed_ms=old_ms)
+        for who in (ctx, tenant, ctx):
+            refuse(who)
+        assert told() == ["project-1", "project-2", "project-1"]

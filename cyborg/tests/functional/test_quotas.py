@@ -13,13 +13,14 @@ from oslo_config import cfg
 from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
-from cyborg import context, db, errors, profiles, quotas
-from cyborg.arqs import release, service
+from cyborg import context, db, errors, history, profiles, quotas
+from cyborg.arqs import binding, release, service
 from cyborg.db import models, schema
-from cyborg.tests import boots
+from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas
 from cyborg.tests.scene import Scene
+from cyborg.tests.service import Site
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -94,9 +95,87 @@ def test_what_there_was_before_counts(ctx: context.RequestContext) -> None:
         connection.execute(_SET_VERSION, {"revision": "h3"})
     schema.upgrade("h4")
     with db.engine().begin() as connection:
+        connection.execute(sa.text("ALTER TABLE project_locks ADD COLUMN quota_noticed_ms BIGINT"))
         connection.execute(_SET_VERSION, {"revision": schema.head()})
     with pytest.raises(quotas.QuotaExceeded, match="used 2, limit 3"):
         service.create(ctx, profile, {"class:FPGA": 3})
+
+
+@pytest.mark.every_database
+def test_what_is_moved_to_a_project_counts_there(
+    ctx: context.RequestContext, tenant: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    profile, limits = make_profile({"resources:FPGA": "2"}), {"class:FPGA": 3}
+    service.create(tenant, profile, limits)
+    one, two = (arq.uuid for arq in service.create(ctx, profile))
+
+    def move(*arqs: str) -> None:
+        where = boots.target(models.new_uuid(), project_id="project-2")
+        binding.request_changes(ctx, dict.fromkeys(arqs, where), [], limits={"project-2": limits})
+
+    with pytest.raises(quotas.QuotaExceeded, match="used 2, limit 3, asked for 2"):
+        move(one, two)
+    assert boots.states(tenant) == dict.fromkeys(boots.states(tenant), models.INITIAL)
+    (kept, _) = history.list_entries("project-2", kind=history.BIND_FAILED)
+    assert "used 2, limit 3" in (kept.plain or "")
+    move(one)
+    assert boots.states(tenant)[one] == models.BOUND
+    with pytest.raises(quotas.QuotaExceeded, match="used 3, limit 3, asked for 1"):
+        move(two)
+    # What is there already does not count again, and a quota of before may be exceeded.
+    where = boots.target(models.new_uuid())
+    first = next(uuid for uuid, state in boots.states(tenant).items() if state == models.INITIAL)
+    binding.request_changes(tenant, {first: where}, [], limits={"project-2": {"class:FPGA": 0}})
+
+
+@pytest.mark.every_database
+def test_of_many_moved_at_once_only_those_within_the_limit_are(
+    ctx: context.RequestContext, tenant: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a", range(12)))
+    profile, limits = make_profile(dict(boots.GROUP)), {quotas.REQUESTS: 3}
+    arqs = [service.create(ctx, profile)[0].uuid for _ in range(8)]
+
+    def ask(number: int) -> bool:
+        try:
+            if number % 2:
+                service.create(tenant, profile, limits)
+            else:
+                where = boots.target(models.new_uuid(), project_id="project-2")
+                moved = {arqs[number // 2]: where}
+                binding.request_changes(ctx, moved, [], limits={"project-2": limits})
+        except quotas.QuotaExceeded:
+            return False
+        return True
+
+    with futures.ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(ask, range(16))) == 3
+    assert len(service.list_arqs(ctx, project_id="project-2")) == 3
+
+
+def test_a_move_asks_keystone_for_the_limits_of_the_project(
+    site: Site, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def limits_of(_conf: cfg.ConfigOpts, project: str | None) -> quotas.Limits:
+        asked.append(project)
+        return {"class:FPGA": 0} if project == "project-9" else {}
+
+    monkeypatch.setattr(quotas, "limits_of", limits_of)
+    site.start_with(hosts.card("a"))
+    (arq,) = boots.arqs(ctx)
+    fields = {
+        "hostname": "host-1.example",
+        "device_rp_uuid": boots.RP,
+        "instance_uuid": models.new_uuid(),
+        "project_id": "project-9",
+    }
+    patch = [{"path": f"/{name}", "op": "add", "value": fields[name]} for name in fields]
+    refused = site.ask("PATCH", "/accelerator_requests", {arq: patch}, "2.1")
+    assert (refused.status_code, asked) == (403, ["project-9"])
+    assert "class:FPGA: used 0, limit 0, asked for 1" in refused.text
 
 
 @pytest.fixture
