@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -28,6 +29,9 @@ from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds that even the attempt at a bind's deadline has.
+_LEAST_TIMEOUT = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Situation:
@@ -40,16 +44,23 @@ class _Situation:
     host: str
     host_down: bool
     step: rpc.HostStep
+    #: When the database's clock was read for the step, by the monotonic one.
+    read_at: float
 
     @property
-    def waited(self) -> int:
-        """Milliseconds since the bind was requested."""
-        now_ms = self.step.asked_ms
-        return now_ms - (self.arq.bind_started_ms or now_ms)
+    def waited(self) -> float:
+        """Seconds since the bind was requested."""
+        asked_ms = self.step.asked_ms
+        before = asked_ms - (self.arq.bind_started_ms or asked_ms)
+        return before / 1000 + time.monotonic() - self.read_at
+
+    def left(self, conf: cfg.ConfigOpts) -> float:
+        """Seconds that the bind may still take."""
+        return float(conf.conductor.bind_deadline) - self.waited
 
     def is_overdue(self, conf: cfg.ConfigOpts) -> bool:
         """Whether the bind has had all the time that it may take."""
-        return self.waited >= int(conf.conductor.bind_deadline) * 1000
+        return self.left(conf) <= 0
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -88,6 +99,7 @@ def _read(handle_uuid: str) -> _Situation | None:
         .where(handle.uuid == handle_uuid)
         .options(orm.selectinload(models.Deployable.attributes))
     )
+    read_at = time.monotonic()
     with db.reader() as session:
         row = session.execute(query).one_or_none()
     if row is None:
@@ -100,6 +112,7 @@ def _read(handle_uuid: str) -> _Situation | None:
         device_uuid=device_uuid,
         host=host,
         host_down=down,
+        read_at=read_at,
         step=rpc.HostStep(
             action="prepare" if holder.state in models.SERVING else "clean",
             driver=deployable.driver_name,
@@ -124,7 +137,7 @@ def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
         if not situation.is_overdue(conf):
             raise
         LOG.exception("The bind of ARQ %s failed, and its deadline is over", situation.arq.uuid)
-        took = f"{situation.waited // 1000} s"
+        took = f"{situation.waited:.0f} s"
         reason = f"The handle was not prepared in {took}: {type(exc).__name__}: {exc}"
         _fail(claim, situation, reason)
 
@@ -145,8 +158,11 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     if not deployable.prepares:
         _bound(claim, situation)
         return
+    # An attempt that runs past the deadline would have the consumer told too late. What the host
+    # does goes on, and is joined by the next attempt.
+    timeout = min(conf.conductor.host_step_timeout, max(situation.left(conf), _LEAST_TIMEOUT))
     try:
-        rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
+        rpc.run_host_step(conf, situation.host, situation.step, timeout)
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, f"The host could not prepare the handle: {exc}")
     except rpc.BrokerUnreachable as exc:
@@ -155,7 +171,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     except rpc.HostUnreachable as exc:
         if not situation.is_overdue(conf):
             raise work.TryLater(str(exc)) from exc
-        took = f"{situation.waited // 1000} s"
+        took = f"{situation.waited:.0f} s"
         # Tenants read what is before the colon.
         reason = f"The host did not prepare the handle in {took}: {situation.host}: {exc}"
         _fail(claim, situation, reason)
@@ -186,7 +202,7 @@ def _await_programming(
     elif not situation.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
     else:
-        took = f"{situation.waited // 1000} s"
+        took = f"{situation.waited:.0f} s"
         _fail(claim, situation, f"The deployable was not programmed in {took}.")
 
 

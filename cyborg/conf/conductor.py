@@ -21,11 +21,14 @@ OPTS: list[cfg.Opt] = [
     ),
     cfg.IntOpt(
         "bind_deadline",
-        default=300,
+        default=240,
         min=1,
         mutable=True,
         help="Seconds after which an accelerator request becomes BindFailed because its host step "
-        "makes no progress. Time without a connection to the message broker does not count.",
+        "makes no progress. Time without a connection to the message broker does not count. Keep "
+        "it a minute below Nova's [compute] arq_binding_timeout, by default 300, on every compute "
+        "host: the end may be seen half a minute late, and Nova must have the event while it "
+        "still waits. Whoever raises this raises that first.",
     ),
     cfg.IntOpt(
         "host_step_timeout",

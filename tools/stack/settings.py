@@ -314,6 +314,8 @@ class Settings:
                     "instance_grace": 10,
                     "allocation_audit_interval": 5,
                     "arq_expiry": 120,
+                    # A minute less than Nova waits.
+                    "bind_deadline": 120,
                 },
             },
         )

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.db import models
@@ -15,6 +18,7 @@ from cyborg.tests.fpga import Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import NAME, PATIENCE, Site, until
+from cyborg.work import LONGEST_BACK_OFF
 
 
 class Odd:
@@ -22,7 +26,12 @@ class Odd:
 
     repaired = False
 
+    def __init__(self) -> None:
+        #: The seconds that each attempt was given.
+        self.waits: list[float] = []
+
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
+        self.waits.append(wait)
         return None if self.repaired or step["action"] != "prepare" else 42
 
     def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
@@ -66,3 +75,23 @@ def test_a_bind_whose_host_answers_nonsense_fails_in_the_end(
     assert failed["state"] == "BindFailed", failed["state_reason"]
     assert why in failed["state_reason"]
     until(lambda: sink.events == {arq: "failed"})
+
+
+def test_no_attempt_lasts_longer_than_the_bind_may(odd: Odd, site: Site, images: GlanceServer) -> None:
+    """Else the consumer, who waits as long, would be told too late."""
+    site.conf.set_override("host_step_timeout", 3600, group="conductor")
+    card = Card(site, images)
+
+    card.resolved(card.bind(models.new_uuid()))
+
+    assert odd.waits
+    assert max(odd.waits) <= site.conf.conductor.bind_deadline
+
+
+def test_nova_waits_longer_than_a_bind_may_take(conf: cfg.ConfigOpts) -> None:
+    """Both by their defaults: the last attempt follows a back-off, and the event takes its way."""
+    look = "import nova.conf; print(nova.conf.CONF.arq_binding_timeout)"
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    nova_waits = int(said.stdout.split()[-1])
+    way_of_event = 2 * conf.conductor.poll_interval
+    assert conf.conductor.bind_deadline + LONGEST_BACK_OFF + way_of_event <= nova_waits
