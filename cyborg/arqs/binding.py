@@ -195,7 +195,7 @@ def _begin(
 ) -> _Undecided:
     """Make ARQs BindStarted, unless one of them is refused; ``asked`` are all of the request."""
     providers = _check(session, arqs, targets, images)
-    now_ms = _refuse_second_request(session, targets, asked)
+    now_ms = _refuse_second_request(session, targets, asked, providers)
     _start(session, targets)
     return _started(arqs, targets, providers, now_ms)
 
@@ -228,11 +228,17 @@ def _check(
 
 
 def _refuse_second_request(
-    session: orm.Session, targets: Mapping[str, BindTarget], asked: Collection[str]
+    session: orm.Session,
+    targets: Mapping[str, BindTarget],
+    asked: Collection[str],
+    providers: Mapping[str, models.Deployable],
 ) -> int:
     """Return if no instance has other ARQs than those ``asked``, repeated ones included.
 
-    Returns the database's clock, in milliseconds.
+    From now on nobody takes the hosts and devices of the ``providers`` out of service before this
+    transaction has ended. Returns the database's clock, in milliseconds.
+
+    :raises RestartTransaction: somebody has done so since they were read
     """
     instances = {target.instance_uuid for target in targets.values()}
     others = (
@@ -244,13 +250,53 @@ def _refuse_second_request(
         )
         .limit(1)
     )
-    now_ms, other = session.execute(sa.select(db.now_ms(), others.scalar_subquery())).one()
+    read = {each.device for each in providers.values()}
+    places = _PLACES.add_columns(db.now_ms(), others.scalar_subquery())
+    ids = {"hosts": {each.host_id for each in read}, "devices": {each.id for each in read}}
+    locked = session.execute(places, {name: list(each) for name, each in ids.items()}).all()
+    if {tuple(row[:-2]) for row in locked} != {_place(each) for each in read}:
+        raise db.RestartTransaction
+    now_ms, other = locked[0][-2:]
     if other is not None:
         raise errors.Invalid(
             f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
             "bind all ARQs of an instance in one request, or delete the others first."
         )
     return int(now_ms)
+
+
+_DEVICE, _HOST = models.Device, models.Host
+#: Devices with what :func:`_check_match` reads of them and their hosts, locked so that others may
+#: bind to them, but not change that. Hosts first, as reports do: MariaDB locks in the order in
+#: which it reads.
+_PLACES = (
+    sa.select(
+        _DEVICE.id,
+        _DEVICE.status,
+        _DEVICE.tainted,
+        _DEVICE.unhealthy,
+        _HOST.drained,
+        _HOST.tainted,
+        _HOST.down,
+    )
+    .prefix_with("STRAIGHT_JOIN", dialect="mysql")
+    .prefix_with("STRAIGHT_JOIN", dialect="mariadb")
+    .select_from(_HOST)
+    .join(_DEVICE, _DEVICE.host_id == _HOST.id)
+    .where(
+        _HOST.id.in_(sa.bindparam("hosts", expanding=True)),
+        _DEVICE.id.in_(sa.bindparam("devices", expanding=True)),
+    )
+    .order_by(_HOST.id, _DEVICE.id)
+    .with_for_update(read=True, of=(_HOST, _DEVICE))
+)
+
+
+def _place(device: models.Device) -> tuple[Any, ...]:
+    """What :data:`_PLACES` reads, as it was loaded."""
+    host = device.host
+    state = (device.status, device.tainted, device.unhealthy)
+    return (device.id, *state, host.drained, host.tainted, host.down)
 
 
 def _check_state(uuid: str, arq: models.Arq) -> None:

@@ -48,7 +48,11 @@ JUDGED_OF_DEVICES = orm.load_only(
     models.Device.tainted,
 )
 _OF_HOSTS = orm.load_only(
-    models.Host.name, models.Host.node, models.Host.drained, models.Host.tainted
+    models.Host.name,
+    models.Host.node,
+    models.Host.down,
+    models.Host.drained,
+    models.Host.tainted,
 )
 
 #: Made once, since making it takes as long as running it.

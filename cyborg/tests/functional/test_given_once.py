@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db
-from cyborg.arqs import release
+from cyborg.arqs import binding, release
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import diff
@@ -105,13 +105,19 @@ def test_one_that_is_taken_while_the_report_is_applied(
     if database_kind == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     _report(OLD)
+    # Accepted before the report, and decided beside it, by a conductor.
+    with monkeypatch.context() as patch:
+        patch.setattr(binding, "_takes_more", lambda deployable: True)
+        arqs = boots.arqs(ctx)
+        boots.bind(ctx, arqs, models.new_uuid(), device_rp_uuid=provider_uuid(OLD))
+    assert set(boots.states(ctx).values()) == {models.BIND_STARTED}
     look = diff.drop_held_elsewhere
     binds: list[threading.Thread] = []
 
     def look_too_early(*arguments: Any) -> Any:
         found = look(*arguments)
         if not binds:
-            binds.append(threading.Thread(target=_bound, args=(ctx, conf, OLD, 1)))
+            binds.append(threading.Thread(target=engine.drain, args=(conf,)))
             binds[0].start()
             binds[0].join()
         return found
