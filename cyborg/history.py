@@ -41,6 +41,8 @@ DRAINED = "drained"
 TAINTED = "tainted"
 #: An administrator gave up what an ARQ had, without what its host was to do for it.
 RELEASED = "released"
+#: An administrator removed the record of a device, or of a host as a whole.
+REMOVED = "removed"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING, TAINTED})
 KINDS = (
@@ -55,6 +57,7 @@ KINDS = (
     CLEANED,
     TAINTED,
     RELEASED,
+    REMOVED,
 )
 
 #: Entries of binds that failed which a project may have of an hour before refusals are left out.
@@ -213,10 +216,19 @@ def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
     write(session, [{"kind": TAINTED, "reason": reason, "actor": user(), **about}])
 
 
-def end_of_host(session: orm.Session, hostname: str, kind: str) -> None:
+def end_of_host(session: orm.Session, hostname: str, *kinds: str) -> None:
     """The host as a whole is not drained, or not tainted, any more, or for another reason."""
-    whole = (_ENTRY.hostname == hostname, _ENTRY.device_uuid.is_(None))
-    _end(session, *whole, _ENTRY.kind == kind)
+    _end(session, *_whole_host(hostname), _ENTRY.kind.in_(kinds))
+
+
+def rename_host(session: orm.Session, old: str, new: str) -> None:
+    """What is still so of a host as a whole is so of its new name."""
+    db.update(session, _ENTRY, *_whole_host(old), _ENTRY.ended_ms.is_(None), hostname=new)
+
+
+def _whole_host(hostname: str) -> tuple[sa.ColumnElement[bool], ...]:
+    about_it = _ENTRY.kind.in_({DRAINED, TAINTED})
+    return (_ENTRY.hostname == hostname, _ENTRY.device_uuid.is_(None), about_it)
 
 
 def _end(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:

@@ -121,6 +121,18 @@ def _chronicle(given_up: GivenUpArq, reason: str | None) -> dict[str, Any]:
     }
 
 
+def _removed(host: models.Host, reason: str | None, **about: str) -> dict[str, Any]:
+    """The entry for a host that is removed, or for what ``about`` names of it."""
+    return {
+        "kind": history.REMOVED,
+        "hostname": host.node,
+        "reason": reason,
+        "actor": history.user(),
+        "ended_ms": db.now_ms(),
+        **about,
+    }
+
+
 def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:
     if host is None and arq.state != models.BIND_STARTED:
         raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
@@ -211,22 +223,23 @@ def _late_writes(
     )
 
 
-def remove_device(uuid: str, *, force: bool) -> GivenUp:
+def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
     """Remove the record of a device that its host does not show any more.
 
-    ``force`` gives up the ARQs that are bound to it.
+    ``force`` gives up the ARQs that are bound to it. The history keeps who has done it, and the
+    ``reason``.
 
     :raises NotFound: there is no such device
     :raises Conflict: it would come back with the next report, ARQs are bound to it, or it is being
         programmed
     """
-    given_up = _remove_device(uuid, force=force)
-    LOG.warning("Removed device %s for good, with %s", uuid, given_up)
+    given_up = _remove_device(uuid, force=force, reason=reason)
+    LOG.warning("Removed device %s for good (%r), with %s", uuid, reason, given_up)
     return given_up
 
 
 @db.retry
-def _remove_device(uuid: str, *, force: bool) -> GivenUp:
+def _remove_device(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     device = models.Device
     with db.writer() as session:
         found = sa.select(device.host_id).where(device.uuid == uuid)
@@ -241,28 +254,28 @@ def _remove_device(uuid: str, *, force: bool) -> GivenUp:
             )
         if not (force or host.down):
             _refuse_programmed(session, row)
-        given_up = _give_up_devices(session, host, [row], force=force)
+        given_up = _give_up_devices(session, host, [row], force=force, reason=reason)
         _forget_digest(session, host)
     return given_up
 
 
-def remove_host(uuid: str, *, force: bool) -> GivenUp:
+def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
     """Remove the record of a host that is down, with all its devices.
 
     The row itself follows when Placement has none of its providers any more. The keys of the host
     are revoked: if it comes back, it needs another one. ``force`` gives up
-    the ARQs that are bound to its devices.
+    the ARQs that are bound to its devices. The history keeps who has done it, and the ``reason``.
 
     :raises NotFound: there is no such host
     :raises Conflict: it is up, or ARQs are bound to its devices
     """
-    given_up = _remove_host(uuid, force=force)
-    LOG.warning("Removed host %s for good, with %s", uuid, given_up)
+    given_up = _remove_host(uuid, force=force, reason=reason)
+    LOG.warning("Removed host %s for good (%r), with %s", uuid, reason, given_up)
     return given_up
 
 
 @db.retry
-def _remove_host(uuid: str, *, force: bool) -> GivenUp:
+def _remove_host(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     device, record = models.Device, models.ResourceProvider
     with db.writer() as session:
         host = _lock_host(session, models.Host.uuid == uuid)
@@ -275,15 +288,23 @@ def _remove_host(uuid: str, *, force: bool) -> GivenUp:
                 "and wait until the host is down."
             )
         devices = list(session.scalars(sa.select(device).where(device.host_id == host.id)))
-        given_up = _give_up_devices(session, host, devices, force=force)
+        given_up = _give_up_devices(session, host, devices, force=force, reason=reason)
+        history.write(session, [_removed(host, reason)])
         # Also providers whose devices are gone already, but not yet their allocations.
         known = session.scalars(sa.select(record.uuid).where(record.host_id == host.id))
         providers = tuple(sorted({*given_up.resource_providers, *known}))
         notifications.announce(session, [notices.of_host(notices.HOST_DELETED, host)])
         _forget_digest(session, host)
         host_keys.revoke_in(session, host.name)
-        host.removed, host.drained, host.tainted = True, False, False
+        _end_service(session, host)
     return replace(given_up, resource_providers=providers)
+
+
+def _end_service(session: orm.Session, host: models.Host) -> None:
+    """Mark a host removed, and nothing else: one that comes back is as good as new."""
+    history.end_of_host(session, host.node, history.DRAINED, history.TAINTED)
+    host.removed, host.drained, host.tainted = True, False, False
+    host.drain_reason, host.drained_ms, host.taint_reason = None, None, None
 
 
 def _lock_host(session: orm.Session, where: sa.ColumnElement[bool]) -> models.Host | None:
@@ -306,7 +327,12 @@ def _forget_digest(session: orm.Session, host: models.Host) -> None:
 
 
 def _give_up_devices(
-    session: orm.Session, host: models.Host, devices: Sequence[models.Device], *, force: bool
+    session: orm.Session,
+    host: models.Host,
+    devices: Sequence[models.Device],
+    *,
+    force: bool,
+    reason: str | None,
 ) -> GivenUp:
     """Delete devices of the locked host with all below them, in a constant number of statements."""
     deployable, handle, arq = models.Deployable, models.AttachHandle, models.Arq
@@ -325,6 +351,9 @@ def _give_up_devices(
         resource_providers=tuple(sorted(providers.values())),
         not_excluded=(*_late_steps(host, facts), *_late_writes(session, host, providers)),
     )
+    entries = [_chronicle(fact, reason) for fact in facts]
+    entries += [_removed(host, reason, device_uuid=device.uuid) for device in devices]
+    history.write(session, entries)
     release.force(session, arqs)
     try:
         _delete_rows(session, host, ids, providers)

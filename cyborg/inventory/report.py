@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, liveness, notifications, rpc, work
+from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.db import models
 from cyborg.inventory import acceptance, apply, diff, missing
 from cyborg.notifications import notices
@@ -198,6 +198,8 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         notifications.announce(
             session, (notices.of_device(event, row, report.node) for event, row in present)
         )
+        if host.node != report.node:
+            history.rename_host(session, host.node, report.node)
         host.node = report.node
         host.driver_errors, host.not_offered = errors, report.not_offered
         # Without a digest the next report is applied in full, even if it says the same.

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of removed hosts and devices in the history: who removed them, and nothing open."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import context, db, history
+from cyborg.arqs import draining, removal
+from cyborg.db import models, paging
+from cyborg.inventory import admin
+from cyborg.inventory import report as inventory_report
+from cyborg.tests import boots, engine, hosts
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+
+WHY = "It has burnt down"
+
+
+def entries(**wanted: str) -> list[models.HistoryEntry]:
+    return history.list_entries(None, paging.ALL, **wanted)
+
+
+def go_down() -> str:
+    """Let host-1 be down; its uuid."""
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+        return session.scalars(sa.select(models.Host.uuid)).one() or ""
+
+
+def device() -> str:
+    with db.reader() as session:
+        return session.scalars(sa.select(models.Device.uuid)).one()
+
+
+def test_nothing_stays_open_of_a_host_that_is_removed() -> None:
+    hosts.apply(hosts.card("a"))
+    draining.drain("host-1", "A new fan", 10)
+    draining.taint("host-1", "It hums", 10)
+    admin.disable_device(device(), "It rattles")
+    admin.taint_device(device(), "It whistles")
+    removal.remove_host(go_down(), force=False)
+
+    about = {history.DRAINED, history.TAINTED, history.DISABLED}
+    kept = [each for each in entries() if each.kind in about]
+    assert len(kept) == 4
+    assert all(each.ended_ms is not None for each in kept)
+    hosts.apply(hosts.card("a"))
+    host = draining.get_host("host-1", 10).host
+    assert (host.drain_reason, host.drained_ms, host.taint_reason) == (None, None, None)
+
+
+def test_the_drain_of_a_host_ends_under_its_new_name() -> None:
+    hosts.apply(hosts.card("a"))
+    draining.drain("host-1", "A new fan", 10)
+    draining.taint("host-1", None, 10)
+    moved = hosts.report(hosts.card("a"))
+    object.__setattr__(moved, "node", "host-one.example")
+    inventory_report.apply_report(moved)
+
+    found = [each for each in entries() if each.kind in {history.DRAINED, history.TAINTED}]
+    assert [(each.hostname, each.ended_ms) for each in found] == [("host-one.example", None)] * 2
+    draining.undrain("host-1", 10)
+    draining.untaint("host-1", 10)
+    assert all(each.ended_ms is not None for each in entries())
+
+
+@pytest.mark.parametrize("of_host", [True, False], ids=["host", "device"])
+def test_who_removed_it_and_why_is_kept(
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    monkeypatch: pytest.MonkeyPatch,
+    of_host: bool,
+) -> None:
+    hosts.apply(hosts.card("a"))
+    instance = models.new_uuid()
+    (arq,) = boots.arqs(ctx)
+    boots.bind(ctx, [arq], instance)
+    engine.drain(conf)
+    card, host = device(), go_down()
+    monkeypatch.setattr(history, "user", lambda: "user root-1")
+    if of_host:
+        removal.remove_host(host, force=True, reason=WHY)
+    else:
+        removal.remove_device(card, force=True, reason=WHY)
+
+    (released,) = entries(kind=history.RELEASED)
+    assert (released.arq_uuid, released.instance_uuid) == (arq, instance)
+    assert (released.project_id, released.device_uuid) == (ctx.project_id, card)
+    removed = entries(kind=history.REMOVED)
+    assert {each.device_uuid for each in removed} == ({card, None} if of_host else {card})
+    for each in [released, *removed]:
+        assert (each.actor, each.reason) == ("user root-1", WHY)
+        assert (each.hostname, each.ended_ms is None) == ("host-1.example", False)
