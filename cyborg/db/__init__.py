@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +34,25 @@ M = TypeVar("M", bound=orm.DeclarativeBase)
 
 #: Attempts at a transaction that keeps losing races, before it is an error.
 MAX_RESTARTS = 30
+#: Seconds after which it is not attempted again, so that who waits for it is answered.
+MAX_RETRY_SECONDS = 30.0
+#: Seconds for which a statement waits for a lock of another transaction, on a server. InnoDB waits
+#: for 50 by default, and PostgreSQL for ever.
+LOCK_WAIT_SECONDS = 5
 
 _UNREACHABLE = "The database cannot be reached at present; try again later."
 _BUSY = "The database is busy with the same objects for others; try again later."
 _ENDED = "The database has ended a query that took too long; try again later."
 _READ_ONLY = "The database takes no changes at present; try again later."
 _NO_CONNECTION = "All connections to the database are in use; try again later."
+
+#: How long MySQL and MariaDB wait for a row, and for a table that is being altered.
+MYSQL_WAITS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+#: PostgreSQL's setting, unless the URL or the server has one already.
+_SET_POSTGRESQL_WAIT = (
+    "SELECT set_config(name, CASE setting WHEN '0' THEN '{}' ELSE setting END, false)"
+    " FROM pg_settings WHERE name = 'lock_timeout'"
+)
 
 #: The key in a session's ``info`` of what is to be called after its commit.
 _AFTER_COMMIT = "cyborg_after_commit"
@@ -128,6 +142,8 @@ def configure(conf: cfg.ConfigOpts) -> None:
     for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
         if conf.database.connection.startswith(("mysql", "mariadb")):
             sa.event.listen(each, "connect", _prepare_mysql)
+        elif conf.database.connection.startswith("postgresql"):
+            sa.event.listen(each, "connect", _prepare_postgresql)
         # After what SQLAlchemy does with the first connection.
         sa.event.listen(each, "connect", functools.partial(_note_connected, _facade, name))
         each.dispose()
@@ -169,7 +185,16 @@ def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
     """
     with dbapi_connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        cursor.execute("SET NAMES utf8mb4")
+        waits = (f"SESSION {name} = LEAST(@@{name}, {LOCK_WAIT_SECONDS})" for name in MYSQL_WAITS)
+        cursor.execute(f"SET NAMES utf8mb4, {', '.join(waits)}")
+
+
+def _prepare_postgresql(dbapi_connection: Any, record: Any) -> None:
+    # Else the ROLLBACK of a first transaction would undo it.
+    dbapi_connection.autocommit = True
+    with dbapi_connection.cursor() as cursor:
+        cursor.execute(_SET_POSTGRESQL_WAIT.format(LOCK_WAIT_SECONDS * 1000))
+    dbapi_connection.autocommit = False
 
 
 #: The options of ``[database]`` that are passed to enginefacade.
@@ -300,11 +325,21 @@ def retry(function: Callable[P, R]) -> Callable[P, R]:
     The whole function runs again, so that it reads the new state; with two transactions, the first
     would be committed twice.
 
-    :raises ServiceUnavailable: it lost :data:`MAX_RESTARTS` races
+    :raises ServiceUnavailable: it lost :data:`MAX_RESTARTS` races, or
+        :data:`MAX_RETRY_SECONDS` passed
     """
+    return _retry(function, lambda: MAX_RETRY_SECONDS)
 
+
+def retry_for_long(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for what nobody waits for, and may take minutes."""
+    return _retry(function, lambda: math.inf)
+
+
+def _retry(function: Callable[P, R], seconds: Callable[[], float]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        deadline = time.monotonic() + seconds()
         for attempt in range(MAX_RESTARTS):
             try:
                 return function(*args, **kwargs)
@@ -315,6 +350,8 @@ def retry(function: Callable[P, R]) -> Callable[P, R]:
                 if not isinstance(_fault(exc), LostRace):
                     raise
                 last = exc
+            if time.monotonic() > deadline:
+                break
             time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
         raise errors.ServiceUnavailable("The request kept losing races; try it again.") from last
 

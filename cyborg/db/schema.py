@@ -42,6 +42,8 @@ def _alone() -> Iterator[sa.Connection]:
         connection.execution_options(**{sqlite.WRITER: True})
         with _mysql_lock(connection), connection.begin():
             if connection.dialect.name == "postgresql":
+                # Of this transaction alone.
+                connection.execute(sa.text("SET LOCAL lock_timeout = 0"))
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRESQL_LOCK)))
             yield connection
 
@@ -57,15 +59,22 @@ def _mysql_lock(connection: sa.Connection) -> Iterator[None]:
         return
     while not connection.scalar(sa.select(sa.func.get_lock(_MYSQL_LOCK, _WAIT_SECONDS))):
         LOG.warning("Another process is changing the schema; waiting for it")
+    # A table that is altered is waited for, as it is by any other client of the server.
+    connection.execute(_set_waits("DEFAULT"))
     connection.commit()
     try:
         yield
     finally:
         if not connection.invalidated:
+            connection.execute(_set_waits(db.LOCK_WAIT_SECONDS))
             connection.execute(sa.select(sa.func.release_lock(_MYSQL_LOCK)))
 
 
-@db.retry
+def _set_waits(value: object) -> sa.TextClause:
+    return sa.text(f"SET {', '.join(f'SESSION {name} = {value}' for name in db.MYSQL_WAITS)}")
+
+
+@db.retry_for_long
 def upgrade(revision: str = "head") -> None:
     """Upgrade the database to ``revision``; do nothing if it has that already.
 

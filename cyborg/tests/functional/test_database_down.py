@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
+import alembic.command
 import pytest
 import sqlalchemy as sa
 import webob
@@ -17,7 +20,7 @@ from oslo_config import cfg
 from cyborg import db, errors
 from cyborg.api import app
 from cyborg.api.controllers import root
-from cyborg.db import models, revision
+from cyborg.db import models, revision, schema
 from cyborg.tests import hosts, messages, servers
 from cyborg.tests.boots import RP
 
@@ -239,6 +242,47 @@ def test_a_wait_for_a_lock_that_is_too_long_is_said(
             assert_refused(call, route, *SAID_OF_LOCKS)
     for route in REQUESTS:
         assert_served(call, route)
+
+
+@on_servers
+def test_who_waits_for_a_lock_is_answered_in_time(
+    call: Call,
+    conf: cfg.ConfigOpts,
+    database: sa.Engine,
+    database_kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By themselves InnoDB waits for 50 seconds each time, and PostgreSQL for ever."""
+    monkeypatch.setattr(db, "LOCK_WAIT_SECONDS", 1)
+    monkeypatch.setattr(db, "MAX_RETRY_SECONDS", 1.0)
+    connect(conf, database.url)
+    began = time.monotonic()
+    with locked(database.url, database_kind):
+        assert_refused(call, "GET /v2/devices", *SAID_OF_LOCKS)
+        assert_refused(call, "POST /v2/device_profiles", *SAID_OF_LOCKS)
+    assert time.monotonic() - began < 40
+    assert_served(call, "POST /v2/device_profiles")
+
+
+@on_servers
+def test_an_upgrade_waits_for_as_long_as_it_takes(
+    conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "LOCK_WAIT_SECONDS", 1)
+    connect(conf, database.url)
+
+    def migrate(_config: object, _revision: str) -> None:
+        connection = _config.attributes["connection"]  # type: ignore[attr-defined]
+        connection.exec_driver_sql("ALTER TABLE project_locks ADD COLUMN more INTEGER")
+
+    monkeypatch.setattr(alembic.command, "upgrade", migrate)
+    with futures.ThreadPoolExecutor(1) as pool:
+        with locked(database.url, database_kind):
+            upgrade = pool.submit(schema.upgrade)
+            with pytest.raises(futures.TimeoutError):
+                upgrade.result(timeout=3)
+        upgrade.result(timeout=60)
+    assert "more" in {each["name"] for each in sa.inspect(db.engine()).get_columns("project_locks")}
 
 
 @on_servers
