@@ -7,7 +7,6 @@ counter) and applied one at a time; one that says nothing new costs a single sta
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
@@ -18,16 +17,13 @@ from sqlalchemy import orm
 
 from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import acceptance, apply, diff, missing
+from cyborg.inventory import acceptance, apply, diff, losses, missing
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
 #: Milliseconds. No message is delivered later than this after it was sent.
 _MAX_DELAY = 300_000
-
-#: Devices that may be missing all at once, however few there are.
-_FEW = 3
 
 #: Characters that are quoted of what cannot be read.
 _QUOTED_MAX = 500
@@ -64,8 +60,8 @@ def apply_report(
 ) -> str:
     """Bring the rows of the report's host in line with the report; an old report is dropped.
 
-    If a larger share of the host's devices than ``max_gone_share`` is missing from it, and was not
-    from the one before, those devices stay.
+    If a larger share of the host's devices or attach handles than ``max_gone_share`` is missing from
+    it, and was not from the one before, those devices stay as they are.
 
     :raises Refused: the host may not say this of itself; that is logged and shown with the host
     """
@@ -171,15 +167,20 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         before = _handle_ids(known)
         plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
-        if held := _held(host, known, plan, max_gone_share):
-            errors |= held
-            frozen |= {row.id for row in plan.gone}
+        handles = diff.handle_keys(report.devices)
+        said = host.driver_errors.get(liveness.CONDUCTOR)
+        if held := losses.held(known, plan, handles, max_gone_share, said):
+            LOG.error("Host %s: %s", host.name, held.sentence)
+            errors[liveness.CONDUCTOR] = held.sentence
+            unread |= held.devices
+            # What is kept is not given out at another place as well.
+            reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
             plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         plan = diff.without(plan, _unfinished_names(host, plan, errors))
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
         try:
-            new = apply.apply(session, host.id, plan, diff.handle_keys(report.devices))
+            new = apply.apply(session, host.id, plan, handles)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id)
             if _is_held_at_old_place(session, host.id, moved, before):
@@ -223,28 +224,6 @@ def _log_health_changes(host_name: str, healths: Iterable[tuple[str, str | None]
             # A driver's sentence may hold control characters.
             said = reason.encode("unicode_escape").decode()
             LOG.warning("Device %s of host %s is unhealthy: %s", path, host_name, said)
-
-
-def _held(
-    host: models.Host, known: list[models.Device], plan: diff.Plan, max_gone_share: float
-) -> dict[str, str]:
-    """The error that keeps devices which are gone all at once; empty if they may go.
-
-    The error of the report before has told of the same ones then, or they are few.
-    """
-    gone = [row.uuid for row in plan.gone if not row.missing]
-    present = sum(not row.missing for row in known)
-    if len(gone) <= max(_FEW, max_gone_share * present):
-        return {}
-    mark = hashlib.sha256(" ".join(sorted(gone)).encode()).hexdigest()[:8]
-    sentence = (
-        f"{len(gone)} of {present} devices are missing from the report; they are kept until the "
-        f"next one does not have them either (mark {mark})"
-    )
-    if host.driver_errors.get(liveness.CONDUCTOR) == sentence:
-        return {}
-    LOG.error("Host %s: %s", host.name, sentence)
-    return {liveness.CONDUCTOR: sentence}
 
 
 def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Host, int]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import consistency, db, work
 from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.drivers import base
@@ -306,6 +306,71 @@ def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.Co
     conf.set_override("max_gone_share", 1, group="conductor")
     assert report(*cards) == (8, {})
     assert report() == (0, {})
+
+
+def send_kept(conf: cfg.ConfigOpts, *devices: base.Device) -> tuple[int, str | None]:
+    """How many handles can be given out after this report, and why some are kept, if they are."""
+    conductor = endpoint.ConductorEndpoint(conf, lambda: None)
+    conductor.report({}, hosts.report(*devices).to_wire())
+    with db.reader() as session:
+        handles = session.scalars(sa.select(models.AttachHandle).where(~models.AttachHandle.missing))
+        errors = session.scalars(sa.select(models.Host.driver_errors)).one()
+        assert errors.keys() <= {"cyborg-conductor"}
+        return len(list(handles)), errors.get("cyborg-conductor")
+
+
+@pytest.mark.parametrize("how", ["no deployables", "no handles", "one is left", "devices too"])
+def test_devices_that_stay_and_are_empty_are_kept_for_one_report(
+    conf: cfg.ConfigOpts, how: str
+) -> None:
+    cards = [hosts.card(name) for name in "abcdefgh"]
+    assert send_kept(conf, *cards) == (32, None)
+    emptied = [
+        hosts.card(name, range(how == "one is left"), unhealthy="it is not there any more")
+        if how != "no deployables"
+        else hosts.device(name)
+        for name in "abcdefgh"[: 4 if how == "devices too" else 8]
+    ]
+    number, error = send_kept(conf, *emptied)
+    assert number == 32
+    assert error is not None
+    assert f"{24 if how == 'one is left' else 32} of 32 attach handles are missing" in error
+    # Another number is another loss.
+    number, error = send_kept(conf, cards[0], *emptied[1:])
+    assert (number, error is None) == (32, False)
+    left = 8 if how == "one is left" else 0
+    assert send_kept(conf, *emptied)[0] == 32
+    assert send_kept(conf, *emptied) == (left, None)
+    # It is back at once.
+    assert send_kept(conf, *cards) == (32, None)
+    # Half may go, and a few always may.
+    assert send_kept(conf, *cards[:4], *[hosts.card(name, []) for name in "efgh"]) == (16, None)
+    assert send_kept(conf, hosts.card("a", range(3)))[0] == 16
+
+
+def test_a_card_that_is_emptied_is_kept_even_if_it_is_the_only_one(conf: cfg.ConfigOpts) -> None:
+    assert send_kept(conf, hosts.card("a", range(8))) == (8, None)
+    assert send_kept(conf, hosts.card("a", range(4))) == (4, None)
+    assert send_kept(conf, hosts.card("a", []))[0] == 4
+    assert send_kept(conf, hosts.card("a", [])) == (0, None)
+    assert send_kept(conf, hosts.card("a", range(3))) == (3, None)
+    assert send_kept(conf, hosts.card("a", [])) == (0, None)
+    assert send_kept(conf, hosts.card("a", range(8))) == (8, None)
+    # It was taken out.
+    assert send_kept(conf) == (0, None)
+
+
+def test_what_is_kept_is_not_there_twice(conf: cfg.ConfigOpts) -> None:
+    known = [hosts.device(name, hosts.deployable(f"host-1_{name}", [n])) for n, name in PLACES]
+    moved = [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", [n])) for n, _ in PLACES]
+    assert send_kept(conf, *known) == (8, None)
+    number, error = send_kept(conf, *moved)
+    assert (number, error is None) == (8, False)
+    assert consistency.violations() == []
+    assert send_kept(conf, *moved) == (8, None)
+
+
+PLACES = list(enumerate("abcdefgh"))
 
 
 def test_a_device_without_a_place_counts_as_a_failure_of_its_driver(
