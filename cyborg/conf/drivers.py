@@ -109,8 +109,9 @@ GPU_OPTS: list[cfg.Opt] = [
         "layouts",
         default=[],
         help="What administrators and function pools may divide NVIDIA cards into whose virtual "
-        "functions take vGPU types: names of types without the vendor, such as L40S-12Q, or MIG "
-        "profiles, such as 1g.12gb, which mean the compute type of that slice. A card is one "
+        "functions take vGPU types, or that have mediated devices: names of types without the "
+        "vendor, such as L40S-12Q, or, of virtual functions, MIG profiles, such as 1g.12gb, which "
+        "mean the compute type of that slice. A card is one "
         "deployable then, and is not offered without virtual functions. Change it only while no "
         "guest has any part of such a card. Cards for which enabled_vgpu_types has a type keep it.",
     ),

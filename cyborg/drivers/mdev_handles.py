@@ -23,14 +23,14 @@ _PARENTS = pathlib.Path("/sys/class/mdev_bus")
 class HostSteps:
     """The abilities Preparable and Cleanable, for handles made by :func:`handles`.
 
-    The control path of their device must name the parent: by the parts of its PCI address, or as
-    ``parent`` if it is no PCI function.
+    A handle must name the parent: by the parts of its PCI address, or as ``parent`` if it is no PCI
+    function. Else the control path of its device must.
     """
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Create the handle's mediated device, unless it exists."""
         privileged.create_mdev(
-            _parent(handle.control_path), handle.attach_info["asked_type"], handle.uuid
+            _parent(handle), handle.attach_info["asked_type"], handle.uuid
         )
 
     def clean(self, handle: base.HeldHandle) -> None:
@@ -69,6 +69,10 @@ def created(parent: str, mdev_type: str) -> tuple[str, ...]:
         return ()  # the parent has just vanished, or has no such type
 
 
-def _parent(path: base.ControlPath) -> str:
-    info = path.cpid_info
-    return info["parent"] if "parent" in info else pci.join(info)
+def _parent(handle: base.HeldHandle) -> str:
+    for info in (handle.attach_info, handle.control_path.cpid_info):
+        if "parent" in info:
+            return info["parent"]
+        if "domain" in info:
+            break
+    return pci.join(info)

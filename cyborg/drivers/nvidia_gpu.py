@@ -13,6 +13,7 @@ from cyborg.drivers import (
     card_tools,
     mdev_handles,
     nvidia_layouts,
+    nvidia_mdev_layouts,
     nvidia_vgpu,
     nvidia_vgpu_types,
     nvidia_xid,
@@ -24,13 +25,16 @@ from cyborg.drivers.pci import devices, facts
 
 #: The kind of the kept facts: the last layout of a card.
 _LAYOUTS = "layouts"
+#: What shows the layout of a card, by whether that has mediated devices.
+_SHOWN_BY = {False: "current_vgpu_type", True: "mdev_supported_types"}
 
 
 class NvidiaGpuDriver(pci.PciDriver):
     """Reports each card whole, or each of its parts if the operator wants it divided.
 
     A virtual function is never a whole GPU: without a vGPU type a guest cannot use it. A card with
-    layouts is one deployable, whose handles are virtual functions with the type of its layout.
+    layouts is one deployable, whose handles are virtual functions with the type of its layout, or
+    mediated devices of that type.
     """
 
     match = (
@@ -89,23 +93,39 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
-        has_layouts = self._can_have_layouts(function)
+        has_layouts = self._can_have_layouts(function, functions)
         if not self._enabled_types and not has_layouts:
             return None
         mine = self.claims(functions).keys() - host.foreign
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
         if parts is not None or not has_layouts:
             return parts
-        reason = nvidia_layouts.why_none(function, functions)
+        layouts = self._layouts_of(function, functions)
+        reason = None
+        if not any(each.mediated for each in layouts):
+            reason = nvidia_layouts.why_none(function, functions)
         if reason is None and (others := sorted(set(function.vfs) - mine)):
             reason = f"it has layouts, and {others[0]} stays with the host or is another driver's"
         if reason is not None:
             self.refuse(function, reason, "[gpu_devices] layouts")
             return []
-        return [self._card_with_layouts(function, functions, host.name)]
+        return [self._card_with_layouts(function, functions, layouts, host.name)]
 
-    def _can_have_layouts(self, card: pci.Function) -> bool:
-        return bool(self._layouts and card.sriov_totalvfs) and not card.has_guest_driver
+    def _can_have_layouts(self, card: pci.Function, functions: pci.Snapshot) -> bool:
+        if not self._layouts or card.has_guest_driver:
+            return False
+        names = self._layouts.names
+        return bool(card.sriov_totalvfs or nvidia_mdev_layouts.of(names, card, functions))
+
+    def _layouts_of(
+        self, card: pci.Function, functions: pci.Snapshot
+    ) -> tuple[nvidia_layouts.Layout, ...]:
+        """The layouts that a card can have."""
+        mediated = nvidia_mdev_layouts.of(self._layouts.names, card, functions)
+        if mediated:
+            return mediated
+        self._types.learn(card, functions)
+        return self._layouts.of(card, functions)
 
     def _parts(
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host, mine: Set[str]
@@ -151,26 +171,45 @@ class NvidiaGpuDriver(pci.PciDriver):
             nvidia_layouts.give_again(address, handle.attach_info["asked_type"])
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
-        """Have virtual functions of a card take another type, and make the GPU instances for it."""
+        """Have a card's parts be of another type, and make the GPU instances for it."""
         address, asked = pci.join(target.control_path.cpid_info), target.function or ""
         functions = pci.scan()
         card = functions.get(address)
-        layout = self._layouts.find(card, functions, asked) if card is not None else None
+        layouts = self._layouts_of(card, functions) if card is not None else ()
+        layout = nvidia_layouts.named(asked, layouts)
         if card is None or layout is None:
             raise base.NothingWritten(f"GPU {address} cannot have layout {asked!r}")
-        nvidia_layouts.give(self.conf, card, functions, layout, target)
+        if layout.mediated:
+            nvidia_mdev_layouts.give(card, functions, layout, target)
+        else:
+            nvidia_layouts.give(self.conf, card, functions, layout, target)
         self.kept.set(_LAYOUTS, address, layout.name)
         self.kept.save()
         functions = pci.scan()
-        shown = nvidia_layouts.shown(functions[address], functions, [layout])
-        return base.Programmed(function=shown, verified_by="current_vgpu_type in sysfs")
+        return base.Programmed(
+            function=self._shown_layout(functions[address], functions, [layout]),
+            verified_by=f"{_SHOWN_BY[layout.mediated]} in sysfs",
+        )
+
+    def _shown_layout(
+        self,
+        card: pci.Function,
+        functions: pci.Snapshot,
+        layouts: Sequence[nvidia_layouts.Layout],
+    ) -> str:
+        if any(each.mediated for each in layouts):
+            kept = str(self.kept.get(_LAYOUTS, card.address) or "")
+            return nvidia_mdev_layouts.shown(card, functions, layouts, kept)
+        return nvidia_layouts.shown(card, functions, layouts)
 
     def _card_with_layouts(
-        self, card: pci.Function, functions: pci.Snapshot, host: str
+        self,
+        card: pci.Function,
+        functions: pci.Snapshot,
+        layouts: Sequence[nvidia_layouts.Layout],
+        host: str,
     ) -> base.Device:
-        self._types.learn(card, functions)
-        layouts = self._layouts.of(card, functions)
-        shown = nvidia_layouts.shown(card, functions, layouts)
+        shown = self._shown_layout(card, functions, layouts)
         # Guests keep their handles until what they have lost is put back.
         name = shown or str(self.kept.get(_LAYOUTS, card.address) or "")
         layout = nvidia_layouts.named(name, layouts)
@@ -181,7 +220,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             **{f"{base.LAYOUT_PREFIX}{each.name}": str(each.count) for each in layouts},
             **(nvidia_layouts.attributes(layout) if layout is not None else {}),
         }
-        handles = nvidia_layouts.handles(card, layout) if layout is not None else ()
+        handles = _handles_with(card, functions, layout)
         deployable = base.Deployable(
             name=f"{host}_{card.address}",
             resource_class="VGPU",
@@ -193,7 +232,10 @@ class NvidiaGpuDriver(pci.PciDriver):
             attributes=attributes,
             prepares=True,
             cleans=True,
-            prepared=self._typed_handles(card, functions),
+            prepared=(
+                *self._typed_handles(card, functions),
+                *nvidia_mdev_layouts.created(card, functions),
+            ),
             program_mode=base.LAYOUT,
             function=shown,
         )
@@ -259,6 +301,17 @@ def _traits(card: pci.Function, kind: str | None) -> list[str]:
         f"{product}_{nvidia_vgpu.short(kind)}" if kind else product,
         *(["CUSTOM_NVIDIA_MIG"] if nvidia_vgpu_types.is_slice(kind) else []),
     ]
+
+
+def _handles_with(
+    card: pci.Function, functions: pci.Snapshot, layout: nvidia_layouts.Layout | None
+) -> tuple[base.AttachHandle, ...]:
+    """What guests get of a card with a layout; nothing where it has none."""
+    if layout is None:
+        return ()
+    if layout.mediated:
+        return nvidia_mdev_layouts.handles(card, functions, layout)
+    return nvidia_layouts.handles(card, layout)
 
 
 def _handles(part: nvidia_vgpu.Part) -> tuple[base.AttachHandle, ...]:

@@ -26,12 +26,16 @@ _PROFILE = re.compile(r"([1-7])g\.(\d+)gb", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A layout that one card can have: so many virtual functions with the type of that number."""
+    """A layout that one card can have: so many virtual functions with the type of that number.
+
+    ``mediated``: or so many mediated devices of the type with that id.
+    """
 
     name: str
     number: str
     kind: str
     count: int
+    mediated: bool = False
 
     @property
     def profile(self) -> str | None:
@@ -51,8 +55,8 @@ class Layouts:
 
     def __init__(self, conf: cfg.ConfigOpts, types: TypeBook) -> None:
         self._types = types
-        self._names = conf.gpu_devices.layouts
-        for name in self._names:
+        self.names: list[str] = conf.gpu_devices.layouts
+        for name in self.names:
             try:
                 value_checks.function_id(name)
             except ValueError as exc:
@@ -60,15 +64,15 @@ class Layouts:
 
     def __bool__(self) -> bool:
         """Whether any card has layouts."""
-        return bool(self._names)
+        return bool(self.names)
 
     def of(self, card: pci.Function, functions: pci.Snapshot) -> tuple[Layout, ...]:
         """The layouts that a card can have; of two names for one type only the first."""
         known = self._types.known(card)
         memory = nvidia_vgpu.memory_mib(card, functions)
         found: dict[str, Layout] = {}
-        for name in self._names:
-            meant = (each for each in known if _is_meant(name, known[each]))
+        for name in self.names:
+            meant = (each for each in known if is_meant(name, known[each]))
             number = min(meant, key=int, default=None)
             if number is None or number in found:
                 continue
@@ -78,10 +82,6 @@ class Layouts:
                 count = min(count, len(card.vfs))
                 found[number] = Layout(name=name, number=number, kind=kind.name, count=count)
         return tuple(found.values())
-
-    def find(self, card: pci.Function, functions: pci.Snapshot, name: str) -> Layout | None:
-        """The layout of that name that a card can have."""
-        return named(name, self.of(card, functions))
 
 
 def named(name: str, layouts: Iterable[Layout]) -> Layout | None:
@@ -209,7 +209,7 @@ def _types(card: pci.Function, functions: pci.Snapshot) -> dict[str, str | None]
     return {vf: facts.vgpu_type(functions[vf], functions) for vf in card.vfs}
 
 
-def _is_meant(layout: str, kind: str) -> bool:
+def is_meant(layout: str, kind: str) -> bool:
     """Whether a layout has the type of this name."""
     profile, slices = _PROFILE.fullmatch(layout), slice_of(kind)
     if profile is not None:

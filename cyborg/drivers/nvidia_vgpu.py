@@ -200,6 +200,12 @@ def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bo
     return False
 
 
+def most_instances(description: str) -> int | None:
+    """How many mediated devices of a type fit on a card, by the type's description."""
+    shown = _MAX_INSTANCE.search(description)
+    return int(shown.group(1)) if shown else None
+
+
 def short(name: str) -> str:
     """``A100_40C`` for ``NVIDIA A100-40C``."""
     return name.partition(" ")[2].replace("-", "_") or name
@@ -275,9 +281,9 @@ class _Room:
         if enabled is not None and enabled.max_instances is not None:
             return enabled.max_instances
         path = f"{_MDEV}/{part.type}/description"
-        shown = _MAX_INSTANCE.search(self.functions.text(part.function.address, path) or "")
-        if shown:
-            return int(shown.group(1))
+        shown = most_instances(self.functions.text(part.function.address, path) or "")
+        if shown is not None:
+            return shown
         number = part.type.removeprefix("nvidia-")
         most = self.types.fit(self.card, number, part, memory_mib(self.card, self.functions))
         if most is not None:
