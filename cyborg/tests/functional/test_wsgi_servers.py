@@ -9,7 +9,9 @@ import json
 import multiprocessing.connection
 import os
 import pathlib
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from cyborg.tests.standalone_site import TIMEOUT, wait_for
 pytestmark = pytest.mark.usefixtures("database")
 
 MODULE = "cyborg.wsgi.api:application"
+LAST = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 PROFILE = [{"name": "p", "groups": [{"resources:FPGA": "1"}]}]
 FILES = "cyborg.conf;secret.conf"
 
@@ -183,6 +186,36 @@ def test_after_a_large_body_the_connection_is_of_use_or_closed(
         elif connection.sock:
             with contextlib.suppress(ConnectionError):
                 assert connection.sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
+def test_a_large_body_in_chunks_is_refused_and_no_part_of_it_answered(
+    make: Callable[[str], Server], kind: str, tmp_path: pathlib.Path
+) -> None:
+    server = make(kind)
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    made = requests.post(
+        f"{server.url}/v2/device_profiles",
+        data=iter([json.dumps(PROFILE)[:5].encode(), json.dumps(PROFILE)[5:].encode()]),
+        headers={"Content-Type": "application/json"},
+        timeout=TIMEOUT,
+    )
+    assert made.status_code == 201
+    smuggled = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n" % (len(smuggled), smuggled)
+    head = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT) as one:
+        with contextlib.suppress(ConnectionError):
+            one.sendall(head + b"\r\n" + chunk * 5000 + b"0\r\n\r\n" + LAST)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while part := one.recv(65536):
+                answer += part
+    # After the 413 comes the answer to the last request, or the end.
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) in ([b"413"], [b"413", b"200"])
+    found = requests.get(f"{server.url}/v2/device_profiles", timeout=TIMEOUT).json()
+    assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
 
 
 def test_gunicorn_reads_the_file_again_on_sighup(
