@@ -49,11 +49,14 @@ def _checked(arguments: list[str]) -> list[str]:
 
 def _check_config() -> None:
     """Check that only root can have written the file."""
-    for path in (CONFIG, CONFIG.parent):
+    for path, is_kind in ((CONFIG, stat.S_ISREG), (CONFIG.parent, stat.S_ISDIR)):
         try:
-            status = path.stat()
+            # What a link leads to may be in a directory where others can put another file.
+            status = path.lstat()
         except OSError as exc:
             raise Refused(f"{path} cannot be read: {exc.strerror}.") from exc
+        if not is_kind(status.st_mode):
+            raise Refused(f"{path} must be no link, but the file or directory itself.")
         if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise Refused(f"{path} must belong to root, and nobody else may write it.")
 

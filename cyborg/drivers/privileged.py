@@ -16,7 +16,7 @@ import math
 import os
 import pathlib
 import re
-import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +62,7 @@ _DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
 
+_MIB = 1024 * 1024
 _DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
@@ -370,8 +371,9 @@ def _signed(path: str, signature: Mapping[str, str]) -> Iterator[str]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="cyborg-") as folder:
+        copy = pathlib.Path(folder, "bitstream")
         try:
-            copy = shutil.copyfile(path, pathlib.Path(folder, "bitstream"))
+            _copy(path, copy, options.max_bitstream_mib)
         except OSError as exc:
             raise OSError(errno.ENOENT, f"{path} cannot be copied: {exc}") from exc
         try:
@@ -381,6 +383,23 @@ def _signed(path: str, signature: Mapping[str, str]) -> Iterator[str]:
         except image_signatures.BadSignature as exc:
             raise OSError(errno.EKEYREJECTED, f"The signature is not good: {exc}") from exc
         yield str(copy)
+
+
+def _copy(path: str, copy: pathlib.Path, max_mib: int) -> None:
+    """Copy a file that another user may replace, or write to, at any moment.
+
+    :raises OSError: it is larger than that, or no file: one without an end would fill the disk
+    """
+    with _opened(pathlib.Path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        left = max_mib * _MIB + 1
+        with open(descriptor, "rb", closefd=False) as source, copy.open("xb") as target:
+            while left and (part := source.read(min(left, _MIB))):
+                left -= target.write(part)
+    if not left:
+        sentence = f"it has more than {max_mib} MiB, see [programming] max_bitstream_mib"
+        raise OSError(errno.EFBIG, sentence)
 
 
 def _programming_options() -> Any:

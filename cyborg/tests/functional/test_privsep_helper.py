@@ -18,6 +18,8 @@ SOCKET = "/tmp/tmp_ab12/privsep.sock"
 CONTEXT = "cyborg.drivers.privileged.context"
 GOOD = ["--privsep_context", CONTEXT, "--privsep_sock_path", SOCKET]
 
+ITSELF = "but the file or directory itself."
+
 #: The program with another configuration file.
 HELPER = (
     "import pathlib; from cyborg.cmd import privsep_helper; "
@@ -98,5 +100,11 @@ def test_the_configuration_is_roots_alone(config: pathlib.Path) -> None:
         status, said = run(config, *GOOD)
         assert (status, "must belong to root" in said) == (1, True)
         undo()
+    link = config.parent / "link"
+    link.symlink_to(config.parent)
+    assert "must be no link" in run(link / config.name, *GOOD)[1]
+    config.rename(config.with_name("elsewhere"))
+    config.symlink_to("elsewhere")
+    assert run(config, *GOOD) == (1, f"cyborg-privsep-helper: {config} must be no link, {ITSELF}\n")
     config.unlink()
     assert "cannot be read: No such file" in run(config, *GOOD)[1]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ from cyborg.tests.functional.test_bitstreams import Signer, keys, silent_vault  
 
 ADDRESS = "0000:3b:00.0"
 GOOD = b"what was signed"
+OPTIONS = ("require_signature", "trusted_certificate_ids", "max_bitstream_mib")
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
 def option() -> Iterator[Callable[[str, object], None]]:
     """Set an option of the file that the helper reads."""
     options = privileged._programming_options()
-    before = {name: options[name] for name in ("require_signature", "trusted_certificate_ids")}
+    before = {name: options[name] for name in OPTIONS}
 
     def setting(name: str, value: object) -> None:
         cfg.CONF.set_override(name, value, group="programming")
@@ -100,6 +102,37 @@ def test_nothing_else_reaches_it(
     with pytest.raises(base.NothingWritten, match="is not signed"):
         program(GOOD, {})
     assert not written.exists()
+
+
+def test_what_is_copied_has_a_bound(
+    keys: KeyManager,  # noqa: F811
+    program: Callable[..., None],
+    written: pathlib.Path,
+    option: Callable[[str, object], None],
+    tmp_path: pathlib.Path,
+) -> None:
+    option("max_bitstream_mib", 1)
+    most = b"x" * 1024 * 1024
+    program(most, Signer(keys).sign(most))
+    assert written.read_bytes() == most
+    written.unlink()
+
+    more = most + b"x"
+    with pytest.raises(base.NothingWritten, match="has more than 1 MiB"):
+        program(more, Signer(keys).sign(more))
+    assert not written.exists()
+
+
+def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
+    file, pipe, link = (tmp_path / name for name in ("file", "pipe", "link"))
+    file.write_bytes(GOOD)
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for path in (pathlib.Path("/dev/zero"), pipe, link, tmp_path):
+        with pytest.raises(OSError, match="it is no file|symbolic links"):
+            privileged._copy(str(path), tmp_path / "copy", 1)
+    privileged._copy(str(file), tmp_path / "copy", 1)
+    assert (tmp_path / "copy").read_bytes() == GOOD
 
 
 def test_a_key_manager_that_is_away_puts_the_write_off(
