@@ -21,6 +21,8 @@ from cyborg import errors
 from cyborg.api import faults, versions
 
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
+#: What a proxy adds to a request; with X-Forwarded all names that begin so.
+_OF_PROXIES = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_FORWARDED", "HTTP_X_REAL_IP")
 _ADMIN = {
     "HTTP_X_USER_ID": "admin",
     "HTTP_X_PROJECT_ID": "default",
@@ -83,13 +85,14 @@ class OnlyOurs:
 
 
 def _check_client(environ: WSGIEnvironment) -> None:
-    client = environ.get("REMOTE_ADDR", "")
-    forwarded = "HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ
-    # A Unix socket has no address, and is of this machine.
-    if forwarded or (client and not is_loopback(client)):
+    forwarded = [name for name in environ if name.startswith(_OF_PROXIES)]
+    # Over a Unix socket there is no address, under uWSGI one that is nobody's. Who listens there
+    # has a proxy in front, and its clients may be anywhere.
+    if forwarded or not is_loopback(environ.get("REMOTE_ADDR", "")):
         raise errors.Forbidden(
-            "There is no authentication, so only clients on this machine are served. Set [api] "
-            "auth_strategy to keystone, or permit others with noauth_allow_remote."
+            "There is no authentication, so only clients on this machine are served, which connect "
+            "to a loopback address and not through a proxy. Set [api] auth_strategy to keystone, "
+            "or permit others with noauth_allow_remote."
         )
 
 

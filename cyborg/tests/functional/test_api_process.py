@@ -195,7 +195,8 @@ def test_without_a_certificate_https_is_refused(tmp_path: pathlib.Path, database
 def test_the_wsgi_module_finds_its_configuration(config: pathlib.Path, way: str) -> None:
     code = (
         "import webob; from cyborg.wsgi.api import application;"
-        "print(webob.Request.blank('/v2/devices').get_response(application).text)"
+        "request = webob.Request.blank('/v2/devices', {'REMOTE_ADDR': '127.0.0.1'});"
+        "print(request.get_response(application).text)"
     )
     arguments = ["--config-file", str(config)] if way == "argument" else ["--unrelated", "x"]
     environ = {

@@ -15,7 +15,8 @@ from cyborg.tests.service import PATIENCE
 pytestmark = pytest.mark.usefixtures("database")
 
 _LOADED = "sorted(name for name in ('eventlet', 'openstack') if sys.modules.get(name))"
-_REQUEST = "webob.Request.blank('/v2/devices').get_response"
+_CLIENT = "{'REMOTE_ADDR': '127.0.0.1'}"
+_REQUEST = f"webob.Request.blank('/v2/devices', {_CLIENT}).get_response"
 
 #: Runs a service, and stops it as soon as it shows these words there.
 _SERVICE = """

@@ -24,11 +24,12 @@ PROFILE = [{"name": "p", "groups": [{}]}]
 def api(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[WSGIApplication]:
     """The application without authentication, as any server would call it."""
     conf.set_override("auth_strategy", "noauth", group="api")
+    conf.set_override("noauth_allow_remote", False, group="api")
     with messages.transport(conf, "memory"):
         yield app.load(conf)
 
 
-def post(api: WSGIApplication, client: str = "", **headers: str) -> webob.Response:
+def post(api: WSGIApplication, client: str = "127.0.0.1", **headers: str) -> webob.Response:
     """The answer to a client at that address who wants to make a device profile."""
     request = webob.Request.blank(
         "/v2/device_profiles", json=PROFILE, method="POST", content_type="application/json"
@@ -43,12 +44,14 @@ def is_refused(answer: webob.Response, sentence: str) -> bool:
     return answer.status_int == 403 and sentence in answer.text
 
 
-@pytest.mark.parametrize("client", ["", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("client", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
 def test_this_machine_is_served(api: WSGIApplication, client: str) -> None:
     assert post(api, client).status_int == 201
 
 
-@pytest.mark.parametrize("client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "nobody"])
+@pytest.mark.parametrize(
+    "client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "nobody", "", "0.0.0.0"]
+)
 def test_another_machine_is_not(api: WSGIApplication, conf: cfg.ConfigOpts, client: str) -> None:
     answer = post(api, client, **{"X-Roles": "admin", "OpenStack-API-Version": "2.4"})
     assert is_refused(answer, "only clients on this machine")
@@ -57,10 +60,14 @@ def test_another_machine_is_not(api: WSGIApplication, conf: cfg.ConfigOpts, clie
     assert post(api, client).status_int == 201
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+@pytest.mark.parametrize(
+    "header",
+    ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded", "Forwarded", "X-Real-IP", "Via"],
+)
 def test_nor_is_it_through_a_proxy_on_this_machine(api: WSGIApplication, header: str) -> None:
-    answer = post(api, "127.0.0.1", **{header: "for=192.0.2.1"})
-    assert is_refused(answer, "only clients on this machine")
+    for content in ("for=192.0.2.1", ""):
+        answer = post(api, **{header: content})
+        assert is_refused(answer, "not through a proxy")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +95,11 @@ def test_a_web_page_of_somebody_else(
     assert is_refused(post(api, Origin=origin), "web pages")
     conf.set_override("allowed_origin", [origin], group="cors")
     assert post(api, Origin=origin).status_int == 201
+
+
+def test_who_brings_a_request_without_any_address_is_unknown(api: WSGIApplication) -> None:
+    answer = webob.Request.blank("/v2/devices").get_response(api)
+    assert is_refused(answer, "only clients on this machine")
 
 
 def test_a_page_of_our_own(api: WSGIApplication) -> None:

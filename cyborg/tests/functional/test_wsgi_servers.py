@@ -218,6 +218,26 @@ def test_a_large_body_in_chunks_is_refused_and_no_part_of_it_answered(
     assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
 
 
+@pytest.mark.parametrize(("kind", "option"), [("uwsgi", "--http-socket"), ("gunicorn", "--bind")])
+def test_without_authentication_no_proxy_is_served(
+    make: Callable[[str], Server], kind: str, option: str, tmp_path: pathlib.Path
+) -> None:
+    server, path = make(kind), tmp_path / "socket"
+    place = str(path) if kind == "uwsgi" else f"unix:{path}"
+    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
+    server.start(option, place, **environ)
+    url = f"{server.url}/v2/devices"
+    assert requests.get(url, timeout=TIMEOUT).status_code == 200
+    for name in ("X-Forwarded-Proto", "Forwarded", "X-Real-IP", "Via"):
+        answer = requests.get(url, headers={name: "1.1 proxy"}, timeout=TIMEOUT)
+        assert (answer.status_code, "through a proxy" in answer.text) == (403, True)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(TIMEOUT)
+        one.connect(str(path))
+        one.sendall(b"GET /v2/devices HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert one.recv(12).endswith(b" 403")
+
+
 def test_gunicorn_reads_the_file_again_on_sighup(
     make: Callable[[str], Server], tmp_path: pathlib.Path
 ) -> None:
