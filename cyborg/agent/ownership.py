@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cyborg.agent import background_calls
 from cyborg.agent.background_calls import BackgroundCall
@@ -26,8 +26,17 @@ LOG = logging.getLogger(__name__)
 Claims = Mapping[str, int]
 #: What a driver found in a pass: its devices.
 Devices = tuple[base.Device, ...]
-#: Devices, each with its keys: what may exist only once on a host.
-_Keyed = Sequence[tuple[base.Device, Set[str]]]
+
+
+class Key(NamedTuple):
+    """What may exist only once on a host: as people read it, and what else tells it from others."""
+
+    shown: str
+    exact: str = ""
+
+
+#: Devices, each with its keys.
+_Keyed = Sequence[tuple[base.Device, Set[Key]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,8 @@ class Ownership:
 
     def __init__(self, drivers: Iterable[str]) -> None:
         self._known: dict[str, Devices] = dict.fromkeys(drivers, ())
+        #: The sentence about each driver that lost some in the last pass: a log says it once.
+        self._told: Mapping[str, str] = {}
 
     def accept(
         self,
@@ -115,16 +126,21 @@ class Ownership:
         keyed = {name: tuple(with_keys(each, functions)) for name, each in found.items()}
         absent = (each for name, each in self._known.items() if name not in found)
         kept = [tuple(with_keys(each, functions)) for each in absent]
-        accepted = dict(found)
+        accepted, lost = dict(found), dict[str, str]()
         if _repeated(itertools.chain(*keyed.values(), *kept)) is not None:
-            accepted = self._arbitrate(keyed, errors, functions)
+            accepted = self._arbitrate(keyed, lost, functions)
+        for name, sentence in lost.items():
+            if self._told.get(name) != sentence:
+                LOG.error("Driver %s: %s", name, sentence)
+        errors |= lost
+        self._told = lost
         self._known |= accepted
         return accepted
 
     def _arbitrate(
         self,
         found: Mapping[str, _Keyed],
-        errors: dict[str, str],
+        lost: dict[str, str],
         functions: Mapping[str, pci.Function],
     ) -> dict[str, Devices]:
         """Leave out devices that belong to another driver, wholly or in part.
@@ -134,7 +150,7 @@ class Ownership:
         was reported before stays as it was if only its new parts belong to another driver.
         """
         before = {name: tuple(with_keys(each, functions)) for name, each in self._known.items()}
-        owners: dict[str, str] = {}
+        owners: dict[Key, str] = {}
         for name, reported in before.items():
             known = _all_keys(reported)
             # An answer with anything twice may be rejected, and then everything is kept.
@@ -145,30 +161,29 @@ class Ownership:
         for name, devices in found.items():
             own, taken = _own_devices(name, devices, before[name], owners)
             if taken is not None:
-                errors[name] = f"The driver reports {taken}, which is driver {owners[taken]}'s"
+                lost[name] = f"Driver {owners[taken]} reports {taken.shown} already"
             twice = _repeated(own)
             if twice is not None:
-                errors[name] = f"The driver reports {twice} twice"
+                lost[name] = f"It reports {twice.shown} twice"
             else:
                 owners |= dict.fromkeys(_all_keys(own), name)
                 accepted[name] = tuple(device for device, _keys in own)
-            if taken is not None or twice is not None:
-                LOG.error("Driver %s: %s", name, errors[name])
         return accepted
 
 
 def with_keys(
     devices: Iterable[base.Device], functions: Mapping[str, pci.Function]
-) -> Iterator[tuple[base.Device, set[str]]]:
-    """Each device with its keys: what may exist only once on a host.
+) -> Iterator[tuple[base.Device, set[Key]]]:
+    """Each device with its keys.
 
-    The keys are its control path, the names of its deployables, and its PCI functions. A physical
+    They are its control path, the names of its deployables, and its PCI functions. A physical
     function includes its virtual ones.
     """
     for device in devices:
-        keys = {str(device.control_path)}
+        path = device.control_path
+        keys = {Key(path.place, str(path))}
         for deployable in device.deployables:
-            keys.add(f"deployable {deployable.name}")
+            keys.add(Key(f"deployable {deployable.name}"))
             for handle in deployable.attach_handles:
                 keys.update(_functions_of(handle, functions))
         yield device, keys
@@ -210,13 +225,13 @@ def _sentence(winner: str, addresses: list[str]) -> str:
 
 def _functions_of(
     handle: base.AttachHandle, functions: Mapping[str, pci.Function]
-) -> Iterator[str]:
+) -> Iterator[Key]:
     address = _address(handle) if handle.attach_type != "TEST_PCI" else None
     if address is None:
         return
-    yield f"PCI function {address}"
+    yield Key(f"PCI function {address}")
     if handle.attach_type == "PCI" and address in functions:
-        yield from (f"PCI function {vf}" for vf in functions[address].vfs)
+        yield from (Key(f"PCI function {vf}") for vf in functions[address].vfs)
 
 
 def _address(handle: base.AttachHandle) -> str | None:
@@ -228,8 +243,8 @@ def _address(handle: base.AttachHandle) -> str | None:
 
 
 def _own_devices(
-    name: str, found: _Keyed, before: _Keyed, owners: Mapping[str, str]
-) -> tuple[_Keyed, str | None]:
+    name: str, found: _Keyed, before: _Keyed, owners: Mapping[Key, str]
+) -> tuple[_Keyed, Key | None]:
     """The devices that a driver may report, and the first key that belongs to another."""
     own, first = [], None
     known = {str(device.control_path): (device, keys) for device, keys in before}
@@ -245,15 +260,15 @@ def _own_devices(
     return own, first
 
 
-def _foreign_key(name: str, keys: Set[str], owners: Mapping[str, str]) -> str | None:
+def _foreign_key(name: str, keys: Set[Key], owners: Mapping[Key, str]) -> Key | None:
     return next((key for key in sorted(keys) if owners.get(key, name) != name), None)
 
 
-def _all_keys(devices: _Keyed) -> set[str]:
-    return set().union(*(keys for _device, keys in devices))
+def _all_keys(devices: _Keyed) -> set[Key]:
+    return set[Key]().union(*(keys for _device, keys in devices))
 
 
-def _repeated(devices: Iterable[tuple[base.Device, Set[str]]]) -> str | None:
+def _repeated(devices: Iterable[tuple[base.Device, Set[Key]]]) -> Key | None:
     """A key that more than one device has, or None."""
     counted = Counter(itertools.chain.from_iterable(keys for _device, keys in devices))
     return min((key for key, times in counted.items() if times > 1), default=None)

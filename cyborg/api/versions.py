@@ -73,7 +73,9 @@ ALLOCATIONS = Version(2, 23)
 LAYOUTS = Version(2, 24)
 #: Keys of hosts, with which they sign their messages.
 HOST_KEYS = Version(2, 25)
-MAX = HOST_KEYS
+#: Devices show their address on the host.
+ADDRESSES = Version(2, 26)
+MAX = ADDRESSES
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -50,12 +50,12 @@ def canonical_json(value: Any) -> str:
 
 
 def place(info: Mapping[str, str]) -> str:
-    """A PCI address and all further values, or just all values, as text."""
+    """A PCI address and all further values, or just all values: the same for equal infos."""
     if not info.keys() >= {"domain", "bus", "device", "function"}:
-        return " ".join(info.values())
+        return " ".join(info[key] for key in sorted(info))
     address = "{domain}:{bus}:{device}.{function}".format_map(info)
-    rest = [info[key] for key in info if key not in {"domain", "bus", "device", "function"}]
-    return " ".join([address, *rest])
+    rest = sorted(info.keys() - {"domain", "bus", "device", "function"})
+    return " ".join([address, *(info[key] for key in rest)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

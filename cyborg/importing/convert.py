@@ -138,7 +138,7 @@ class Converter:
             self._refuse(f"{whose} has a control path that is no JSON: {path['cpid_info']!r}.")
             return None
         key = (row["hostname"], path["cpid_type"], info)
-        if self._is_taken(self._paths, key, row["uuid"], f"{whose} has the control path {info}"):
+        if self._is_taken(self._paths, key, row["uuid"], f"{whose} has the address {_place(info)}"):
             return None
         return Whole(
             hostname=row["hostname"],
@@ -232,8 +232,8 @@ class Converter:
                                "free now.")  # fmt: skip
             elif row["id"] in held:
                 self._refuse(
-                    f"{whose}: {handle} and {found[info]['uuid']} are the same {info}, and ARQs "
-                    "have both. Delete one of their servers first."
+                    f"{whose}: {handle} and {found[info]['uuid']} are both "
+                    f"{_place(info)}, and ARQs have both. Delete one of their servers first."
                 )
             else:
                 self._note(f"{whose}: {handle} is there twice and left out.")
@@ -399,6 +399,11 @@ def _canonical(text: str) -> str | None:
     except ValueError:
         return None
     return base.canonical_json(info) if isinstance(info, dict) else None
+
+
+def _place(info: str) -> str:
+    """A control path or an attach handle as people read it."""
+    return base.place({key: str(value) for key, value in json.loads(info).items()})
 
 
 def _is_uuid(text: str) -> bool:

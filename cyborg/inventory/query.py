@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy import orm
 
 from cyborg import db, errors
 from cyborg.db import models, paging
+from cyborg.drivers import base
 
 HEALTHY = "healthy"
 UNHEALTHY = "unhealthy"
@@ -50,9 +52,16 @@ _DEVICE_FILTERS = {
     "tainted": models.Device.tainted,
     "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
 }
-_OF_DEVICES = (orm.contains_eager(models.Device.host),)
+_OF_DEVICES = (
+    orm.contains_eager(models.Device.host),
+    orm.contains_eager(models.Device.control_path),
+)
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
-_DEVICES = sa.select(models.Device).outerjoin(models.Device.host)
+_DEVICES = (
+    sa.select(models.Device)
+    .outerjoin(models.Device.host)
+    .outerjoin(models.Device.control_path)
+)
 
 @dataclass(frozen=True, slots=True)
 class Deployable:
@@ -98,8 +107,13 @@ _ATTRIBUTES = (
 )
 
 
+def address(device: models.Device) -> str:
+    """Where a device is on its host, as people read it."""
+    return base.place(json.loads(device.control_path.cpid_info))
+
+
 def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[models.Device]:
-    """Devices that have the values ``wanted``, with their hosts, from one SELECT.
+    """Devices that have the values ``wanted``, with hosts and control paths, from one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
     """
@@ -116,7 +130,7 @@ def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[m
 
 
 def get_device(uuid: str) -> models.Device:
-    """The device of that uuid with its host.
+    """The device of that uuid with its host and control path.
 
     :raises NotFound: there is no such device
     """

@@ -15,7 +15,7 @@ class List(command.Lister):
     """List devices."""
 
     collection = "devices"
-    short = ("uuid", "type", "vendor", "hostname", "status", "health")
+    short = ("uuid", "type", "vendor", "hostname", "address", "status", "health")
     rest = (
         "std_board_info",
         "disabled_reason",

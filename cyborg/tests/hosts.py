@@ -39,9 +39,13 @@ def deployable(name: str, handles: Sequence[int] = range(4), **changes: object) 
 
 def device(address: str, *deployables: base.Deployable, **changes: object) -> base.Device:
     """A device at that control path."""
-    fields: dict[str, object] = {"type": "FPGA", "vendor": "0xABCD", "model": "miss model info"}
+    fields: dict[str, object] = {
+        "type": "FPGA",
+        "vendor": "0xABCD",
+        "model": "miss model info",
+        "control_path": base.ControlPath(cpid_type="PCI", cpid_info={"address": address}),
+    }
     return base.Device(
-        control_path=base.ControlPath(cpid_type="PCI", cpid_info={"address": address}),
         deployables=deployables,
         **(fields | changes),  # type: ignore[arg-type]
     )

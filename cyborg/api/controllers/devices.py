@@ -115,6 +115,7 @@ class Devices(Resource):
             "vendor_board_info": device.vendor_board_info,
             # Nova's name of the host, as upstream shows it.
             "hostname": device.host.node,
+            "address": query.address(device),
             "status": device.status,
             "disabled_reason": device.disabled_reason,
             "tainted": device.tainted,

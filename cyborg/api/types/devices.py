@@ -22,6 +22,9 @@ class Device(Object):
     std_board_info = Field(fields.TEXT_OR_NULL, "Facts about the device, from its driver.")
     vendor_board_info = Field(fields.TEXT_OR_NULL, "Further facts about the device, or null.")
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
+    address = Field(
+        fields.TEXT, "Where it is on its host: a PCI address, or a name.", since=versions.ADDRESSES
+    )
     status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)
     disabled_reason = Field(
         fields.TEXT_OR_NULL, "Why it is not in service, or null.", since=versions.DRAIN

@@ -25,6 +25,7 @@ from cyborg import context, db
 from cyborg.api import versions
 from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.drivers import base, pci
 from cyborg.osc import api as osc_api
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, messages
@@ -146,14 +147,15 @@ def test_services(site: Site, osc: OpenStack) -> None:
 
 
 def test_devices(site: Site, osc: OpenStack) -> None:
+    place = base.ControlPath(cpid_type="PCI", cpid_info=pci.split("0000:0c:00.0"))
     hosts.apply(
-        hosts.device("a", hosts.deployable(NAME)),
+        hosts.device("a", hosts.deployable(NAME), control_path=place),
         hosts.device("b", hosts.deployable("host-1_b"), type="GPU", unhealthy="It is on fire."),
     )
     healthy, ill = osc("device", "list")
-    assert rows([healthy, ill], "type", "status", "health") == [
-        ("FPGA", "enabled", "healthy"),
-        ("GPU", "enabled", "unhealthy"),
+    assert rows([healthy, ill], "type", "address", "status", "health") == [
+        ("FPGA", "0000:0c:00.0", "enabled", "healthy"),
+        ("GPU", "b", "enabled", "unhealthy"),
     ]
     assert osc("device", "list", "--health", "unhealthy") == [ill]
     assert osc("device", "list", "--type", "FPGA", "--no-missing") == [healthy]

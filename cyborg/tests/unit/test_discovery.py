@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -108,8 +109,8 @@ def test_a_driver_that_ends_its_thread_is_named():
     ("devices", "fault"),
     [
         (["gpu"], "discover() returned a str, not a Device"),
-        ([GPU, device("01", "other")], 'The driver reports PCI {"bus": "01"} twice'),
-        ([GPU, device("03", "gpu")], "The driver reports deployable gpu twice"),
+        ([GPU, device("01", "other")], "It reports PCI 01 twice"),
+        ([GPU, device("03", "gpu")], "It reports deployable gpu twice"),
     ],
 )
 def test_a_driver_that_returns_nonsense_is_named(devices, fault):
@@ -206,13 +207,27 @@ def test_a_driver_that_finds_without_end_is_named_and_does_not_fill_the_memory()
     assert "more than 10000 devices" in found.errors["endless"]
 
 
-def test_a_device_of_two_drivers_is_the_first_ones():
-    found = passes(first=Driver(GPU), second=Driver(NIC, GPU)).run()
+def test_a_device_of_two_drivers_is_the_first_ones(caplog):
+    agent = passes(first=Driver(GPU), second=Driver(NIC, GPU))
 
-    assert found.devices == {"first": (GPU,), "second": (NIC,)}
-    assert found.errors == {
-        "second": 'The driver reports PCI {"bus": "01"}, which is driver first\'s'
-    }
+    for _pass in range(2):
+        found = agent.run()
+
+        assert found.devices == {"first": (GPU,), "second": (NIC,)}
+        assert found.errors == {"second": "Driver first reports PCI 01 already"}
+    assert caplog.messages == ["Driver second: Driver first reports PCI 01 already"]
+
+
+def test_control_paths_are_equal_in_any_order_of_their_facts():
+    one, other = device("01", "gpu"), device("01", "other")
+    facts = {"a": "1", "b": "2"}
+    back = dict(reversed(facts.items()))
+    one = replace(one, control_path=base.ControlPath(cpid_type="X", cpid_info=facts))
+    other = replace(other, control_path=base.ControlPath(cpid_type="X", cpid_info=back))
+
+    found = passes(first=Driver(one), second=Driver(other)).run()
+
+    assert found.errors == {"second": "Driver first reports X 1 2 already"}
 
 
 def test_a_name_of_two_drivers_is_the_first_ones():
@@ -256,8 +271,8 @@ def test_a_device_stays_with_its_driver_while_that_says_nonsense():
     found = agent.run()
     assert found.devices == {"other": ()}
     assert found.errors == {
-        "owner": 'The driver reports PCI {"bus": "02"} twice',
-        "other": 'The driver reports PCI {"bus": "01"}, which is driver owner\'s',
+        "owner": "It reports PCI 02 twice",
+        "other": "Driver owner reports PCI 01 already",
     }
 
 
@@ -272,9 +287,7 @@ def test_a_device_stays_as_it_was_where_what_is_new_of_it_is_anothers():
 
     found = agent.run()
     assert found.devices == {"other": (device("02", "card"), NIC2)}
-    assert found.errors["other"] == (
-        "The driver reports deployable region, which is driver owner's"
-    )
+    assert found.errors["other"] == "Driver owner reports deployable region already"
 
 
 def test_a_device_that_its_driver_no_longer_reports_is_free_for_another():
