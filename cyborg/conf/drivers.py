@@ -211,11 +211,13 @@ NVME_OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with two "
-        "more keys, which say how a device is erased after use: clear_action (auto, sanitize, "
+        help="Which NVMe devices nvme_driver reports, in the grammar of [pci] device_spec with "
+        "three more keys. Two say how a device is erased after use: clear_action (auto, sanitize, "
         "zero, or none for not at all) and clear_strategy (auto, crypto or block). By default it "
-        "erases itself, by its encryption key if it can; if it cannot, zeroes are written. Unset, "
-        "no device is reported. May be given several times.",
+        "erases itself, by its encryption key if it can; if it cannot, zeroes are written. With "
+        "functions (whole or virtual) as virtual, each virtual function of a controller is given "
+        "out by itself; zeroes are written to its namespaces. Unset, no device is reported. May "
+        "be given several times.",
     ),
     cfg.IntOpt(
         "cleanup_timeout",

@@ -35,6 +35,8 @@ class NvmeController(pci.PciDriver):
         super().__init__(conf)
         # The kernel does not show the subsystem of a controller that a guest has.
         self._subsystems: dict[tuple[str, str, str], str] = {}
+        #: Likewise the namespaces of a virtual function.
+        self._namespaces: dict[str, frozenset[str]] = {}
         self._known_ports: tuple[pci.Snapshot, Mapping[str, Sequence[pci.Function]]] | None = None
 
     def attributes(
@@ -86,7 +88,35 @@ class NvmeController(pci.PciDriver):
                     f"NVMe controllers {ports} are ports of one disk: exclude one in "
                     f"[{self.group}] device_spec"
                 )
+        return self._why_namespace_shared(function, functions)
+
+    def _why_namespace_shared(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> str | None:
+        """Why a virtual function must not be given out: another has one of its namespaces."""
+        card = functions.get(function.pf or "")
+        mine = self._namespaces_of(function, functions) if card is not None else frozenset()
+        for address in card.vfs if card is not None and mine else ():
+            if address != function.address and address in functions:
+                shared = sorted(mine & self._namespaces_of(functions[address], functions))
+                if shared:
+                    both = " and ".join(sorted((function.address, address)))
+                    return f"NVMe controllers {both} have namespace {shared[0]}: detach it from one"
         return None
+
+    def _namespaces_of(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> frozenset[str]:
+        """The world-wide names of its namespaces, as the host's driver showed them last."""
+        found = {
+            functions.text(function.address, f"{path}/{name}/wwid")
+            for path in _controllers(function, functions)
+            for name in functions.names(function.address, path)
+            if _NAMESPACE.fullmatch(name)
+        }
+        if found - {None}:
+            self._namespaces[function.address] = frozenset(name for name in found if name)
+        return self._namespaces.get(function.address, frozenset())
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
         """Its virtual functions have a part of its disk, and would go with it."""
@@ -125,7 +155,10 @@ class NvmeController(pci.PciDriver):
 
 
 class NvmeDriver(NvmeController):
-    """Reports the controllers that ``[nvme] device_spec`` lists, and no others."""
+    """Reports the controllers that ``[nvme] device_spec`` lists, and no others.
+
+    Each is given out whole, or each of its virtual functions if the operator says so.
+    """
 
     match = (pci.Match(class_code=CLASS),)
     type = "NVME"
@@ -136,8 +169,40 @@ class NvmeDriver(NvmeController):
         {
             "clear_action": {"auto", "sanitize", "zero", "none"},
             "clear_strategy": {"auto", "crypto", "block"},
+            "functions": {"whole", "virtual"},
         }
     )
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """The virtual functions of the controller, if the operator wants those given out."""
+        own = self.own(function, functions)
+        if own.get("functions") != "virtual":
+            return None
+        reason, remedy = None, self.option
+        if own.get("clear_action") == "sanitize":
+            reason = "a virtual function cannot sanitize itself alone: the whole disk is erased"
+        elif not function.vfs:
+            reason = "its virtual functions are to be offered, and it has none"
+            remedy = "[agent] sriov_spec, which makes them"
+        if reason is not None:
+            self.refuse(function, reason, remedy)
+            return []
+        mine = self.claims(functions).keys() - host.foreign
+        devices = []
+        for vf in (functions[address] for address in function.vfs if address in mine):
+            offered = self._offered([vf], functions, mine, host.foreign)
+            device = self._device(host.name, vf, offered, functions) if offered else None
+            if device is not None:
+                devices.append(self.refine(device, vf, functions))
+        return devices
+
+    def own(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
+        """The operator's values for a function; a controller's are for its virtual functions."""
+        values = super().own(function, functions)
+        card = functions.get(function.pf or "")
+        return values if values or card is None else super().own(card, functions)
 
     def refine(
         self, device: base.Device, function: pci.Function, functions: pci.Snapshot
@@ -153,7 +218,7 @@ class NvmeDriver(NvmeController):
         )
 
     def clean(self, handle: base.HeldHandle) -> None:
-        """Erase everything on the controller.
+        """Erase everything on the controller; of a virtual function, its namespaces.
 
         :raises RuntimeError: the host uses it, has no driver for it, or it cannot be erased
         """
@@ -168,24 +233,37 @@ class NvmeDriver(NvmeController):
         use = functions.use(function)
         if use is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {use}")
-        if not self._exactness(function, functions):
+        if address not in self.claims(functions):
             raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
         shared = self.why_shared(function, functions)
         if shared is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {shared}")
-        own = self.own(function, functions)
-        method = _method(
-            own.get("clear_action", "auto"),
-            own.get("clear_strategy", "auto"),
-            privileged.nvme_sanitize_methods(address),
-        )
+        method = self._method(function, functions)
         LOG.info("Erasing NVMe controller %s: %s", address, method.name if method else "by zeroes")
         if method is None:
             privileged.nvme_zero(address)
         else:
             self._sanitize(address, method)
+
+    def _method(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> nvme_admin.Sanitize | None:
+        """The method to erase a controller; None means to write zeroes.
+
+        :raises RuntimeError: the controller does not support what the operator wants
+        """
+        own = self.own(function, functions)
+        action, strategy = own.get("clear_action", "auto"), own.get("clear_strategy", "auto")
+        if function.pf is None:
+            return _method(action, strategy, privileged.nvme_sanitize_methods(function.address))
+        if action == "sanitize":
+            raise RuntimeError(
+                f"NVMe controller {function.address} is not erased: it would take what guests "
+                "have on the rest of the disk"
+            )
+        return None
 
     def _sanitize(self, address: str, method: nvme_admin.Sanitize) -> None:
         # The step may be repeated while the first erasure runs.
