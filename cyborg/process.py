@@ -16,7 +16,7 @@ from typing import Protocol
 
 import sdnotify
 from oslo_config import cfg
-from oslo_log import log
+from oslo_log import formatters, log
 
 from cyborg import conf as cyborg_conf
 from cyborg import errors, version
@@ -58,8 +58,38 @@ def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str], description: st
 
 def open_log(conf: cfg.ConfigOpts) -> None:
     """Open the log that the options name, and warn about options without a meaning."""
-    log.setup(conf, "cyborg")
+    set_up_log(conf)
     warn_about_meaningless(conf)
+
+
+def set_up_log(conf: cfg.ConfigOpts) -> None:
+    """Open the log that the options name."""
+    log.setup(conf, "cyborg")
+    for handler in logging.getLogger().handlers:
+        old = handler.formatter
+        # Not a subclass, nor that of JSON, which has a field of its own for it.
+        if type(old) is formatters.ContextFormatter:
+            handler.setFormatter(
+                _SaysOnce(
+                    project=old.project, version=old.version, config=old.conf, datefmt=old.datefmt
+                )
+            )
+
+
+class _SaysOnce(formatters.ContextFormatter):
+    """Does not add an exception to a line that says it already.
+
+    oslo.log adds the exception that is being handled to each warning and error, whether or not it
+    is given to the logger.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        added = getattr(record, "error_summary", "")
+        said = added.partition(": ")[2]
+        if record.exc_info or not said or said not in record.getMessage():
+            return line
+        return line.removesuffix(f": {added}")
 
 
 def register_log(conf: cfg.ConfigOpts) -> None:

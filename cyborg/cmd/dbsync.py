@@ -153,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     if not hasattr(conf.command, "run"):
         conf.print_help()
         return 2
-    log.setup(conf, "cyborg")
+    process.set_up_log(conf)
     db.configure(conf)
     try:
         revision.check_not_foreign()

@@ -21,7 +21,6 @@ import webob
 import webob.exc
 from cheroot import wsgi
 from oslo_config import cfg
-from oslo_log import log
 from oslo_utils import uuidutils
 
 from cyborg import (
@@ -103,7 +102,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
     if not (conf.log_file or conf.log_dir):
         # Standard output is for the one line with the URL.
         conf.set_default("use_stderr", True)
-    log.setup(conf, "cyborg")
+    process.set_up_log(conf)
     process.warn_about_meaningless(conf)
     state_dir = pathlib.Path(conf.state_dir or conf.state_path).resolve()
     conf.set_override("state_path", str(state_dir))

@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
-from oslo_log import log
 from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
@@ -93,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     if not (conf.log_file or conf.log_dir):
         # Standard output is for the findings.
         conf.set_default("use_stderr", True)
-    log.setup(conf, "cyborg")
+    process.set_up_log(conf)
     return int(conf.command.run(conf))
 
 

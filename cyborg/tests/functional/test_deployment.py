@@ -63,14 +63,17 @@ def cyborg(
     sink: NovaSink,
     tmp_path: pathlib.Path,
     control: pathlib.Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Deployment]:
     """Everything runs, and the agent's device is on offer."""
+    more = {name: text.format(folder=tmp_path) for name, text in getattr(request, "param", ())}
     placement.make_provider(HOST)
     one = Deployment(
         tmp_path,
         **deployment.options(
             database_url, broker, tmp_path / "ca.pem", placement, sink.url, control
-        ),
+        )
+        | more,
     )
     with contextlib.ExitStack() as stack:
         stack.callback(one.kill)
@@ -158,6 +161,44 @@ def test_a_life_on_quorum_queues_and_tls(
         cyborg.terminate(name)
     assert [cyborg.wait(name) for name in (*CONDUCTORS, HOST, "api")] == [0, 0, 0, 0]
     # A report may have come in just before the end; what it wants is done by the next conductor.
+    cyborg.start("conductor-3", "cyborg-conductor")
+
+
+_AS_JSON = {"use_json": "true", "debug": "true", "log_file": "{folder}/all.json"}
+
+
+@pytest.mark.parametrize(
+    "cyborg", [[(f"DEFAULT__{name}", text) for name, text in _AS_JSON.items()]], indirect=True
+)
+def test_each_line_of_every_log_is_an_object_that_names_its_request(
+    cyborg: Deployment, sink: NovaSink, control: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    request_id = f"req-{models.new_uuid()}"
+    # What a driver says may be anything, and so may the reason of a failure.
+    control.write_text(json.dumps({"prepare": {"fail": 'two\nlines, "quotes"'}}))
+    instance, arqs = _bind(cyborg, 1, **{"X-OpenStack-Request-ID": request_id})
+    wait_for("the event", lambda: sink.events == dict.fromkeys(arqs, "failed"))
+    control.write_text("{}")
+    cyborg.ask("DELETE", f"/v2/accelerator_requests?instance={instance}")
+    wait_for("all work", _hurry)
+    for name in (*CONDUCTORS, HOST, "api"):
+        cyborg.terminate(name)
+        cyborg.wait(name)
+
+    lines = (tmp_path / "all.json").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {type(record) for record in records} == {dict}
+    ids = ("global_request_id", "request_id")
+    of_request = [
+        record
+        for record in records
+        if request_id in {record["context"].get(name) for name in ids}
+    ]
+    spoke = {record["name"].split(".")[1] for record in of_request}
+    assert {"agent", "arqs"} <= spoke
+    # The API, a conductor and the agent.
+    assert len({record["process"] for record in of_request}) >= 3
+    assert any(record["levelname"] == "WARNING" for record in of_request)
     cyborg.start("conductor-3", "cyborg-conductor")
 
 

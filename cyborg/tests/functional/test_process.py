@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import logging
+import pathlib
 import signal
 import subprocess
 import sys
 import threading
 
 import pytest
+from oslo_config import cfg
 
-from cyborg import process
+from cyborg import errors, process
 
 PATIENCE = 60
 
@@ -129,3 +132,38 @@ def test_a_loop_that_is_stopped_makes_no_further_call():
 
     assert len(steps.outcomes) >= 1
     assert "trial" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_line_says_an_exception_once(tmp_path: pathlib.Path) -> None:
+    """oslo.log adds what is being handled to each warning, though most of ours say it."""
+    conf = cfg.ConfigOpts()
+    process.register_log(conf)
+    file = tmp_path / "log"
+    conf(["--log-file", str(file)], default_config_files=[], default_config_dirs=[])
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    process.set_up_log(conf)
+    log = logging.getLogger("cyborg.test")
+
+    def refuse() -> None:
+        raise errors.Conflict("It is in use.")
+
+    try:
+        try:
+            refuse()
+        except errors.Conflict as exc:
+            log.warning("Cannot do that: %s", exc)
+            log.warning("Cannot do that either.")
+    finally:
+        for handler in root.handlers[:]:
+            if handler not in before:
+                root.removeHandler(handler)
+                handler.close()
+        for handler in before:
+            if handler not in root.handlers:
+                root.addHandler(handler)
+        root.setLevel(level)
+    first, second = file.read_text().splitlines()
+    assert first.endswith("Cannot do that: It is in use.")
+    # What is said nowhere else is added.
+    assert second.endswith("Cannot do that either.: cyborg.errors.Conflict: It is in use.")
