@@ -119,6 +119,22 @@ def does_await_report(deployable: models.Deployable) -> bool:
     return left and deployable.program_state == models.BLANK
 
 
+def awaits_cleaning() -> sa.ColumnElement[bool]:
+    """What comes next must be written, and nothing can be before a handle is clean.
+
+    Nobody has any of the deployable. It was overwritten for the next guest, or what it runs was
+    written for one who left before having it, so nobody is known to want this.
+    """
+    arq, handle = orm.aliased(models.Arq), orm.aliased(models.AttachHandle)
+    held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
+    held = held.where(handle.deployable_id == _DEPLOYABLE.id)
+    is_blank = sa.and_(_DEPLOYABLE.blank_image.is_not(None), blank())
+    left = held.where(arq.state.not_in(models.SERVING), sa.or_(arq.never_bound, is_blank))
+    served = held.where(arq.state.in_(models.SERVING))
+    left, served = (each.correlate(_DEPLOYABLE) for each in (left, served))
+    return sa.and_(_DEPLOYABLE.program_mode.is_not(None), left.exists(), ~served.exists())
+
+
 def in_use() -> sa.ColumnElement[bool]:
     """An ARQ uses the deployable, see :func:`users`."""
     return sa.or_(*(uses.correlate(_DEPLOYABLE).exists() for uses in _uses(_DEPLOYABLE)))

@@ -130,7 +130,7 @@ def _wrong_fields(session: orm.Session) -> Iterator[str]:
             ),
             sa.and_(arq.state == models.UNBOUND, ~bare),
             sa.and_(
-                sa.or_(arq.left_ms.is_not(None), arq.unclean_ms.is_not(None)),
+                arq.left_ms.is_not(None),
                 sa.or_(arq.state.in_(models.SERVING), arq.attach_handle_id.is_(None)),
             ),
             sa.and_(

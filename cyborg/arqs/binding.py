@@ -642,9 +642,7 @@ def _take(session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], 
         models.Arq.attach_handle_id.is_(None),
     )
     try:
-        # A conductor of the release before has left it, if it cleaned the handle of before.
-        values = {"attach_handle_id": handle.id, "unclean_ms": None}
-        taken = db.update(session, models.Arq, *where, state=state, **values)
+        taken = db.update(session, models.Arq, *where, state=state, attach_handle_id=handle.id)
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         # Another ARQ took the handle, or a report removed it, after we saw it free.
         raise db.RestartTransaction from exc

@@ -251,7 +251,7 @@ def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
         work.hold(session, claim)
         held = _held(situation)
         end = arq_states.BindEnd(situation.arq, reason, held, arq_states.NOT_READY)
-        if arq_states.end_binds(session, [end], unclean_ms=db.now_ms()):
+        if arq_states.end_binds(session, [end], never_bound=True):
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])
 

@@ -119,10 +119,14 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
         delete(session, list(session.scalars(query)))
 
 
-#: Released twice, a handle still waits since the first time.
-_UNCLEAN_SINCE = sa.func.coalesce(models.Arq.unclean_ms, db.now_ms())
+#: Whether an ARQ that is let go of was never Bound; what was found the first time stays.
+_NEVER_BOUND = sa.case(
+    (models.Arq.state == models.BIND_STARTED, sa.true()),
+    (models.Arq.state == models.BOUND, sa.false()),
+    else_=models.Arq.never_bound,
+)
 #: Of an ARQ that has no handle any more.
-_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "unclean_ms": None}
+_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "never_bound": False}
 _NO_BINDING = {
     "state_reason": None,
     "hostname": None,
@@ -141,7 +145,7 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if stepped:
         where = models.Arq.id.in_(stepped)
         gone = {"instance_uuid": None, "allocation_uuid": None}
-        arq_states.enter(session, models.DELETING, where, **gone, unclean_ms=_UNCLEAN_SINCE)
+        arq_states.enter(session, models.DELETING, where, **gone, never_bound=_NEVER_BOUND)
     if plain:
         db.delete(session, models.Arq, models.Arq.id.in_(plain))
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
@@ -158,7 +162,7 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
         where = models.Arq.id.in_(stepped)
-        values = {**_NO_BINDING, "unclean_ms": _UNCLEAN_SINCE}
+        values = {**_NO_BINDING, "never_bound": _NEVER_BOUND}
         arq_states.enter(session, models.UNBOUND, where, **values)
     if plain:
         where = models.Arq.id.in_(plain)
@@ -267,7 +271,7 @@ def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
     """Whether the handle must be cleaned first, or may be being prepared at present."""
     if handle is None:
         return False
-    waits = arq.unclean_ms is not None or arq.left_ms is not None
+    waits = arq.state not in models.SERVING
     is_left = handle.blank_image and arq.state == models.BOUND
     being_prepared = handle.prepares and arq.state == models.BIND_STARTED
     return bool(waits or handle.cleans or is_left or being_prepared)

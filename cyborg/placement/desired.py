@@ -109,12 +109,12 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             parent.rp_uuid,
             deployable.name,
             deployable.num_accelerators,
-            deployable.programmed_ms,
             sa.or_(
                 ~availability.usable(),
                 ~models.Deployable.is_settled,
                 availability.runs_nothing(),
                 availability.awaits_report(),
+                availability.awaits_cleaning(),
             ),
             availability.tainted(),
         )
@@ -127,7 +127,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
     for row in session.execute(query):
-        row_id, uuid, parent_uuid, name, accelerators, programmed_ms, withheld, tainted = row
+        row_id, uuid, parent_uuid, name, accelerators, withheld, tainted = row
         its = held.get(row_id, _NOT_HELD)
         total = accelerators + its.missing
         inventory = tree.Inventory(
@@ -137,7 +137,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             max_unit=total,
             step_size=units.get(row_id, 1),
         )
-        if withheld or its.has_been_left_before(programmed_ms):
+        if withheld:
             inventory = inventory.withdrawn()
         # Placement knows no inventory of nothing.
         offered = classes.get(row_id) if total else None
@@ -192,35 +192,21 @@ class _Held:
 
     missing: int
     unusable: int
-    #: Since when the first of them has waited for its cleaning, by the database's clock.
-    unclean_ms: int | None
-
-    def has_been_left_before(self, programmed_ms: int | None) -> bool:
-        """Whether a guest left in the middle of the write that ended then.
-
-        Nothing else can be written until its handle is clean, and nobody is known to want this.
-        """
-        if self.unclean_ms is None or programmed_ms is None:
-            return False
-        return self.unclean_ms <= programmed_ms
 
 
-_NOT_HELD = _Held(0, 0, None)
+_NOT_HELD = _Held(0, 0)
 
 
 def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
     """By deployable id."""
     handle = models.AttachHandle
     is_left = models.Arq.state.not_in(models.SERVING)
-    # Of a handle that a conductor of the release before let wait it is not known since when.
-    since = sa.func.coalesce(models.Arq.unclean_ms, 0)
     unusable = sa.or_(handle.missing, is_left)
     query = (
         sa.select(
             handle.deployable_id,
             sa.func.sum(sa.case((handle.missing, 1), else_=0)),
             sa.func.sum(sa.case((unusable, 1), else_=0)),
-            sa.func.min(sa.case((is_left, since))),
         )
         .join(models.Arq, models.Arq.attach_handle_id == handle.id)
         .join(models.Deployable, models.Deployable.id == handle.deployable_id)
@@ -228,10 +214,7 @@ def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
         .group_by(handle.deployable_id)
     )
     rows = session.execute(query)
-    return {
-        row_id: _Held(int(missing), int(both), unclean_ms)
-        for row_id, missing, both, unclean_ms in rows
-    }
+    return {row_id: _Held(int(missing), int(unusable)) for row_id, missing, unusable in rows}
 
 
 def _records(session: orm.Session, host_id: int) -> dict[str, Record]:

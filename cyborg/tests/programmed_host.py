@@ -42,6 +42,8 @@ class Seen:
     #: What is recorded of each deployable, by its name, and the names of those not settled.
     records: dict[str, Record]
     unsettled: frozenset[str]
+    #: The names of those that a bind failed on and nobody has, while its handle is not clean.
+    failed: frozenset[str]
     #: Whether Placement has yet to be updated.
     placement_lags: bool
 
@@ -50,6 +52,16 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
     models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
 )
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
+_FAILED = (
+    sa.select(models.Deployable.name)
+    .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
+    .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
+    .group_by(models.Deployable.name)
+    .having(
+        sa.func.max(sa.case((models.Arq.state == models.BIND_FAILED, 1), else_=0)) == 1,
+        sa.func.max(sa.case((models.Arq.state.in_(models.SERVING), 1), else_=0)) == 0,
+    )
+)
 _RECORDS = sa.select(
     models.Deployable.name,
     models.Deployable.is_settled,
@@ -288,8 +300,9 @@ class Fpgas(Cloud):
             changes = {(before, after) for before, after in connection.execute(_CHANGES)}
             assert changes <= _PERMITTED
             unsettled = frozenset(name for name, is_settled, *_ in rows if not is_settled)
+            failed = frozenset(connection.scalars(_FAILED))
             lags = connection.scalar(_PLACEMENT_WORK) is not None
-            return Seen(bound, records, unsettled, placement_lags=lags)
+            return Seen(bound, records, unsettled, failed, placement_lags=lags)
 
     def row(self, card: Fpga) -> models.Deployable:
         """The card's deployable, with its device."""

@@ -418,7 +418,7 @@ class Machine(stateful.RuleBasedStateMachine):
         shows = self.cloud.placement.shows("FPGA")
         for card in self.cards.values():
             free, _ = shows.get(card.provider, (0, frozenset()))
-            assert not free or not is_current or card.name not in seen.unsettled
+            assert not free or not is_current or card.name not in seen.unsettled | seen.failed
         self._look_at_offers()
         assert self.false_offers == []
 

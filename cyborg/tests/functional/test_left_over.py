@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
-from oslo_utils import fixture, timeutils
 
 from cyborg import errors, profiles
 from cyborg.arqs import binding, release, service
@@ -16,7 +13,7 @@ from cyborg.tests.functional.test_programming_traits import (  # noqa: F401
     ask,
     machine,
 )
-from cyborg.tests.programmed_cards import IMAGES
+from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programming_machine import Machine
 
 
@@ -64,30 +61,40 @@ def test_it_can_be_programmed_without_a_report(machine: Machine) -> None:  # noq
     machine.come_to_rest()
 
 
-@pytest.mark.parametrize("hours_off", [-1, 0, 1])
-def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
-    machine: Machine,  # noqa: F811
-    hours_off: int,
-) -> None:
-    """Nova would choose it for another function, which cannot be written meanwhile.
+def leave(machine: Machine, instance: str) -> None:  # noqa: F811
+    release.delete_instance_arqs(machine.cloud.ctx, instance)
+    machine.cloud.placement.release(instance)
 
-    Whose clock is off makes no difference.
-    """
-    cloud, card = machine.cloud, machine.cards["c"]
+
+def start_and_leave_in_the_middle_of_the_write(machine: Machine, card: Fpga) -> None:  # noqa: F811
+    """The handle is not cleaned yet in the end."""
+    cloud = machine.cloud
     arq = ask(machine, card, **{"accel:function_id": "zip"})
     instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
 
     def happen() -> None:
-        shown = timeutils.utcnow() + datetime.timedelta(hours=hours_off)
-        with fixture.TimeFixture(shown):
-            release.delete_instance_arqs(cloud.ctx, instance)
-        cloud.placement.release(instance)
+        leave(machine, instance)
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
     machine.let_time_pass()
-
     assert cloud.look().records[card.name].function == "zip"
+
+
+@pytest.mark.parametrize("then", ["nothing", "lost"])
+def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
+    machine: Machine,  # noqa: F811
+    then: str,
+) -> None:
+    """Nova would choose it for another function, which cannot be written meanwhile."""
+    cloud, card = machine.cloud, machine.cards["c"]
+    start_and_leave_in_the_middle_of_the_write(machine, card)
+    if then == "lost":
+        card.image = ""
+        machine.report(works=True)
+        machine.report(works=True)
+        assert cloud.look().records[card.name].function is None
+
     assert cloud.free(card) == 0
 
     cloud.agent = "works"
@@ -96,20 +103,53 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_th
     assert cloud.free(card) == card.handles
 
 
-@pytest.mark.parametrize("hours_off", [-1, 1])
-def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_left_after_the_write(
+@pytest.mark.parametrize("leaves", ["during the write", "after it"])
+@pytest.mark.parametrize("left", [None, "zip"])
+def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
     machine: Machine,  # noqa: F811
-    hours_off: int,
+    leaves: str,
+    left: str | None,
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    cloud.agent = "fails"
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+    if leaves == "during the write":
+        cloud.meanwhile = lambda: leave(machine, instance)
+    machine.let_time_pass()
+    card.image = IMAGES["zip-1"] if left else ""
+    machine.report(works=True)
+
+    assert cloud.look().records[card.name].function == left
+    assert cloud.free(card) == 0
+
+    if leaves == "after it":
+        leave(machine, instance)
+        assert cloud.free(card) == 0
+    cloud.agent = "works"
+    machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles
+
+
+def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
+    machine: Machine,  # noqa: F811
 ) -> None:
     cloud, card = machine.cloud, machine.cards["c"]
     arq = ask(machine, card, **{"accel:function_id": "zip"})
     machine.let_time_pass()
-    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
     cloud.agent = "is away"
-    shown = timeutils.utcnow() + datetime.timedelta(hours=hours_off)
-    with fixture.TimeFixture(shown):
-        release.delete_instance_arqs(cloud.ctx, instance)
-    cloud.placement.release(instance)
+    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
     machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles - 1
+
+
+def test_the_remaining_handles_are_offered_while_others_want_what_was_written(
+    machine: Machine,  # noqa: F811
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    ask(machine, card, **{"accel:function_id": "zip"})
+    start_and_leave_in_the_middle_of_the_write(machine, card)
 
     assert cloud.free(card) == card.handles - 1
