@@ -30,7 +30,7 @@ def violations() -> list[str]:
 
     All is read in one transaction, so that a concurrent change is seen as a whole or not at all.
     """
-    with db.reader() as session:
+    with db.snapshot() as session:
         return [
             *_wrong_fields(session),
             *_wrong_provider(session),

@@ -166,3 +166,26 @@ def test_notifications_that_no_conductor_sends_are_seen(arq: str) -> None:
     assert sentence.startswith("No conductor sends notifications, and 1 wait")
     _want(notifications.KIND, notifications.KEY)
     assert consistency.orphans() == []
+
+
+def test_all_is_read_as_of_one_moment(database: sa.Engine, ctx: context.RequestContext) -> None:
+    """What changes between two checks is in none of them, so that it is not seen in part."""
+    (arq,) = boots.arqs(ctx)
+    done: list[str] = []
+
+    def change(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        if statement.startswith("SELECT") and not done:
+            done.append(arq)
+            values = {"hostname": "a", "device_rp_uuid": arq, "instance_uuid": arq}
+            with db.writer() as session:
+                db.update(
+                    session, models.Arq, models.Arq.uuid == arq, state=models.BIND_STARTED, **values
+                )
+
+    for each in db.engines():
+        sa.event.listen(each, "after_cursor_execute", change)
+    assert consistency.violations() == []
+    assert done
+    assert consistency.violations() == [
+        f"ARQ {arq} is BindStarted, and there is no work that would end that."
+    ]
