@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import errors, metrics, rpc
-from cyborg.agent import bitstream_cache, pass_counter, write_results, writes
+from cyborg.agent import bitstream_cache, cdi, pass_counter, write_results, writes
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class Endpoint:
         self._counter = counter
         self._bitstreams = bitstream_cache.Cache(conf)
         self.writes = writes.Writes(conf, counter)
+        self.specifications = cdi.Specifications(conf, drivers)
         #: Held while a layout is changed, for which virtual functions may be made anew.
         self.layout_changes = threading.Lock()
         self._results = write_results.Results(conf)
@@ -223,15 +224,21 @@ class Endpoint:
         if step.agent_started < self._started:
             raise rpc.HostStepRunning("The agent has started again since; it reports first")
 
-    def _ability(self, step: rpc.HostStep) -> Callable[[base.HeldHandle], None]:
+    def _ability(self, step: rpc.HostStep) -> cdi.Step:
         driver = self._drivers.get(step.driver)
         if driver is None:
             raise rpc.HostStepFailed(f"Driver {step.driver} is not loaded on this host")
+        own: cdi.Step | None = None
         if step.action == "prepare" and isinstance(driver, base.Preparable):
-            return driver.prepare
+            own = driver.prepare
         if step.action == "clean" and isinstance(driver, base.Cleanable):
-            return driver.clean
-        raise rpc.HostStepFailed(f"Driver {step.driver} cannot {step.action} a handle")
+            own = driver.clean
+        whole = None
+        if step.action in {"prepare", "clean"}:
+            whole = self.specifications.step(step, own)
+        if whole is None:
+            raise rpc.HostStepFailed(f"Driver {step.driver} cannot {step.action} a handle")
+        return whole
 
     def _join_or_start(self, run: _Run, handles: Iterable[str]) -> _Run:
         """Start the run or return the one it joins. Older requests for its keys are refused now."""

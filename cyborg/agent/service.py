@@ -47,6 +47,7 @@ class Agent:
         )
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes
+        self._specifications = steps.specifications
         self._sriov = sriov.Configurator(conf, steps.layout_changes)
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
@@ -132,6 +133,7 @@ class Agent:
             sriov_errors = self._sriov.apply()
             found = self._discovery.run()
             findings = blank_images.noted(self._conf, found, self._drivers)
+            findings = self._specifications.noted(findings)
             self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
@@ -176,6 +178,8 @@ class Agent:
         metrics.AGENT_LAST.labels("delivery").set_to_current_time()
         self._delivered, self._undelivered = report, None
         self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
+        # Here a conductor is there to be asked.
+        self._specifications.reconcile()
 
     def _log_failure(self, report: rpc.HostReport, sentence: str) -> None:
         """Say it once, however often the delivery is tried."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from cyborg.arqs import release as arq_release
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
+from cyborg.drivers import base
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,20 @@ COLUMNS: dict[str, Any] = {
     "updated_at": _ROW.updated_at,
 }
 
+_HELD = orm.aliased(models.AttachHandle)
+#: What the agent of its host makes of an ARQ's handle for containers; None if it does not.
+_CDI_KIND = (
+    sa.select(models.Attribute.value)
+    .join(_HELD, _HELD.deployable_id == models.Attribute.deployable_id)
+    .where(
+        _HELD.id == models.Arq.attach_handle_id,
+        models.Attribute.key == base.CDI_KIND_KEY,
+        models.Attribute.origin == "driver",
+    )
+    .correlate(models.Arq)
+    .scalar_subquery()
+)
+
 #: Seconds between two looks at an allocation that a request waits for: at first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
@@ -53,6 +68,8 @@ class Allocation:
 
     row: models.Allocation
     arqs: Sequence[models.Arq]
+    #: The kind of CDI device that the handle of an ARQ is on its host, by the uuid of the ARQ.
+    cdi_kinds: Mapping[str, str]
 
     @property
     def uuid(self) -> str:
@@ -251,15 +268,18 @@ def _with_arqs(
 ) -> list[Allocation]:
     arq = models.Arq
     query = (
-        sa.select(arq)
+        sa.select(arq, _CDI_KIND)
         .where(arq.allocation_uuid.in_([row.uuid for row in rows]), arq.state != models.DELETING)
         .options(orm.joinedload(arq.attach_handle))
         .order_by(arq.id)
     )
     found: dict[str | None, list[models.Arq]] = {}
-    for each in session.scalars(query) if rows else ():
+    kinds: dict[str, str] = {}
+    for each, kind in session.execute(query) if rows else ():
         found.setdefault(each.allocation_uuid, []).append(each)
-    return [Allocation(row=row, arqs=found.get(row.uuid, [])) for row in rows]
+        if kind is not None:
+            kinds[each.uuid] = kind
+    return [Allocation(row=row, arqs=found.get(row.uuid, []), cdi_kinds=kinds) for row in rows]
 
 
 def renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:

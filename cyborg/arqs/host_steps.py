@@ -77,6 +77,24 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         _clean(conf, claim, situation)
 
 
+def held_on(host: str) -> dict[str, str]:
+    """The ARQs that have handles of a host, or are about to, by the uuids of the handles.
+
+    What is released is not among them, even if its handle must be cleaned first.
+    """
+    arq, handle = models.Arq, models.AttachHandle
+    query = (
+        sa.select(handle.uuid, arq.uuid)
+        .join(arq, arq.attach_handle_id == handle.id)
+        .join(handle.deployable)
+        .join(models.Deployable.device)
+        .join(models.Device.host)
+        .where(models.Host.name == host, arq.state.in_(models.SERVING))
+    )
+    with db.reader() as session:
+        return {row[0]: row[1] for row in session.execute(query)}
+
+
 def _read(handle_uuid: str) -> _Situation | None:
     arq, handle = models.Arq, models.AttachHandle
     query = (
@@ -123,6 +141,7 @@ def _read(handle_uuid: str) -> _Situation | None:
             cpid_info=json.loads(path.cpid_info),
             asked_ms=now_ms,
             agent_started=started,
+            arq_uuid=holder.uuid,
         ),
     )
 

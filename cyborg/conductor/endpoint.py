@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from oslo_config import cfg
 
 from cyborg import errors, metrics, rpc
+from cyborg.arqs import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits
@@ -56,6 +57,12 @@ class ConductorEndpoint:
     ) -> rpc.WritePermit:
         """Say whether a host may write a deployable now."""
         return permits.permit_write(_read(rpc.WriteRequest.from_wire, request))
+
+    def held_handles(
+        self, context: Mapping[str, Any], request: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """The ARQ of each attach handle of a host that is in use, by the handle's uuid."""
+        return host_steps.held_on(_read(rpc.HeldRequest.from_wire, request).host)
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""

@@ -60,6 +60,15 @@ OPTS: list[cfg.Opt] = [
         "no VF of the function may be in use, and a function that the host itself uses is left "
         "alone. May be given several times.",
     ),
+    cfg.StrOpt(
+        "cdi_dir",
+        help="Folder in which the agent writes, for each accelerator that is in use, a file of the "
+        "Container Device Interface (CDI), and removes it before the accelerator is given to "
+        "others. Container runtimes must look for such files there. Use a folder in /run, and one "
+        "that nobody but the agent and root may write: who does is root on the host. Each bind and "
+        "release of an accelerator of the host is then a step of its agent. Unset, no files are "
+        "written.",
+    ),
     cfg.BoolOpt(
         "require_host_keys",
         default=False,

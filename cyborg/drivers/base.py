@@ -38,6 +38,9 @@ BOARD_FUNCTIONS_KEY = "board_functions"
 #: How the keys of the layouts that a deployable can have begin; each has its accelerators as value.
 LAYOUT_PREFIX = "layout_"
 
+#: The attribute key of the kind of CDI devices that the agent makes of a deployable's handles.
+CDI_KIND_KEY = "cdi_kind"
+
 FACTS = value_checks.FACTS
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
@@ -382,6 +385,35 @@ class Cleanable(Protocol):
 
     def clean(self, handle: HeldHandle) -> None:
         """Remove every trace of the last use; return when done, raise if it cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file or folder of the host that a container needs at a path of its own."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEdits:
+    """What a container needs to use a handle: device nodes by their paths, variables, mounts."""
+
+    device_nodes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+
+
+@runtime_checkable
+class Containable(Protocol):
+    """The driver knows more of what a container needs than the kernel says."""
+
+    def container_edits(self, handle: HeldHandle) -> ContainerEdits:
+        """What a container needs to use the handle, which is prepared.
+
+        ``env`` must have names that no other handle has, since a container may have several.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

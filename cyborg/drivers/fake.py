@@ -52,6 +52,15 @@ class FakeDriver:
         self._act("clean", _place(handle))
         self._prepared.pop(handle.uuid, None)
 
+    def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        """What is harmless, and the same on every host."""
+        self._act("container_edits", _place(handle))
+        name = f"CYBORG_FAKE_{handle.uuid.replace('-', '_').upper()}"
+        mount = base.Mount(host_path="/usr/share", container_path="/opt/fake")
+        return base.ContainerEdits(
+            device_nodes=("/dev/null",), env={name: _place(handle)}, mounts=(mount,)
+        )
+
     def program(self, target: base.ProgramTarget, bitstream: pathlib.Path) -> base.Programmed:
         """Pretend to load the function that the bitstream names."""
         function = _function_of(bitstream)

@@ -34,6 +34,7 @@ from cyborg.rpc.keys import CONDUCTOR, HOST
 from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
     UNREADABLE,
+    HeldRequest,
     HostReport,
     HostStep,
     ProgramAnswer,
@@ -55,6 +56,7 @@ __all__ = [
     "BadMessage",
     "BrokerUnreachable",
     "ConductorEndpoint",
+    "HeldRequest",
     "HostReport",
     "HostStep",
     "HostStepFailed",
@@ -75,6 +77,7 @@ __all__ = [
     "close",
     "conductor_server",
     "configure",
+    "held_handles",
     "is_host_name",
     "kick",
     "permit_write",
@@ -197,6 +200,23 @@ def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
     if permit.refused is not None:
         raise WriteRefused(permit.refused)
     return permit.seconds
+
+
+def held_handles(conf: cfg.ConfigOpts, host: str) -> dict[str, str] | None:
+    """Ask a conductor which handles of a host are in use: their ARQs by their uuids.
+
+    None if that is not known now, or the conductor is older.
+    """
+    try:
+        answer = _client(conf).held_handles(HeldRequest(host=host))
+    except errors.CyborgError as exc:
+        LOG.debug("It is not known which attach handles are in use: %s", exc)
+        return None
+    held = answer.get("held")
+    if not isinstance(held, dict) or not all(isinstance(arq, str) for arq in held.values()):
+        LOG.debug("A conductor cannot say which attach handles are in use: %s", answer)
+        return None
+    return held
 
 
 def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:

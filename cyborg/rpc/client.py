@@ -28,7 +28,8 @@ _UNBOUND = "cyborg-nobody"
 SILENCE = 6
 #: Seconds a report may take to be stored, as long as the conductor sends signs of life.
 _REPORT_TIMEOUT = 120
-#: Seconds a permit to write is waited for; a later one would hardly be good any more.
+#: Seconds a permit to write is waited for; a later one would hardly be good any more. What is in
+#: use is waited for as long.
 _PERMIT_TIMEOUT = 8
 #: Seconds a call waits for this process's first connection to the broker.
 CONNECT_WAIT = 5.0
@@ -112,6 +113,15 @@ class Client:
         )
         return self._call_conductor(
             client, request.host, "permit_write", request=request.to_wire()
+        )
+
+    def held_handles(self, request: payloads.HeldRequest) -> Mapping[str, Any]:
+        """Ask a conductor which handles of a host are in use."""
+        client = self._conductor.prepare(
+            version=version.HELD_HANDLES, timeout=_PERMIT_TIMEOUT, retry=1
+        )
+        return self._call_conductor(
+            client, request.host, "held_handles", request=request.to_wire()
         )
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:

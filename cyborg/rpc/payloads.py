@@ -207,7 +207,8 @@ class HostStep(_Message):
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
     ``asked_ms`` is the time of the request by the database's clock; a message that arrives after a
     newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
-    report: an agent that started later does not know newer requests.
+    report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
+    holds the handle; a conductor of the release before does not say it.
     """
 
     action: str
@@ -219,6 +220,7 @@ class HostStep(_Message):
     cpid_info: Mapping[str, str]
     asked_ms: int
     agent_started: int
+    arq_uuid: str = ""
 
     def handle(self) -> base.HeldHandle:
         """The handle for a driver.
@@ -298,6 +300,13 @@ class WriteRequest(_Message):
     deployable_uuid: str
     operation_uuid: str
     write: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRequest(_Message):
+    """A host asks which of its attach handles are in use, and by whom."""
+
+    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,9 @@ class ConductorEndpoint(Protocol):
     ) -> payloads.WritePermit:
         """Say whether a host may write a deployable now."""
 
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+        """The ARQ of each attach handle of a host that is in use, by the handle's uuid."""
+
 
 class AgentEndpoint(Protocol):
     """What an agent does with messages."""
@@ -100,6 +103,15 @@ class ConductorMethods:
             said,
             lambda: self._endpoint.permit_write(context, request).to_wire(),
         )
+
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+        """Say which handles of a host are in use."""
+        said = signing.Said(_host_of(request), "held_handles", {"request": request})
+
+        def find() -> dict[str, Any]:
+            return {"held": self._endpoint.held_handles(context, request)}
+
+        return _answer(context, keys.CONDUCTOR, said, find)
 
 
 def _host_of(said: object) -> str:

@@ -95,7 +95,9 @@ class Allocations(Resource):
             "state_reason": arq_service.reason_for(request.caller, row),
             "alternative": row.alternative,
             "hosts": sorted({arq.hostname for arq in found.arqs if arq.hostname}),
-            "accelerators": [_accelerator(arq) for arq in found.arqs],
+            "accelerators": [
+                _accelerator(arq, found.cdi_kinds.get(arq.uuid)) for arq in found.arqs
+            ],
             "lease_seconds": row.lease_seconds,
             "lease_ends_at": timestamp(ends),
             "links": [self_link(request, self.collection, row.uuid)],
@@ -182,7 +184,7 @@ _NO_HANDLE: dict[str, Any] = {
 }
 
 
-def _accelerator(arq: models.Arq) -> dict[str, Any]:
+def _accelerator(arq: models.Arq, cdi_kind: str | None) -> dict[str, Any]:
     # A handle is taken before its host step is done, but shown only once it may be used.
     handle = arq.attach_handle if arq.state == models.BOUND else None
     given = _NO_HANDLE
@@ -192,6 +194,8 @@ def _accelerator(arq: models.Arq) -> dict[str, Any]:
             "attach_handle_uuid": handle.uuid,
             "attach_handle_info": json.loads(handle.attach_info),
         }
+        if cdi_kind is not None:
+            given["attach_handle_info"]["cdi_device"] = f"{cdi_kind}={arq.uuid}"
     return {
         "arq_uuid": arq.uuid,
         "state": arq.state,

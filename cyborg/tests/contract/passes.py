@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg.agent import discovery
-from cyborg.drivers import base, pci, privileged, registry
+from cyborg.drivers import base, container_facts, pci, privileged, registry
 
 _PATIENCE = 60
 _CHILDREN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
@@ -70,6 +70,12 @@ def clean(driver_name: str, text: str, address: str) -> str:
     except (OSError, RuntimeError) as exc:
         return str(exc)
     return ""
+
+
+def container_edits(driver_name: str, text: str, handle: base.HeldHandle) -> base.ContainerEdits:
+    """What a container needs for a handle of a driver."""
+    driver = registry.load(configured(text, [driver_name], "host-1")).drivers[driver_name]
+    return container_facts.of(driver, handle)
 
 
 def run(

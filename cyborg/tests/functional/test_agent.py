@@ -60,6 +60,9 @@ class Conductor:
     def kick(self, context: dict[str, Any]) -> None:
         raise AssertionError("an agent has nothing to kick a conductor for")
 
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+        raise AssertionError("an agent without files has nothing to compare")
+
     def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
         self.requests.append(rpc.WriteRequest.from_wire(request))
         self.while_asked()

@@ -50,6 +50,11 @@ class Conductor:
     def kick(self, context: dict[str, Any]) -> None:
         self.kicks.put(None)
 
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+        if self.fault is not None:
+            raise self.fault
+        return {"a handle": rpc.HeldRequest.from_wire(request).host}
+
     def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
         if self.fault is not None:
             raise self.fault
@@ -302,6 +307,23 @@ def test_an_older_conductor_gives_no_leave(conf):
             rpc.permit_write(conf, test_payloads.write_request())
 
         assert not isinstance(caught.value, rpc.WriteRefused)
+        server.stop()
+
+
+def test_a_host_learns_what_of_it_is_in_use(services, conf):
+    assert rpc.held_handles(services.conf, "host-1") == {"a handle": "host-1"}
+
+    services.conductor.fault = RuntimeError("the database is away")
+    assert rpc.held_handles(services.conf, "host-1") is None
+
+
+def test_an_older_conductor_does_not_say_what_is_in_use(conf):
+    with messages.transport(conf, "memory"):
+        server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
+        server.start()
+        assert server.wait_started(PATIENCE)
+
+        assert rpc.held_handles(conf, "host-1") is None
         server.stop()
 
 

@@ -15,15 +15,23 @@ import pytest
 
 UNITS_FOLDER = pathlib.Path(__file__).parents[3] / "etc" / "systemd"
 SUDO, KERNEL_LOG = "10-cyborg-agent-sudo.conf", "20-cyborg-agent-kernel-log.conf"
+CDI = "30-cyborg-agent-cdi.conf"
 #: Each unit as it is, and that of the agent with the changes that are shipped.
 UNITS = {
     **{unit.stem: (unit.name, []) for unit in sorted(UNITS_FOLDER.glob("*.service"))},
     "agent-sudo": ("cyborg-agent.service", [SUDO]),
     "agent-log": ("cyborg-agent.service", [KERNEL_LOG]),
+    "agent-cdi": ("cyborg-agent.service", [CDI]),
     "agent-both": ("cyborg-agent.service", [SUDO, KERNEL_LOG]),
 }
 #: Exposure in tenths, of 100, that ``systemd-analyze security`` permits: "OK" ends at 40.
-MOST_EXPOSED = {"cyborg-agent": 35, "agent-log": 35, "agent-sudo": 68, "agent-both": 69}
+MOST_EXPOSED = {
+    "cyborg-agent": 35,
+    "agent-log": 35,
+    "agent-cdi": 35,
+    "agent-sudo": 68,
+    "agent-both": 69,
+}
 OTHERS_EXPOSED = 15
 #: What implies NoNewPrivileges=yes for a user without CAP_SYS_ADMIN, see systemd.exec(5), as
 #: ``systemd-analyze security`` calls it.

@@ -70,6 +70,7 @@ def step() -> rpc.HostStep:
         cpid_info={"domain": "0000", "bus": "0c", "device": "00", "function": "0"},
         asked_ms=1_800_000_000_000,
         agent_started=1_700_000_000_000,
+        arq_uuid="9d3c6a52-7c9f-4f0e-8f1b-2f6f5a1f0c11",
     )
 
 
@@ -114,6 +115,7 @@ def write_request() -> rpc.WriteRequest:
 
 
 PAYLOADS: dict[str, Any] = {
+    "held_request": rpc.HeldRequest(host="host-1"),
     "host_report": report(),
     "host_step": step(),
     "program_answer": program_answer(),
