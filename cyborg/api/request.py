@@ -30,9 +30,10 @@ class Request(pecan.Request):
     program_wait: float
     #: Seconds for which a list of an instance's ARQs waits for their binds.
     bind_wait: float
-    #: One permit for each request that may wait at a time, so that other threads stay free. Those
-    #: for programs, which wait longer, take no place from those for binds.
-    bind_places: threading.Semaphore
+    #: One permit for each request that may wait at a time, whatever for, so that half of the
+    #: threads stay free. Those for programs, which wait longer, need one of ``program_places``
+    #: too: with four threads or more they leave some to those for binds.
+    wait_places: threading.Semaphore
     program_places: threading.Semaphore
     #: What links begin with, without a slash at the end.
     base_url: str
@@ -66,14 +67,16 @@ class Request(pecan.Request):
 
 
 @contextlib.contextmanager
-def place(places: threading.Semaphore) -> Iterator[bool]:
-    """Whether one of ``places`` was free; it is taken until the block ends."""
-    taken = places.acquire(blocking=False)
-    try:
-        yield taken
-    finally:
-        if taken:
-            places.release()
+def place(*kinds: threading.Semaphore) -> Iterator[bool]:
+    """Whether a place of each of these kinds was free; they are taken until the block ends."""
+    with contextlib.ExitStack() as taken:
+        for places in kinds:
+            if not places.acquire(blocking=False):
+                taken.close()
+                yield False
+                return
+            taken.callback(places.release)
+        yield True
 
 
 class RequestHook(hooks.PecanHook):
@@ -83,7 +86,7 @@ class RequestHook(hooks.PecanHook):
         self._conf = conf
         self._enforcer = enforcer
         threads = conf.api.threads
-        self._bind_places = threading.Semaphore(threads // 2)
+        self._wait_places = threading.Semaphore(threads // 2)
         self._program_places = threading.Semaphore(max(1, threads // 4))
 
     def on_route(self, state: Any) -> None:
@@ -95,7 +98,7 @@ class RequestHook(hooks.PecanHook):
         request.max_limit = self._conf.api.max_limit
         request.program_wait = self._conf.programming.answer_timeout
         request.bind_wait = self._conf.api.bind_wait
-        request.bind_places = self._bind_places
+        request.wait_places = self._wait_places
         request.program_places = self._program_places
         request.caller = context.from_environ(request.environ, self._enforcer)
         request.base_url = (self._conf.api.public_endpoint or request.application_url).rstrip("/")

@@ -14,7 +14,9 @@ OPTS: list[cfg.Opt] = [
         "threads",
         default=10,
         min=1,
-        help="Number of threads of the built-in server. It runs in one process.",
+        help="Number of threads of the built-in server, which runs in one process. Under another "
+        "WSGI server set it to the number of threads of one of its processes: at most half as many "
+        "requests wait for binds or programs at a time.",
     ),
     cfg.FloatOpt(
         "request_timeout",
@@ -46,9 +48,10 @@ OPTS: list[cfg.Opt] = [
         help="Seconds that a request of another service for an instance's accelerator requests "
         "(instance=...) waits while some of them are being bound. Nova lists them once and then "
         "waits for events, but receives none while it unshelves a server: if a bind takes longer "
-        "than this, unshelving fails five minutes later. At most half of threads requests wait "
-        "at the same time in a process; others are answered at once. With 0 no request waits. When "
-        "cyborg-api stops, it gives the requests in progress ten seconds to end.",
+        "than this, unshelving fails five minutes later. At most half of threads requests wait, "
+        "for this or for a program, at the same time in a process; others are answered at once. "
+        "With 0 no request waits. When cyborg-api stops, it gives the requests in progress ten "
+        "seconds to end.",
     ),
     cfg.BoolOpt(
         "enable_ssl_api",

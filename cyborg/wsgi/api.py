@@ -9,10 +9,12 @@ relative to ``OS_CYBORG_CONFIG_DIR``; ``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR`
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
@@ -20,6 +22,8 @@ from oslo_config import cfg
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app
 from cyborg.db import revision
+
+LOG = logging.getLogger(__name__)
 
 
 def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -57,7 +61,26 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     app.tell_conductors()
     for endpoint in metrics.endpoints(conf):
         endpoint.start()
+    _compare_threads(conf)
     return app.load(conf)
+
+
+def _compare_threads(conf: cfg.ConfigOpts) -> None:
+    """Warn if requests that wait may take all threads of the server, as far as can be known."""
+    uwsgi: Any = sys.modules.get("uwsgi")
+    actual = int(uwsgi.opt.get("threads", 1)) if uwsgi else None
+    location = conf.get_location("threads", group="api")
+    if actual is not None and actual != conf.api.threads:
+        seen = f"is {conf.api.threads}, but uWSGI has {actual} threads in each process"
+    elif actual is None and location and location.location is cfg.Locations.opt_default:
+        seen = f"is not set, so {conf.api.threads} threads in each process are assumed"
+    else:
+        return
+    LOG.warning(
+        "[api] threads %s. Set it to the number of threads of the WSGI server: otherwise requests "
+        "that wait for binds and programs may hold all of them.",
+        seen,
+    )
 
 
 with process.one_sentence(__name__):

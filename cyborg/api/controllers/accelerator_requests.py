@@ -174,7 +174,7 @@ def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -
     waits = any(arq.state == models.BIND_STARTED for arq in found)
     if not waits:
         return False
-    with place(request.bind_places) as may_wait:
+    with place(request.wait_places) as may_wait:
         if may_wait:
             service.await_binds(request.caller, instance, request.bind_wait)
         return may_wait

@@ -121,7 +121,7 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
     for _ in range(_MOST_TRIES):
         with refusals.kept(request.caller, wish.uuid):
             service.create(request.conf, request.caller, wish, limits)
-        with place(request.bind_places) as may_wait:
+        with place(request.wait_places) as may_wait:
             if may_wait:
                 service.await_end(request.caller, wish.uuid, request.bind_wait)
         found = service.get(request.caller, wish.uuid)

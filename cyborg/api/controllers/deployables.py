@@ -61,7 +61,7 @@ class Deployables(Resource):
     def program(self, request: Request, uuid: str, changes: Any) -> query.Deployable:
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
-        with place(request.program_places) as may_wait:
+        with place(request.program_places, request.wait_places) as may_wait:
             operations.wait(operation.uuid, request.program_wait if may_wait else 0)
         return query.get_deployable(uuid)
 

@@ -11,11 +11,11 @@ import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db
+from cyborg import context, db
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.programming import operations
-from cyborg.tests import hosts, messages
+from cyborg.tests import boots, hosts, messages
 from cyborg.tests.service import until
 
 IMAGE = "bbbbbbbb-0000-4000-8000-000000000001"
@@ -75,3 +75,27 @@ def test_those_who_wait_leave_threads_to_others(url: str) -> None:
         until(lambda: len(operations.list_operations()) == 2)
         _end()
         assert again.result().status_code == 200
+
+
+def test_those_who_wait_for_binds_and_programs_share_the_places(
+    url: str, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    """While one waits for a program, nobody else waits: the other thread stays free."""
+    conf.set_override("bind_wait", 60, group="api")
+    hosts.apply(hosts.card("c", program_mode="dynamic"), hosts.card("a", prepares=True))
+    (deployable,) = (each for each in hosts.deployables() if each.name.endswith("_c"))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    patched = f"{url}/deployables/{deployable.uuid}/program"
+    with futures.ThreadPoolExecutor() as pool:
+        waits = pool.submit(requests.patch, patched, json=BODY, timeout=10 * SOON)
+        try:
+            until(lambda: len(operations.list_operations()) == 1)
+            # The next one that asks for a program is sent away once the first one has its place.
+            until(lambda: requests.patch(patched, json=BODY, timeout=SOON).status_code == 503)
+            answer = requests.get(f"{url}/accelerator_requests?instance={instance}", timeout=SOON)
+            assert [arq["state"] for arq in answer.json()["arqs"]] == [models.BIND_STARTED]
+            assert not waits.done()
+        finally:
+            _end()
+        assert waits.result().status_code == 200

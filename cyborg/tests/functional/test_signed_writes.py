@@ -129,7 +129,7 @@ def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
     os.mkfifo(pipe)
     link.symlink_to(file)
     for path in (pathlib.Path("/dev/zero"), pipe, link, tmp_path):
-        with pytest.raises(OSError, match="it is no file|symbolic links"):
+        with pytest.raises(OSError, match=r"it is no file|symbolic links"):
             privileged._copy(str(path), tmp_path / "copy", 1)
     privileged._copy(str(file), tmp_path / "copy", 1)
     assert (tmp_path / "copy").read_bytes() == GOOD

@@ -238,6 +238,25 @@ def test_without_authentication_no_proxy_is_served(
         assert one.recv(12).endswith(b" 403")
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("uwsgi", "is 10, but uWSGI has 2 threads"), ("gunicorn", "is not set, so 10 threads")],
+)
+def test_another_number_of_threads_than_the_servers_is_told(
+    make: Callable[[str], Server], kind: str, said: str, tmp_path: pathlib.Path
+) -> None:
+    server = make(kind)
+    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
+    server.start(**environ)
+    assert f"[api] threads {said}" in (tmp_path / "log").read_text()
+    server.signal(signal.SIGTERM)
+    server.wait()
+    with (tmp_path / "secret.conf").open("a") as file:
+        file.write("[api]\nthreads = 2\n")
+    server.start(**environ)
+    assert "[api] threads" not in (tmp_path / "log").read_text()
+
+
 def test_gunicorn_reads_the_file_again_on_sighup(
     make: Callable[[str], Server], tmp_path: pathlib.Path
 ) -> None:
