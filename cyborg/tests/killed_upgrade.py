@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-dbsync upgrade`` that dies at a statement: the arguments are the URL and its number.
+"""``cyborg-dbsync upgrade`` that dies at a statement, again and again.
 
-An odd one is carried out before the process dies, an even one is not. Exit status 0 says that all
-was done before.
+The arguments are the database's URL and a file for the logs. For each number that is read, an
+upgrade runs in a process of its own, which is killed at the statement of that number, counted from
+its start: an odd one is carried out before, an even one is not. Its exit status is printed; 0 says
+that all was done before. A fork of this process takes a tenth of the time of a new one.
 """
 
 from __future__ import annotations
@@ -18,8 +20,24 @@ from oslo_db import options as db_options
 from cyborg.cmd import dbsync
 
 
-def main(url: str, last: int) -> int:
-    """Run it."""
+def main(url: str, log: str) -> None:
+    """Run upgrades until the end of the input."""
+    cfg.CONF.register_opts(db_options.database_opts, group="database")
+    cfg.CONF.set_override("connection", url, group="database")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _upgrade(int(line), log)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def _upgrade(last: int, log: str) -> None:
+    """Be the process that dies."""
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(said, stream)
     seen = 0
 
     def count(*_arguments: object) -> None:
@@ -28,12 +46,14 @@ def main(url: str, last: int) -> int:
         if seen == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event = "after_cursor_execute" if last % 2 else "before_cursor_execute"
-    sa.event.listen(sa.Engine, event, count)
-    cfg.CONF.register_opts(db_options.database_opts, group="database")
-    cfg.CONF.set_override("connection", url, group="database")
-    return dbsync.main(["upgrade"])
+    sa.event.listen(sa.Engine, f"{'after' if last % 2 else 'before'}_cursor_execute", count)
+    status = 1
+    try:
+        status = dbsync.main(["upgrade"])
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    main(*sys.argv[1:])

@@ -13,6 +13,7 @@ import pathlib
 import subprocess
 import uuid
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 import sqlalchemy as sa
@@ -32,9 +33,13 @@ def url_of(server: str) -> str:
     """The URL of a server, or the end of the test where there is none."""
     variable = VARIABLES[server]
     url = os.environ.get(variable)
-    if url:
-        return url
-    sentence = f"{variable} is not set; run: eval $(tools/services.sh env)"
+    if not url:
+        end_without(f"{variable} is not set; run: eval $(tools/services.sh env)")
+    return url
+
+
+def end_without(sentence: str) -> NoReturn:
+    """End a test that lacks something: it fails where all must run."""
     if os.environ.get("CI"):
         pytest.fail(sentence)
     pytest.skip(sentence)

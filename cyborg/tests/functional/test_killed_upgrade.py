@@ -3,29 +3,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import pathlib
 import random
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from concurrent import futures
 
+import alembic.script
 import pymysql
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_utils import timeutils
 
 from cyborg import db
-from cyborg.db import models, revision, schema
+from cyborg.db import revision, schema
+from cyborg.tests import rows_of_before, servers
 
 #: How often an upgrade is killed; a long run has more.
-KILLS = int(os.environ.get("CYBORG_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("CYBORG_TEST_KILLS", "30"))
 #: Statements after which it is killed, at most.
 FAR = 60
 PATIENCE = 300
 NEVER = 0
-HOSTS = 5
 
 
 @pytest.fixture
@@ -37,25 +42,54 @@ def engine(conf: cfg.ConfigOpts, database_url: str) -> Iterator[sa.Engine]:
     db.dispose()
 
 
-def upgrade(url: str, last: int) -> int:
-    """The exit status of an upgrade that dies at this statement."""
-    command = [sys.executable, "-m", "cyborg.tests.killed_upgrade", url, str(last)]
-    done = subprocess.run(
-        command, timeout=PATIENCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    assert done.returncode in {0, -9}, done.stdout.decode()
-    return done.returncode
+class Upgrades:
+    """Upgrades of a database by processes that are killed."""
+
+    def __init__(self, url: str, log: pathlib.Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "cyborg.tests.killed_upgrade", url, str(log)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Upgrades:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._process.communicate(timeout=PATIENCE)
+
+    def run(self, last: int) -> bool:
+        """Run one that dies at this statement; whether it was done before."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(last, file=self._process.stdin, flush=True)
+        status = int(self._process.stdout.readline())
+        assert status in {0, -signal.SIGKILL}, self._log.read_text()
+        return status == 0
 
 
-def add_hosts() -> None:
-    """Hosts in the schema of before."""
-    before = sa.MetaData()
-    before.reflect(db.engine(), only=["hosts"])
-    now = timeutils.utcnow()
-    host = {"report_started": 0, "report_counter": 0, "driver_errors": "{}", "last_seen": now}
-    rows = [{"name": f"host-{number}", "node": "n", "created_at": now} for number in range(HOSTS)]
-    with db.engine().begin() as connection:
-        connection.execute(before.tables["hosts"].insert(), [row | host for row in rows])
+@contextlib.contextmanager
+def filled(kind: str, folder: pathlib.Path, start: str | None) -> Iterator[sa.Engine]:
+    """A database with the schema of before, and with rows in all of its tables."""
+    name = f"cyborg_{uuid.uuid4().hex[:12]}"
+    on_file = contextlib.nullcontext(f"sqlite:///{folder / name}")
+    with on_file if kind == "sqlite" else servers.new_database(kind, name) as url:
+        conf = cfg.ConfigOpts()
+        db.register(conf)
+        conf.set_override("connection", url, group="database")
+        db.configure(conf)
+        if start is not None:
+            schema.upgrade(start)
+            rows_of_before.fill(db.engine())
+        yield db.engine()
+        db.dispose()
+
+
+def starts() -> list[str | None]:
+    """From where upgrades begin: nothing, the first schemas, the last releases', and the last."""
+    known = alembic.script.ScriptDirectory.from_config(schema._config())
+    newest = known.get_revision(known.get_current_head())
+    return [None, "a2", "f1", newest.down_revision]
 
 
 def assert_complete() -> None:
@@ -65,36 +99,40 @@ def assert_complete() -> None:
 
 
 @pytest.mark.every_database
-def test_it_is_killed_again_and_again(engine: sa.Engine, database_url: str) -> None:
+def test_it_is_killed_again_and_again(database_kind: str, tmp_path: pathlib.Path) -> None:
     # Each run has other moments, which a failure names.
     seed = random.randrange(2**32)
     moments = random.Random(seed)
-    schema.upgrade("a2")
-    add_hosts()
-    died = [upgrade(database_url, moments.randint(1, FAR)) for _ in range(KILLS)]
-    assert -9 in died, seed
-    assert upgrade(database_url, NEVER) == 0, seed
-    assert_complete()
-    with db.reader() as session:
-        hosts = session.scalars(sa.select(models.Host)).all()
-    assert len({host.uuid for host in hosts if host.uuid}) == HOSTS, seed
+    log = tmp_path / "upgrades.log"
+    undisturbed = {}
+    for start in starts():
+        with filled(database_kind, tmp_path, start) as engine:
+            before = rows_of_before.read(engine)
+            schema.upgrade()
+            undisturbed[start] = rows_of_before.read(engine)
+            assert rows_of_before.lost(before, undisturbed[start]) == set()
+    died = 0
+    for start in itertools.cycle(starts()):
+        with filled(database_kind, tmp_path, start) as engine:
+            url = engine.url.render_as_string(hide_password=False)
+            with Upgrades(url, log) as upgrades:
+                while not upgrades.run(moments.randint(1, FAR) if died < KILLS else NEVER):
+                    died += 1
+            assert_complete()
+            assert rows_of_before.read(engine) == undisturbed[start], (start, seed)
+        if died >= KILLS:
+            return
 
 
-@pytest.mark.services
 @pytest.mark.every_database
-def test_an_empty_database_too(engine: sa.Engine, database_url: str) -> None:
-    moments = random.Random(random.randrange(2**32))
-    for _ in range(KILLS):
-        upgrade(database_url, moments.randint(1, FAR))
-    assert upgrade(database_url, NEVER) == 0
-    assert_complete()
-
-
-@pytest.mark.every_database
-def test_those_who_come_at_once_wait_for_each_other(engine: sa.Engine, database_url: str) -> None:
-    with futures.ThreadPoolExecutor() as pool:
-        ended = [pool.submit(upgrade, database_url, NEVER) for _ in range(3)]
-        assert [each.result() for each in ended] == [0, 0, 0]
+def test_those_who_come_at_once_wait_for_each_other(
+    engine: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    with contextlib.ExitStack() as stack, futures.ThreadPoolExecutor() as pool:
+        logs = (tmp_path / f"{number}.log" for number in range(3))
+        three = [stack.enter_context(Upgrades(database_url, log)) for log in logs]
+        ended = [pool.submit(each.run, NEVER) for each in three]
+        assert all(each.result() for each in ended)
     assert_complete()
 
 

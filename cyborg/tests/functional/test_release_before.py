@@ -22,15 +22,11 @@ from cyborg.db import models, revision, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers
 from cyborg.tests.deployment import Deployment
+from cyborg.tests.functional import test_expansion
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
-
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.parametrize("database_kind", ["mysql"], indirect=True),
-]
 
 #: The last commit before the migrations and messages of the release that is being made: g1 and
 #: everything after it, and RPC 2.2. The first commit after a release sets it to that release.
@@ -51,16 +47,35 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, capture_output=True, check=False)
 
 
+def export(commit: str, folder: pathlib.Path) -> None:
+    """Put the code of a commit into a folder."""
+    if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
+        servers.end_without(f"commit {commit} is not here: the clone is shallow, or not a clone")
+    archived = git("archive", commit, "cyborg")
+    assert archived.returncode == 0, archived.stderr
+    folder.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archived.stdout, check=True)
+
+
+@pytest.mark.parametrize(
+    ("variable", "end"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+def test_a_clone_without_the_release_before_fails_where_all_must_run(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    end: type[BaseException],
+) -> None:
+    monkeypatch.setenv("CI", variable)
+    with pytest.raises(end, match="is not here"):
+        export("0" * 40, tmp_path)
+
+
 @pytest.fixture
 def code_before(tmp_path: pathlib.Path) -> pathlib.Path:
     """A folder with the code of the release before."""
-    if git("cat-file", "-e", f"{RELEASE_BEFORE}^{{commit}}").returncode:
-        pytest.skip(f"commit {RELEASE_BEFORE} is not here: the clone is shallow, or not a clone")
     folder = tmp_path / "release-before"
-    folder.mkdir()
-    archived = git("archive", RELEASE_BEFORE, "cyborg")
-    assert archived.returncode == 0, archived.stderr
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archived.stdout, check=True)
+    export(RELEASE_BEFORE, folder)
     return folder
 
 
@@ -197,6 +212,8 @@ def work_left() -> list[str]:
         return list(session.scalars(sa.select(models.Work.key)))
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("database_kind", servers.DATABASES, indirect=True)
 def test_each_release_serves_beside_the_other(
     releases: dict[str, Deployment], placement: PlacementServer, sink: NovaSink
 ) -> None:
@@ -204,6 +221,7 @@ def test_each_release_serves_beside_the_other(
     for host in HOSTS.values():
         placement.make_provider(host)
     assert old.run("cyborg-dbsync", "upgrade").returncode == 0
+    assert revision.version() == test_expansion.BEFORE
     old.start("conductor", "cyborg-conductor")
     old.start(HOSTS[OLD], "cyborg-agent")
     start_api(old)
