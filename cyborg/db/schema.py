@@ -22,7 +22,8 @@ from cyborg.db import sqlite
 LOG = logging.getLogger(__name__)
 
 _MYSQL = ("mysql", "mariadb")
-#: The lock of whoever changes the schema: of the whole server, so it has the database's name.
+#: The lock of whoever changes the schema: of the whole server, so it has the database's name. Other
+#: nodes of a Galera cluster do not know it, nor would they a lock on a row.
 _MYSQL_LOCK = sa.func.sha1(sa.func.concat("cyborg schema ", sa.func.database()))
 _POSTGRESQL_LOCK = 7_236_113_905
 _WAIT_SECONDS = 60
