@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
+from sqlalchemy import orm
 
 from cyborg import arq_states, clients, db, errors, nova, work
 from cyborg.arqs import release
@@ -39,6 +40,9 @@ _WITNESSES = 20
 
 #: Key of the one row of work by which Nova is asked.
 KEY = "nova"
+
+#: Name of the brake on what is released.
+_RELEASES = "instances"
 
 
 def delete_expired(conf: cfg.ConfigOpts) -> None:
@@ -121,7 +125,7 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         an instance; the next attempt begins with another one
     """
     interval = conf.conductor.instance_audit_interval
-    brake = _Brake(left=conf.conductor.max_instance_releases)
+    brake = _Brake()
     try:
         while interval and (asked := _next(interval, _BATCH)):
             answers = _ask(conf, claim, asked)
@@ -141,38 +145,41 @@ def _release(
 ) -> None:
     for instance in overdue:
         claim.checkpoint()
-        if brake.left and (brake.seen_alive or nova.has_deleted(conf, instance)):
-            _delete(instance, conf.conductor.instance_grace)
-            brake.left -= 1
-        else:
-            brake.kept += 1
+        if brake.is_on:
+            brake.too_many += 1
+        elif not brake.seen_alive and not nova.has_deleted(conf, instance):
+            brake.unsure += 1
+        elif not _delete(conf, instance):
+            brake.is_on = True
+            brake.too_many += 1
 
 
 @dataclass(slots=True)
 class _Brake:
     """What keeps one round from releasing everything, such as where Nova is of another region."""
 
-    #: Instances that may still be released.
-    left: int
     #: Whether Nova has been seen to have any instance with accelerators.
     seen_alive: bool = False
-    #: Overdue instances that were not released.
-    kept: int = 0
+    #: Whether as many as may be in one period have been released.
+    is_on: bool = False
+    #: Overdue instances that were not released, for either reason.
+    unsure: int = 0
+    too_many: int = 0
 
     def tell(self) -> None:
         """Log what was kept."""
-        if self.kept and not self.seen_alive:
+        if self.unsure:
             LOG.error(
                 "Nova has none of the instances with accelerators that it was asked for, so %d "
                 "that it does not say it has deleted keep theirs. Check region_name and "
                 "endpoint_override of [nova]; if they are gone, delete their accelerator requests",
-                self.kept,
+                self.unsure,
             )
-        elif self.kept:
+        if self.too_many:
             LOG.error(
                 "%d more instances have been gone from Nova for long than are released at a time; "
                 "see [conductor] max_instance_releases",
-                self.kept,
+                self.too_many,
             )
 
 
@@ -253,16 +260,51 @@ def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
 
 
 @db.retry
-def _delete(instance: str, grace: float) -> None:
-    """Delete the ARQs of an instance that is gone, as a DELETE from Nova does."""
+def _delete(conf: cfg.ConfigOpts, instance: str) -> bool:
+    """Delete the ARQs of an instance that is gone, as a DELETE from Nova does.
+
+    False if as many as may be in one period have been released already.
+    """
+    grace = conf.conductor.instance_grace
     arq = models.Arq
     still = (arq.instance_uuid == instance, arq.state != models.DELETING, _is_overdue(grace))
     query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
     with db.writer() as session:
         arqs = list(session.scalars(query))
+        if arqs and not _may_release(session, conf):
+            return False
         release.delete(session, arqs)
     if arqs:
         unclaimed = all(found.allocation_missed_ms is not None for found in arqs)
         since = "and has no allocation" if unclaimed else f"for more than {grace:.0f} s"
         uuids = [found.uuid for found in arqs]
         LOG.warning("Instance %s is gone from Nova %s: released ARQs %s", instance, since, uuids)
+    return True
+
+
+def _may_release(session: orm.Session, conf: cfg.ConfigOpts) -> bool:
+    """Count one more release, unless there were too many since the present period began.
+
+    In the database, since a round that fails is tried again, by other conductors too.
+    """
+    row, own = models.Brake, models.Brake.name == _RELEASES
+    new = {"name": _RELEASES, "began_ms": db.now_ms(), "used": 0, "created_at": models.utcnow()}
+    db.upsert(session, row, [new], key=["name"], update={"name": _RELEASES})
+    over = row.began_ms < _before(conf.conductor.instance_audit_interval)
+    db.update(session, row, own, over, began_ms=db.now_ms(), used=0)
+    left = row.used < conf.conductor.max_instance_releases
+    return db.update(session, row, own, left, used=row.used + 1) > 0
+
+
+def count_held_back(session: orm.Session, conf: cfg.ConfigOpts) -> int:
+    """How many instances were overdue when Nova was asked last, and still have their ARQs."""
+    if not _is_asked(conf):
+        return 0
+    arq = models.Arq
+    asked_ms = arq.instance_asked_ms
+    overdue = sa.or_(
+        arq.instance_missed_ms < asked_ms - conf.conductor.instance_grace * 1000,
+        arq.allocation_missed_ms <= asked_ms,
+    )
+    query = sa.select(sa.func.count(arq.instance_uuid.distinct()))
+    return session.scalar(query.where(arq.instance_missed_ms.is_not(None), overdue)) or 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gauges that are read from the database: work, ARQs, attach handles, devices, hosts.
 
-Reading takes seven SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
+Reading takes eight SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
 conductor shows the same values.
 """
 
@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
 from cyborg import arq_states, availability, db, errors, notifications
+from cyborg.arqs import orphans
 from cyborg.conductor import service
 from cyborg.db import models
 from cyborg.inventory import handles
@@ -33,6 +34,10 @@ METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
     "cyborg_work_oldest_seconds": ("Seconds since the oldest piece was last requested.", ("kind",)),
     "cyborg_work_attempts": ("Attempts at the piece that was tried most often.", ("kind",)),
     "cyborg_accelerator_requests": ("Accelerator requests (ARQs).", ("state",)),
+    "cyborg_instances_held_back": (
+        "Instances that are gone from Nova, and keep their accelerators for now all the same.",
+        (),
+    ),
     "cyborg_attach_handles": ("Attach handles discovered.", ("resource_class", "state")),
     "cyborg_devices": ("Devices discovered.", ("type", "state")),
     "cyborg_hosts": ("Hosts with an agent.", ("state",)),
@@ -53,6 +58,7 @@ class Gauges(Collector):
     """Reads the database on a scrape, if its last values are older than the interval."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
         self._interval = conf.metrics.database_interval
         self._kinds = sorted({*service.handlers(conf), notifications.KIND})
         self._lock = threading.Lock()
@@ -78,6 +84,7 @@ class Gauges(Collector):
                     ("cyborg_database_up", (), 1),
                     *_work(session, self._kinds),
                     *_arqs(session),
+                    *_held_back(session, self._conf),
                     *_handles(session),
                     *_devices(session),
                     *_hosts(session),
@@ -148,6 +155,10 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
     found: dict[str, int] = dict(list(session.execute(query)))
     for name in sorted(arq_states.ALL):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
+
+
+def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
+    yield "cyborg_instances_held_back", (), orphans.count_held_back(session, conf)
 
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:

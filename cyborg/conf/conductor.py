@@ -137,8 +137,9 @@ OPTS: list[cfg.Opt] = [
         default=20,
         min=1,
         mutable=True,
-        help="Missing instances whose accelerators are released after one round of questions. If "
-        "there are more, that is logged as an error, and the rest wait for the next round.",
+        help="Missing instances whose accelerators are released within instance_audit_interval, by "
+        "all conductors together. If there are more, that is logged as an error and shown in the "
+        "metric cyborg_instances_held_back, and the rest wait.",
     ),
     cfg.StrOpt(
         "signing_key_file",

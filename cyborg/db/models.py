@@ -511,6 +511,17 @@ class ProjectLock(Base):
     quota_noticed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
 
 
+class Brake(Base):
+    """How often something that destroys was done of late, whoever did it."""
+
+    __tablename__ = "brakes"
+
+    name: orm.Mapped[str] = orm.mapped_column(string(30), unique=True)
+    #: When the present period began, by the database's clock, and how often it was done since.
+    began_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
+    used: orm.Mapped[int] = orm.mapped_column()
+
+
 class Work(Base):
     """Something still to be done outside SQL, written with the change that wants it."""
 

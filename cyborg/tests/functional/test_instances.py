@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from cyborg import context, db, nova, work
 from cyborg.arqs import orphans, service
+from cyborg.conductor import gauges
 from cyborg.conductor.service import ConductorService
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
@@ -58,7 +59,7 @@ def look(conf: cfg.ConfigOpts) -> bool:
 
 
 def let_seconds_pass(seconds: int) -> None:
-    """Let all that Nova was asked be that much longer ago."""
+    """Let all that Nova was asked, and what was released, be that much longer ago."""
     arq = models.Arq
     aged = {
         column: getattr(arq, column) - seconds * 1000
@@ -66,6 +67,8 @@ def let_seconds_pass(seconds: int) -> None:
     }
     with db.writer() as session:
         db.update(session, arq, **aged, updated_at=arq.updated_at)
+        began_ms = models.Brake.began_ms
+        db.update(session, models.Brake, began_ms=began_ms - seconds * 1000)
 
 
 def let_an_interval_pass(conf: cfg.ConfigOpts) -> None:
@@ -216,6 +219,13 @@ def test_a_nova_of_another_region_than_placement_is_not_asked(
     assert sink.asked == []
 
 
+def held_back(conf: cfg.ConfigOpts) -> float:
+    """What the metric shows."""
+    found = {each.name: each.samples[0].value for each in gauges.Gauges(conf).collect()}
+    return found["cyborg_instances_held_back"]
+
+
+@pytest.mark.every_database
 def test_no_more_are_released_at_a_time_than_permitted(
     conf: cfg.ConfigOpts,
     ctx: context.RequestContext,
@@ -227,12 +237,55 @@ def test_no_more_are_released_at_a_time_than_permitted(
     sink.servers = {stays}
     let_an_interval_pass(conf)
     look(conf)
+    assert held_back(conf) == 0
     for left, said in ((3, "2 more instances"), (2, "1 more instances"), (1, "")):
         let_the_grace_pass(conf)
         assert look(conf)
         assert len(holders()) == left
+        assert held_back(conf) == left - 1
         assert said in errors_of(caplog)
     assert holders() == {stays: models.BOUND}
+
+
+@pytest.mark.every_database
+def test_rounds_that_are_tried_again_release_no_more(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    conf.set_override("max_instance_releases", 2, group="conductor")
+    stays, *gone = (boot(conf, ctx, sink) for _ in range(4))
+    sink.servers = {stays}
+    let_an_interval_pass(conf)
+    look(conf)
+    sink.silent = {gone[1]}
+    let_the_grace_pass(conf)
+    orphans.want_check(conf)
+    for _ in range(3):
+        claimed = claim()
+        assert claimed is not None
+        with pytest.raises(ka_exc.ConnectFailure):
+            orphans.check_instances(conf, claimed)
+        # The next attempt, and one that something else wants, ask for all of them again.
+        work.finish(claimed)
+        with db.writer() as session:
+            db.update(session, models.Arq, instance_asked_ms=0)
+            work.want(session, work.INSTANCES, [orphans.KEY])
+    sink.silent.clear()
+    assert look(conf)
+    assert len(holders()) == 2
+    assert held_back(conf) == 1
+
+
+def test_what_is_kept_because_nova_knows_nobody_is_counted(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, sink: NovaSink
+) -> None:
+    boot(conf, ctx, sink)
+    sink.servers.clear()
+    for _ in range(2):
+        let_the_grace_pass(conf)
+        look(conf)
+    assert held_back(conf) == 1
+    conf.set_override("instance_audit_interval", 0, group="conductor")
+    assert held_back(conf) == 0
 
 
 @pytest.mark.every_database
