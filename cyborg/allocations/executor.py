@@ -152,7 +152,7 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
     try:
         binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
     except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
-        raise _Refused(exc.message) from exc
+        raise _Refused(binding.whole_reason(exc)) from exc
     failed = [arq for arq in _lock_arqs(session, row.uuid) if arq.state == models.BIND_FAILED]
     if failed:
         providers = {arq.device_rp_uuid for arq in failed if arq.device_rp_uuid}

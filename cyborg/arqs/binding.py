@@ -34,7 +34,7 @@ _Undecided = list[tuple[models.Arq, models.Deployable | None, int]]
 
 
 class _NotGiven(errors.Conflict):
-    """A device is not given out; ``why`` may name paths, addresses and other projects' instances.
+    """A device is not given out; ``why`` may name hosts, paths, and other projects' instances.
 
     So it is for administrators.
     """
@@ -42,6 +42,11 @@ class _NotGiven(errors.Conflict):
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+def whole_reason(exc: errors.CyborgError) -> str:
+    """All of why a bind is refused; what is for administrators follows a colon."""
+    return f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,7 @@ def request_changes(
     except refusals.REFUSALS as exc:
         if isinstance(exc, quotas.QuotaExceeded):
             quotas.announce(exc)
-        whole = f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
+        whole = whole_reason(exc)
         refusals.of_binds(ctx, binds, exc, whole)
         if isinstance(exc, _NotGiven) and ctx.is_admin:
             raise errors.Conflict(whole) from exc
@@ -320,13 +325,13 @@ def _check_match(
     host = deployable.device.host
     if target.hostname not in {host.name, host.node}:
         raise errors.Invalid(
-            f"hostname: provider {target.device_rp_uuid} is not on host {target.hostname}; "
-            "give the host on which the provider is."
+            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
+            "which the provider is."
         )
     if host.drained:
-        raise errors.Conflict(
-            f"hostname: host {target.hostname} is drained, and gives out nothing new; choose "
-            "another one."
+        raise _NotGiven(
+            "hostname: the host is drained, and gives out nothing new; choose another one.",
+            f"host {host.name}.",
         )
     if deployable.device.status != models.ENABLED:
         raise errors.Conflict(

@@ -69,10 +69,10 @@ OPTS: list[cfg.Opt] = [
         min=0.0,
         max=1.0,
         mutable=True,
-        help="Share of a host's devices, or of its attach handles, that may be missing from a report "
-        "all at once. If more are, and more than three, they are kept until the next report does "
-        "not have them either, and GET /v2/services shows that as an error of cyborg-conductor. "
-        "With 1 nothing is kept.",
+        help="Share of a host's devices, or of its attach handles, that may be missing from a "
+        "report all at once. If more are, and more than three, they are kept until the next "
+        "report does not have them either, and GET /v2/services shows that as an error of "
+        "cyborg-conductor. With 1 nothing is kept.",
     ),
     cfg.IntOpt(
         "arq_expiry",
@@ -127,8 +127,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds between two looks at the allocations in Placement of each instance that has "
         "accelerators since the last quarter of an hour; others are looked at once in twenty such "
-        "intervals. One that has none there is asked of Nova at once, and loses its "
-        "accelerators if Nova does not have it either; see instance_grace. With 0, or if Nova is not asked for "
+        "intervals. One that has none there is asked of Nova at once, and loses its accelerators "
+        "if Nova does not have it either; see instance_grace. With 0, or if Nova is not asked for "
         "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
         "accelerators are bound for anything that claims nothing in Placement.",
     ),

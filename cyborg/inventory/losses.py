@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports that take away much at once: they are believed when the next one says the same.
 
-What counts is what guests could have: attach handles, with their device or without it. A few devices
-that are gone are believed at once, since somebody may have taken them out.
+What counts is what guests could have: attach handles, with their device or without it. A few
+devices that are gone are believed at once, since somebody may have taken them out.
 """
 
 from __future__ import annotations

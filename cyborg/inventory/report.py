@@ -60,8 +60,8 @@ def apply_report(
 ) -> str:
     """Bring the rows of the report's host in line with the report; an old report is dropped.
 
-    If a larger share of the host's devices or attach handles than ``max_gone_share`` is missing from
-    it, and was not from the one before, those devices stay as they are.
+    If a larger share of the host's devices or attach handles than ``max_gone_share`` is missing
+    from it, and was not from the one before, those devices stay as they are.
 
     :raises Refused: the host may not say this of itself; that is logged and shown with the host
     """

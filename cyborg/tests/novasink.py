@@ -18,7 +18,8 @@ class NovaSink:
     ``answer`` is the code it gives each event; ``status``, where set, is the answer to the whole
     request instead. It shows and lists the ``servers``. Those ``hidden`` it only lists: they are of
     other projects, and its caller is no administrator. It lists none unless its caller
-    ``sees_all``. Those ``deleted`` it lists if it is asked for deleted ones. About those ``silent`` it says nothing. ``asked`` has the paths it was asked for.
+    ``sees_all``. Those ``deleted`` it lists if it is asked for deleted ones. About those ``silent``
+    it says nothing. ``asked`` has the paths it was asked for.
     """
 
     def __init__(self) -> None:

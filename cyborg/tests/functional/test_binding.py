@@ -144,7 +144,7 @@ def test_other_values_for_a_bound_arq_are_refused(
         ({"device_rp_uuid": provider_uuid("host-1_gpu")}, errors.Invalid, "it offers PGPU"),
         ({"device_rp_uuid": provider_uuid("host-1_other")}, errors.Invalid, "CUSTOM_FAKE_DEVICE"),
         ({"device_rp_uuid": provider_uuid("host-1_off")}, errors.Conflict, "disabled"),
-        ({"device_rp_uuid": provider_uuid("host-2_a")}, errors.Invalid, "not on host"),
+        ({"device_rp_uuid": provider_uuid("host-2_a")}, errors.Invalid, "not on that host"),
     ],
 )
 def test_a_wrong_target_is_refused_and_nothing_is_written(

@@ -330,6 +330,47 @@ def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
     assert claimed(rack, consumer) == {provider_uuid("host-1_a"): {"FPGA": 1}}
 
 
+@pytest.mark.parametrize(
+    ("model", "changes", "public", "private"),
+    [
+        (models.Host, {"drained": True}, "the host is drained", "host-1"),
+        (models.Device, {"unhealthy": "0000:3b:00.0 is hot."}, "is unhealthy", "0000:3b:00.0"),
+    ],
+    ids=["drained", "unhealthy"],
+)
+def test_its_owner_reads_what_happened_and_not_where(
+    rack: Site, model: type[models.Base], changes: dict[str, Any], public: str, private: str
+) -> None:
+    """Between choice and bind the place becomes one that gives out nothing."""
+
+    with db.reader() as session:
+        columns = [getattr(model, name) for name in changes]
+        before = session.execute(sa.select(*columns).limit(1)).one()._asdict()
+
+    def change(values: dict[str, Any]) -> None:
+        with db.writer() as session:
+            db.update(session, model, **values)
+
+    def act(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith("/allocations/"):
+            change(changes)
+
+    rack.placement.before = act
+    body = wish()
+    refused = as_member(rack, "POST", "", body)
+    rack.placement.before = None
+    change(before)
+    assert refused.status_code == 409
+    shown = as_member(rack, "GET", f"/{body['consumer']['uuid']}").json()["state_reason"]
+    for text in (refused.text, shown):
+        assert public in text
+        assert "host-1" not in text
+        assert "0000:" not in text
+    full = call(rack, "GET", f"/{body['consumer']['uuid']}")["state_reason"]
+    assert public in full
+    assert private in full
+
+
 def test_an_instance_is_no_consumer(rack: Site) -> None:
     instance = str(uuid.uuid4())
     (arq,) = rack.call("POST", "/accelerator_requests", {"device_profile_name": "p"})["arqs"]
