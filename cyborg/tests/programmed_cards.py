@@ -84,9 +84,10 @@ class Fpga:
     @property
     def numbers(self) -> range:
         """Of all handles that it may have."""
-        first = ord(self.letter) * 4
-        layouts = len(LAYOUTS) if self.mode == base.LAYOUT else 1
-        return range(first, first + self.handles * layouts)
+        first = ord(self.letter) * 8
+        if self.mode != base.LAYOUT:
+            return range(first, first + self.handles)
+        return range(first, first + sum(map(self.size_with, FUNCTIONS)))
 
     def numbers_with(self, function: str) -> range:
         """Of the handles that it has with what it runs: each layout has others."""
@@ -94,14 +95,19 @@ class Fpga:
             return self.numbers
         if not function:
             return self.numbers[:0]
-        first = FUNCTIONS.index(function) * self.handles
-        return self.numbers[first : first + self.handles]
+        first = sum(map(self.size_with, FUNCTIONS[: FUNCTIONS.index(function)]))
+        return self.numbers[first : first + self.size_with(function)]
+
+    def size_with(self, function: str) -> int:
+        """How many handles it has with what it runs: the parts of layouts differ in size."""
+        return self.handles + (FUNCTIONS.index(function) if self.mode == base.LAYOUT else 0)
 
     def device(self) -> base.Device:
         """The card as its driver finds it."""
         shown = "" if self.misread else self.loaded
         has_layouts = self.mode == base.LAYOUT
-        layouts = {f"{base.LAYOUT_PREFIX}{name}": str(self.handles) for name in FUNCTIONS}
+        sizes = {name: str(self.size_with(name)) for name in FUNCTIONS}
+        layouts = {f"{base.LAYOUT_PREFIX}{name}": size for name, size in sizes.items()}
         part = hosts.deployable(
             self.name,
             self.numbers_with(shown),

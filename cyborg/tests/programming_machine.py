@@ -389,7 +389,8 @@ class Machine(stateful.RuleBasedStateMachine):
             assert row.is_settled
             assert (row.function_id or "") == card.loaded
             offered = card.letter not in self.disabled and (card.loaded or card.mode == "dynamic")
-            assert self.cloud.free(card) == (card.handles - len(card.left) if offered else 0)
+            free = card.size_with(card.loaded) - len(card.left) if offered else 0
+            assert self.cloud.free(card) == free
 
     def _waiting(self) -> bool:
         """Whether there are cards that guests have left and others still have."""

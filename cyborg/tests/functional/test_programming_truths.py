@@ -4,7 +4,8 @@
 Boots, deletions, programs and losses of programs come in any order that Hypothesis thinks of, while
 conductors are killed, agents fail, end in the middle of a write or fall silent, reports are late
 and Placement's answers are lost. What is asked of the hardware is looked at in the moment when it
-is asked. Of cards with layouts each layout has handles of its own, and none changes under a guest.
+is asked. Of cards with layouts each layout has handles of its own, of another size and number, and
+none changes under a guest.
 
 ``CYBORG_TEST_EXAMPLES`` runs that many histories, other ones each time, instead of a few fixed.
 """
