@@ -436,6 +436,8 @@ class Machine(stateful.RuleBasedStateMachine):
                 self.false_offers.append(f"{card.name} with {traits}, which runs {card.loaded!r}")
             if not card.loaded and card.mode != "dynamic":
                 self.false_offers.append(f"{card.name}, which runs nothing")
+            elif free > card.size_with(card.loaded):
+                self.false_offers.append(f"{free} of {card.name} with {card.loaded}")
 
     def _assert_served(self, guest: Guest, number: int) -> None:
         """It has what it asked for and nothing else, but for what the power failure took."""

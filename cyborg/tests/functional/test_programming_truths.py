@@ -46,3 +46,26 @@ def test_in_any_order(fpgas: Fpgas, modes: tuple[str, str, str]) -> None:
             suppress_health_check=list(hypothesis.HealthCheck),
         ),
     )
+
+
+def test_parts_of_a_layout_are_not_offered_with_another(fpgas: Fpgas) -> None:
+    """There are fewer of them afterwards, and others, as the next report says."""
+    fpgas.modes = ("layout", "dynamic", "layout")
+    machine = Machine(fpgas)
+    machine.report(works=True)
+    machine.want_slots("zip", free=3, devices=1, works=True)
+    machine.let_time_pass()
+    machine.report(works=True)
+    (card,) = (each for each in machine.cards.values() if each.loaded == "zip")
+    assert fpgas.free(card) == card.size_with("zip") == 3
+
+    machine.program(letter=card.letter, program="aes", works=True)
+
+    machine.look()
+    assert (card.loaded, fpgas.free(card)) == ("aes", 0)
+    machine.report(works=True)
+    machine.boot(boots=[(card.letter, "aes", True)], works=True)
+    machine.look()
+    assert [guest.card for guest in machine.guests] == [card]
+    assert fpgas.free(card) == card.size_with("aes") == 2
+    machine.come_to_rest()
