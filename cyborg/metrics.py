@@ -38,6 +38,9 @@ _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PORT_RETRY = 5.0
 _STOP_GRACE = 2.0
 
+#: The addresses of a driver's devices with a reading, by the driver and the name of the reading.
+_SHOWN: dict[tuple[str, str], frozenset[str]] = {}
+
 
 def _histogram(
     name: str, text: str, *labels: str, buckets: tuple[float, ...] = _SHORT
@@ -120,6 +123,19 @@ DRIVER_STEP_SECONDS = _histogram(
     "outcome",
     buckets=_LONG,
 )
+#: By what a driver reads.
+DEVICE_READINGS = {
+    name: _gauge(f"cyborg_agent_device_{name}", text, "driver", "address")
+    for name, text in {
+        "temperature_celsius": "The highest temperature that a device shows.",
+        "power_watts": "The power that a device takes.",
+        "memory_used_bytes": "Memory of a device that is in use.",
+        "ecc_correctable_errors": "Errors that a device has corrected since its driver began.",
+        "ecc_uncorrectable_errors": "Errors that a device could not correct since then.",
+    }.items()
+}
+#: The most devices of one driver whose readings are shown.
+READINGS_MAX = 128
 AGENT_LAST = _gauge(
     "cyborg_agent_last_timestamp_seconds",
     "When an agent last made a pass, or a conductor took in its report, since the epoch.",
@@ -140,6 +156,18 @@ def observed(
         yield labels
     finally:
         histogram.labels(**labels).observe(time.perf_counter() - started)
+
+
+def devices_read(driver: str, readings: Mapping[str, Mapping[str, float]]) -> None:
+    """Show what a driver has read of its devices, by their addresses, and nothing else of it."""
+    chosen = sorted(readings)[:READINGS_MAX]
+    for name, gauge in DEVICE_READINGS.items():
+        found = {place: readings[place][name] for place in chosen if name in readings[place]}
+        for place in _SHOWN.get((driver, name), frozenset()) - found.keys():
+            gauge.remove(driver, place)
+        for place, value in found.items():
+            gauge.labels(driver, place).set(value)
+        _SHOWN[driver, name] = frozenset(found)
 
 
 def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[str]) -> None:

@@ -60,6 +60,7 @@ class _DriverAbilities:
     claiming: base.Claiming | None
     health: base.HealthReporting | None
     problems: base.ProblemReporting | None
+    measuring: base.Measuring | None
     remembering: base.Remembering | None
 
     @classmethod
@@ -70,6 +71,7 @@ class _DriverAbilities:
             claiming=driver if isinstance(driver, base.Claiming) else None,
             health=driver if isinstance(driver, base.HealthReporting) else None,
             problems=driver if isinstance(driver, base.ProblemReporting) else None,
+            measuring=driver if isinstance(driver, base.Measuring) else None,
             remembering=driver if isinstance(driver, base.Remembering) else None,
         )
 
@@ -234,7 +236,23 @@ def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:
             problems = tuple(map(str, abilities.problems.problems()))
             found = replace(found, errors=(*found.errors, *problems))
         seen["outcome"] = "found"
-        return found
+    if abilities.measuring is not None:
+        metrics.devices_read(host.driver, _readings(found.devices, abilities.measuring, host))
+    return found
+
+
+def _readings(
+    devices: ownership.Devices, driver: base.Measuring, host: base.Host
+) -> dict[str, Mapping[str, float]]:
+    """What the sensors of the devices show, by the places of the devices."""
+    found = {}
+    for device in devices[: metrics.READINGS_MAX]:
+        place = base.place(device.control_path.cpid_info)
+        try:
+            found[place] = driver.readings(device, host)
+        except Exception:
+            LOG.info("The sensors of %s cannot be read", place, exc_info=True)
+    return found
 
 
 def _checked(found: Iterable[base.Device]) -> ownership.Devices:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from oslo_config import cfg
 
 from cyborg.drivers import pci
+from cyborg.drivers.pci import readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d+)$", re.MULTILINE)
@@ -52,6 +53,15 @@ class AmdGpuDriver(pci.PciDriver):
             "memory_mib": memory >> 20 if memory and function.pf is None else None,
             "compute_partition": functions.text(card, "current_compute_partition"),
             "memory_partition": functions.text(card, "current_memory_partition"),
+        }
+
+    def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
+        """Also the memory in use and the errors that were counted."""
+        used = readings.file(function, "mem_info_vram_used")
+        return {
+            **super().sensors(function, functions),
+            **({"memory_used_bytes": used} if used is not None else {}),
+            **readings.errors(function),
         }
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:

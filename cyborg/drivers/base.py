@@ -358,6 +358,17 @@ class Explaining(Protocol):
 
 
 @runtime_checkable
+class Measuring(Protocol):
+    """The driver can read the sensors of a device that it found."""
+
+    def readings(self, device: Device, host: Host) -> Mapping[str, float]:
+        """What they show now, by the names of :data:`cyborg.metrics.DEVICE_READINGS`.
+
+        Called in the thread of :meth:`Driver.discover`, after it, if the agent serves metrics.
+        """
+
+
+@runtime_checkable
 class Remembering(Protocol):
     """The driver has facts that must outlive the agent."""
 

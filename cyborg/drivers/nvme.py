@@ -15,7 +15,7 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from cyborg.drivers import base, nvme_admin, pci, privileged
-from cyborg.drivers.pci import device_spec
+from cyborg.drivers.pci import device_spec, readings
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +62,10 @@ class NvmeController(pci.PciDriver):
                 "capacity_mib": sum(sizes) // _SECTORS_OF_A_MIB,
             }
         return facts
+
+    def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
+        """Those of the controller, which are not among the PCI function's."""
+        return readings.hwmon(function, *_controllers(function, functions))
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The controller is dead, is used by the host, or shares its disk with another.

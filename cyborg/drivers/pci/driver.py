@@ -22,12 +22,13 @@ from oslo_config import cfg
 
 from cyborg.conf import cleaning as cleaning_options
 from cyborg.drivers import base, kept_facts, registry, trait_names
-from cyborg.drivers.pci import cleaning, device_spec, devices, facts, health
+from cyborg.drivers.pci import cleaning, device_spec, devices, facts, health, readings
 from cyborg.drivers.pci.snapshot import (
     Function,
     Snapshot,
     Vanished,
     is_bridge,
+    join,
     reason_to_keep,
 )
 
@@ -164,6 +165,11 @@ class PciDriver:
         del function, functions
         return None
 
+    def sensors(self, function: Function, functions: Snapshot) -> Mapping[str, float]:
+        """What the sensors of a function show, by the names of the agent's metrics."""
+        del functions
+        return readings.hwmon(function)
+
     def why_kept(self, function: Function, functions: Snapshot) -> tuple[str, str] | None:
         """Why a function stays with the host, by what only its kind shows, and what to do."""
         del function, functions
@@ -232,6 +238,13 @@ class PciDriver:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""
         unhealthy = self._health.why_unhealthy(device, host.pci, self.why_unhealthy)
         return unhealthy or cleaning.why_unclean(self._cleaning, device, host.pci)
+
+    def readings(self, device: base.Device, host: base.Host) -> Mapping[str, float]:
+        """What a device's sensors show, if somebody may look at that and no guest has it."""
+        function = host.pci.get(join(device.control_path.cpid_info))
+        if self.conf.metrics.port is None or function is None or function.has_guest_driver:
+            return {}
+        return self.sensors(function, host.pci)
 
     def _cleaning(self, resource_class: str) -> str:
         names = registry.names_of(type(self).__module__, type(self).__qualname__)
