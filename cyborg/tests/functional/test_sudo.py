@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's user starts its helpers with a real sudo, just as the page about hosts says."""
+"""The agent's user starts its helpers just as the page about hosts says: with sudo or without."""
 
 from __future__ import annotations
 
@@ -91,12 +91,19 @@ def machine(tmp_path: pathlib.Path) -> Iterator[Machine]:
     made.stop()
 
 
+def capabilities(option: str, settings: str) -> str:
+    """What the last line of that option names, as setpriv calls it."""
+    names = re.findall(rf"^{option}=(.*)$", settings, re.MULTILINE)[-1].split()
+    return ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in names)])
+
+
 def as_the_unit(settings: str, command: str) -> str:
     """Run a command as systemd would with these lines of a unit: their last ones count."""
-    limits = re.findall(r"^CapabilityBoundingSet=(.+)$", settings, re.MULTILINE)[-1].split()
-    kept = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in limits)])
+    limits = capabilities("CapabilityBoundingSet", settings)
+    given = capabilities("AmbientCapabilities", settings)
     nothing_new = re.findall(r"^NoNewPrivileges=(\w+)$", settings, re.MULTILINE)[-1] == "yes"
-    options = f"--reuid cyborg --regid cyborg --clear-groups --bounding-set={kept}"
+    options = f"--reuid cyborg --regid cyborg --clear-groups --bounding-set={limits}"
+    options += f" --inh-caps={given} --ambient-caps={given}"
     options += " --no-new-privs" if nothing_new else ""
     return f"cd / && setpriv {options} {command}"
 
@@ -126,6 +133,23 @@ def test_every_helper_is_started_as_the_page_says(machine: Machine) -> None:
     # In the unit as it is, sudo cannot become root.
     with pytest.raises(AssertionError, match="prevents sudo from running as root"):
         machine.run(as_the_unit(UNIT, command))
+
+
+def test_without_sudo_a_capability_of_the_unit_is_enough(machine: Machine) -> None:
+    line = example("AmbientCapabilities=CAP_DAC_OVERRIDE\n\n    and in")
+    folder = pathlib.Path(sys.executable).parent
+    here = line.replace("= privsep-helper", f"= {folder}/privsep-helper")
+    here += "\n" + here.replace("cyborg_sys_admin", "cyborg_nvme")
+    machine.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{here}\nEOF")
+    client, _, _of_a_tool = CLIENT.partition('for name in ("bitstream"')
+    for_sysfs = client.replace(", privileged.nvme_sanitize_state)", ",)")
+    assert machine.run(as_the_unit(UNIT, f"{sys.executable} -c '{for_sysfs}'")) == REFUSED
+
+    # The helper that erases has one capability more, which the unit must have then.
+    with pytest.raises(AssertionError, match="FailedToDropPrivileges"):
+        machine.run(as_the_unit(UNIT, f"{sys.executable} -c '{client}'"))
+    more = UNIT.replace("=CAP_DAC_OVERRIDE", "=CAP_DAC_OVERRIDE CAP_SYS_ADMIN")
+    assert machine.run(as_the_unit(more, f"{sys.executable} -c '{client}'")) == REFUSED * 2
 
 
 def test_sudo_permits_nothing_else(machine: Machine) -> None:
