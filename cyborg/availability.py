@@ -122,14 +122,14 @@ def does_await_report(deployable: models.Deployable) -> bool:
 def awaits_cleaning() -> sa.ColumnElement[bool]:
     """What comes next must be written, and nothing can be before a handle is clean.
 
-    Nobody has any of the deployable. It was overwritten for the next guest, or what it runs was
-    written for one who left before having it, so nobody is known to want this.
+    Nobody has any of the deployable. What it runs was to be written for one who left, or failed,
+    before having it; or at most its blank image is known to be on it.
     """
     arq, handle = orm.aliased(models.Arq), orm.aliased(models.AttachHandle)
     held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
     held = held.where(handle.deployable_id == _DEPLOYABLE.id)
-    is_blank = sa.and_(_DEPLOYABLE.blank_image.is_not(None), blank())
-    left = held.where(arq.state.not_in(models.SERVING), sa.or_(arq.never_bound, is_blank))
+    is_blank = sa.and_(_DEPLOYABLE.blank_image.is_not(None), _DEPLOYABLE.bitstream_id.is_(None))
+    left = held.where(arq.state.not_in(models.SERVING), sa.or_(arq.needs_write, is_blank))
     served = held.where(arq.state.in_(models.SERVING))
     left, served = (each.correlate(_DEPLOYABLE) for each in (left, served))
     return sa.and_(_DEPLOYABLE.program_mode.is_not(None), left.exists(), ~served.exists())

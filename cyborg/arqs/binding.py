@@ -627,8 +627,10 @@ def _decide(
         reason = f"{provider} has no free attach handle."
         return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
     handle = free.pop(0)
-    steps = deployable.prepares or program.lacking(arq.request, deployable) is not None
-    _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)
+    needs_write = program.lacking(arq.request, deployable) is not None
+    steps = deployable.prepares or needs_write
+    state = models.BIND_STARTED if steps else models.BOUND
+    _take(session, arq, handle, state=state, needs_write=needs_write)
     if steps:
         to_prepare.append(handle.uuid)
         return None
@@ -636,7 +638,14 @@ def _decide(
     return arq_states.BindEnd(arq, handle=held)
 
 
-def _take(session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], state: str) -> None:
+def _take(
+    session: orm.Session,
+    arq: models.Arq,
+    handle: sa.Row[int, str, str],
+    *,
+    state: str,
+    needs_write: bool,
+) -> None:
     """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
 
     :raises RestartTransaction: the ARQ or the handle has changed since it was read
@@ -647,7 +656,8 @@ def _take(session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], 
         models.Arq.attach_handle_id.is_(None),
     )
     try:
-        taken = db.update(session, models.Arq, *where, state=state, attach_handle_id=handle.id)
+        values = {"attach_handle_id": handle.id, "needs_write": needs_write}
+        taken = db.update(session, models.Arq, *where, state=state, **values)
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         # Another ARQ took the handle, or a report removed it, after we saw it free.
         raise db.RestartTransaction from exc

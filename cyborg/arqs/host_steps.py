@@ -243,9 +243,8 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
             raise work.TryLater("What the deployable runs has changed meanwhile.")
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
-        bound = arq_states.enter(
-            session, models.BOUND, models.Arq.uuid == arq.uuid, state_reason=None
-        )
+        values = {"state_reason": None, "needs_write": False}
+        bound = arq_states.enter(session, models.BOUND, models.Arq.uuid == arq.uuid, **values)
         if bound:
             arq_states.end_binds(session, [arq_states.BindEnd(arq, handle=_held(situation))])
             LOG.info("ARQ %s is Bound: its handle is prepared", arq.uuid)
@@ -270,7 +269,7 @@ def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
         work.hold(session, claim)
         held = _held(situation)
         end = arq_states.BindEnd(situation.arq, reason, held, arq_states.NOT_READY)
-        if arq_states.end_binds(session, [end], never_bound=True):
+        if arq_states.end_binds(session, [end]):
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])
 

@@ -119,14 +119,8 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
         delete(session, list(session.scalars(query)))
 
 
-#: Whether an ARQ that is let go of was never Bound; what was found the first time stays.
-_NEVER_BOUND = sa.case(
-    (models.Arq.state == models.BIND_STARTED, sa.true()),
-    (models.Arq.state == models.BOUND, sa.false()),
-    else_=models.Arq.never_bound,
-)
 #: Of an ARQ that has no handle any more.
-_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "never_bound": False}
+_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "needs_write": False}
 _NO_BINDING = {
     "state_reason": None,
     "hostname": None,
@@ -145,7 +139,7 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if stepped:
         where = models.Arq.id.in_(stepped)
         gone = {"instance_uuid": None, "allocation_uuid": None}
-        arq_states.enter(session, models.DELETING, where, **gone, never_bound=_NEVER_BOUND)
+        arq_states.enter(session, models.DELETING, where, **gone)
     if plain:
         db.delete(session, models.Arq, models.Arq.id.in_(plain))
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
@@ -161,9 +155,7 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     stepped = _begin_steps(session, arqs, held)
     plain = [arq.id for arq in arqs if arq.id not in stepped]
     if stepped:
-        where = models.Arq.id.in_(stepped)
-        values = {**_NO_BINDING, "never_bound": _NEVER_BOUND}
-        arq_states.enter(session, models.UNBOUND, where, **values)
+        arq_states.enter(session, models.UNBOUND, models.Arq.id.in_(stepped), **_NO_BINDING)
     if plain:
         where = models.Arq.id.in_(plain)
         arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING, **_NO_HANDLE)

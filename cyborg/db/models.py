@@ -448,8 +448,8 @@ class Arq(Base):
     #: When its guest left what it may have written to the deployable; null once that is overwritten
     #: by the blank image, or if nothing is.
     left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
-    #: Whether it was let go of, or failed, before a guest had the handle that is to be cleaned.
-    never_bound: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: Whether the deployable of its handle is programmed for it first; false once it is Bound.
+    needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Unique: a handle cannot be given twice, whatever the code above does.
     attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey("attach_handles.id"), unique=True, default=None

@@ -167,8 +167,7 @@ def _used() -> sa.ColumnElement[int]:
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
     known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), models.Deployable.is_settled)
-    waits = availability.awaits_cleaning()
-    return sa.and_(availability.open_to_all(), known, ~is_programmed_now(), ~waits)
+    return sa.and_(availability.open_to_all(), known, ~is_programmed_now())
 
 
 def ready_of(functions: Collection[str]) -> sa.Subquery:

@@ -42,7 +42,8 @@ class Seen:
     #: What is recorded of each deployable, by its name, and the names of those not settled.
     records: dict[str, Record]
     unsettled: frozenset[str]
-    #: The names of those that a bind failed on and nobody has, while its handle is not clean.
+    #: The names of those that were to be written for a bind that failed, and that nobody has, while
+    #: its handle is not clean.
     failed: frozenset[str]
     #: Whether Placement has yet to be updated.
     placement_lags: bool
@@ -52,13 +53,14 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
     models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
 )
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
+_FAILED_WRITE = sa.and_(models.Arq.state == models.BIND_FAILED, models.Arq.needs_write)
 _FAILED = (
     sa.select(models.Deployable.name)
     .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
     .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
     .group_by(models.Deployable.name)
     .having(
-        sa.func.max(sa.case((models.Arq.state == models.BIND_FAILED, 1), else_=0)) == 1,
+        sa.func.max(sa.case((_FAILED_WRITE, 1), else_=0)) == 1,
         sa.func.max(sa.case((models.Arq.state.in_(models.SERVING), 1), else_=0)) == 0,
     )
 )

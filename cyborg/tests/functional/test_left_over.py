@@ -81,6 +81,7 @@ def start_and_leave_in_the_middle_of_the_write(machine: Machine, card: Fpga) -> 
     assert cloud.look().records[card.name].function == "zip"
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize("then", ["nothing", "lost"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
     machine: Machine,  # noqa: F811
