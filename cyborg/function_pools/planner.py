@@ -20,7 +20,7 @@ from sqlalchemy import orm
 
 from cyborg import availability, db, errors, work
 from cyborg.db import models
-from cyborg.function_pools import capacity
+from cyborg.function_pools import capacity, nearness
 from cyborg.programming import operations, program
 
 LOG = logging.getLogger(__name__)
@@ -148,6 +148,9 @@ class _Candidate:
     id: int
     uuid: str
     slots: int
+    #: What to sort by before nearness: less is better.
+    rank: tuple[int, ...]
+    place: nearness.Place
 
 
 def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate) -> bool:
@@ -174,8 +177,8 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
     """The deployables to program for a pool, ``most`` at most, in the order of their ids.
 
     First those that run nothing, then those that run what no pool wants, then those that other
-    pools can spare. Among these, first the one that ends the shortage with the fewest slots.
-    Two SELECTs.
+    pools can spare. Among these, first the one that ends the shortage with the fewest slots, then
+    the one nearest to what the pool has. Three SELECTs.
     """
     size, shortage = capacity.size(_POOL), search.own.shortage
     # One with layouts may have no handles yet.
@@ -183,15 +186,16 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
         capacity.has_layouts(),
         sa.and_(_HANDLE.id.is_not(None), _DEPLOYABLE.num_accelerators > 0),
     )
-    order = (
+    rank = (
         sa.case((availability.blank(), 0), (~_is_of(search.surplus), 1), else_=2),
         sa.case((size >= shortage, 0), else_=1),
         sa.func.abs(size - shortage),
-        _DEPLOYABLE.id,
     )
     query = (
         _others(search)
-        .with_only_columns(_DEPLOYABLE.id, _DEPLOYABLE.uuid, size)
+        .with_only_columns(
+            _DEPLOYABLE.id, _DEPLOYABLE.uuid, size, *rank, *nearness.columns()
+        )
         .outerjoin(_HANDLE, sa.and_(_HANDLE.deployable_id == _DEPLOYABLE.id, ~_HANDLE.missing))
         .where(
             offers,
@@ -202,12 +206,21 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
             ~_failed(search),
         )
         .group_by(_DEPLOYABLE.id, _DEVICE.id, _HOST.id, _POOL.id)
-        .order_by(*order)
+        .order_by(*rank, _DEPLOYABLE.id)
         .limit(_CONSIDERED)
     )
-    found = [_Candidate(id=row[0], uuid=row[1], slots=row[2]) for row in session.execute(query)]
-    taken = _take(found, _owners(session, found), search, most) if found else []
+    found = [_candidate(tuple(row)) for row in session.execute(query)]
+    if not found:
+        return []
+    near = nearness.of_pool(session, search.pool)
+    taken = _take(found, _owners(session, found), search, most, near)
     return sorted(taken, key=lambda candidate: candidate.id)
+
+
+def _candidate(row: tuple[Any, ...]) -> _Candidate:
+    number, uuid, slots, *rest = row
+    rank, place = tuple(rest[:-4]), nearness.Place.of(tuple(rest[-4:]))
+    return _Candidate(id=number, uuid=uuid, slots=slots, rank=rank, place=place)
 
 
 def _take(
@@ -215,16 +228,18 @@ def _take(
     owners: Mapping[int, list[int]],
     search: _Search,
     most: int,
+    near: nearness.Neighbours,
 ) -> list[_Candidate]:
     """As many as are needed; none that one of the pools that it belongs to cannot spare."""
     surplus, taken = dict(search.surplus), list[_Candidate]()
-    shortage = search.own.shortage
-    for candidate in candidates:
-        if shortage <= 0 or len(taken) == most:
-            break
+    shortage, left = search.own.shortage, list(candidates)
+    while left and shortage > 0 and len(taken) < most:
+        candidate = min(left, key=lambda each: (*each.rank, near.distance(each.place), each.id))
+        left.remove(candidate)
         of = owners.get(candidate.id, [])
         if all(surplus[pool_id] >= candidate.slots for pool_id in of):
             taken.append(candidate)
+            near.add(candidate.place)
             shortage -= candidate.slots
             surplus |= {pool_id: surplus[pool_id] - candidate.slots for pool_id in of}
     return taken

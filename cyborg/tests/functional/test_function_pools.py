@@ -232,6 +232,29 @@ def test_what_is_larger_than_needed_is_taken_last(cloud: Fpgas) -> None:
     assert sorted(cloud.settle()) == ["host-2_c"]
 
 
+def _at(switch: str, node: int) -> dict[str, object]:
+    return {"function": "", "attributes": {"pcie_switch": switch, "numa_node": node}}
+
+
+@pytest.mark.every_database
+def test_what_is_near_to_what_the_pool_has_is_taken_first(cloud: Fpgas) -> None:
+    one, two, three = (f"0000:0{number}:00.0" for number in (1, 2, 3))
+    cloud.report({"a": _at(one, 0), "b": _at(two, 1), "c": _at(three, 0), "d": _at(one, 0)})
+    cloud.pool(free=6)
+
+    assert cloud.look() == ["host-1_a", "host-1_d"]
+    cloud.end()
+    assert cloud.look() == ["host-1_c"]
+
+
+def test_a_switch_of_another_host_is_not_near(cloud: Fpgas) -> None:
+    cloud.report({"a": _at("0000:01:00.0", 0), "b": ""})
+    cloud.report({"c": _at("0000:01:00.0", 0)}, host="host-2")
+    cloud.pool(free=4)
+
+    assert cloud.look() == ["host-1_a", "host-1_b"]
+
+
 @pytest.mark.every_database
 def test_a_deleted_pool_leaves_what_is_programmed(cloud: Fpgas) -> None:
     cloud.report(SIX)

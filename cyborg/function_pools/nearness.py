@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How near deployables are to those of a pool: on one card, below one switch, on one NUMA node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg.db import models
+from cyborg.function_pools import capacity
+
+_POOL, _OPERATION = models.FunctionPool, models.Operation
+_DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
+
+#: The attributes that say where in its host a deployable is, the nearest first.
+_KEYS = ("pcie_switch", "numa_node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a deployable is; what is not known of it is None."""
+
+    card: int
+    switch: tuple[int, str] | None
+    node: tuple[int, str] | None
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        """The place in a row of :func:`columns`."""
+        card, host, switch, node = row
+        return cls(
+            card=card,
+            switch=(host, switch) if switch else None,
+            node=(host, node) if node else None,
+        )
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """What a pool has, and will have."""
+
+    places: set[tuple[str, Any]] = field(default_factory=set)
+
+    def add(self, place: Place) -> None:
+        """One more deployable is the pool's."""
+        self.places |= set(_kinds(place))
+
+    def distance(self, place: Place) -> int:
+        """How far it is to the nearest: 0 on its card, 1 below its switch, 2 on its NUMA node."""
+        distances = (number for number, kind in enumerate(_kinds(place)) if kind in self.places)
+        return next(distances, len(_KEYS) + 1)
+
+
+def columns() -> list[sa.ColumnElement[Any]]:
+    """The card, the host, and the attributes of a query's deployables."""
+    attribute = models.Attribute
+    values: Iterable[sa.ColumnElement[Any]] = (
+        sa.select(sa.func.max(attribute.value))
+        .where(attribute.deployable_id == _DEPLOYABLE.id, attribute.key == key)
+        .correlate_except(attribute)
+        .scalar_subquery()
+        for key in _KEYS
+    )
+    return [_DEVICE.id.label("card"), _HOST.id.label("host"), *values]
+
+
+def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
+    """What runs the function of a pool, or is being programmed for it. One SELECT."""
+    coming = sa.exists().where(
+        _OPERATION.active == _DEPLOYABLE.uuid, _OPERATION.pool_uuid == _POOL.uuid
+    )
+    query = (
+        sa.select(*columns())
+        .select_from(_DEPLOYABLE)
+        .join(_DEPLOYABLE.device)
+        .join(_DEVICE.host)
+        .join(_POOL, _POOL.id == pool.id)
+        .where(
+            capacity.matches(_POOL),
+            sa.or_(capacity.runs(_POOL), coming.correlate_except(_OPERATION)),
+        )
+        .distinct()
+    )
+    found = Neighbours()
+    for row in session.execute(query):
+        found.add(Place.of(tuple(row)))
+    return found
+
+
+def _kinds(place: Place) -> list[tuple[str, Any]]:
+    """What it may share with others, the nearest first; what is not known is shared with none."""
+    unknown = object()
+    known = [("card", place.card), ("switch", place.switch), ("node", place.node)]
+    return [(kind, where or unknown) for kind, where in known]
