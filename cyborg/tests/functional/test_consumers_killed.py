@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients allocate, renew and delete at random, leases end, and conductors are killed.
+"""Many clients allocate, renew and delete at random, leases end, and services are killed.
 
-At the end Placement and the database agree, and nothing is held by nobody. A conductor is killed
-at a random statement, or before or after a request to Placement. CYBORG_TEST_CONSUMER_CALLS is how
+At the end Placement, the database and the files for containers agree, and nothing is held by
+nobody. A conductor is killed at a random statement, or before or after a request to Placement or to
+an agent, and an agent between a step and its answer. CYBORG_TEST_CONSUMER_CALLS is how
 many calls the clients make, and CYBORG_TEST_CONSUMER_SEED repeats a run's chances; threads run in
 another order each time.
 """
@@ -13,6 +14,7 @@ import contextlib
 import itertools
 import logging
 import os
+import pathlib
 import random
 import threading
 import time
@@ -26,12 +28,13 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
-from cyborg import consistency, context, db, errors, policy, profiles, work
+from cyborg import consistency, context, db, errors, policy, profiles, rpc, work
 from cyborg.allocations import leases, plans, service, states, wishes
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.placement import client
 from cyborg.tests import hosts
+from cyborg.tests.killed_agents import Agents
 from cyborg.tests.placement_server import PlacementServer
 
 LOG = logging.getLogger(__name__)
@@ -53,10 +56,15 @@ class Site:
     """Two hosts, clients, and conductors that die."""
 
     def __init__(
-        self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer, placement: PlacementServer
+        self,
+        conf: cfg.ConfigOpts,
+        enforcer: policy.Enforcer,
+        placement: PlacementServer,
+        agents: Agents,
     ) -> None:
         self.conf = conf
         self.placement = placement
+        self.agents = agents
         self.came: Counter[str] = Counter()
         self.lock = threading.Lock()
         self.ending = threading.Event()
@@ -214,16 +222,17 @@ def mortal_site(
     placement: PlacementServer,
     enforcer: policy.Enforcer,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
 ) -> Iterator[Site]:
     for name in ("host-1", "host-2"):
         placement.make_provider(f"{name}.example")
-    hosts.apply(hosts.card("a", range(12)), hosts.card("b", range(12, 18)))
-    part = hosts.deployable("host-2_x", range(9))
-    hosts.apply(hosts.device("x", part), host="host-2")
+    agents = Agents(conf, tmp_path / "cdi", SEED)
+    agents.start("host-1", hosts.card("a", range(12)), hosts.card("b", range(12, 18)))
+    agents.start("host-2", hosts.device("x", hosts.deployable("host-2_x", range(9))))
     fpga = {"resources:FPGA": "1"}
     profiles.create_profile(name="one", groups=[fpga], description=None)
     profiles.create_profile(name="two", groups=[fpga, fpga], description=None)
-    found = Site(conf, enforcer, placement)
+    found = Site(conf, enforcer, placement, agents)
     found.settle()
     call = client.Client._call
 
@@ -233,7 +242,13 @@ def mortal_site(
         found.count()
         return answer
 
+    def mortal_step(*given: Any) -> None:
+        found.count()
+        agents.run_host_step(*given)
+        found.count()
+
     monkeypatch.setattr(client.Client, "_call", mortal_call)
+    monkeypatch.setattr(rpc, "run_host_step", mortal_step)
     for each in db.engines():
         sa.event.listen(each, "before_cursor_execute", found.count)
         sa.event.listen(each, "commit", found.count)
@@ -259,14 +274,20 @@ def test_nothing_is_held_by_nobody(mortal_site: Site) -> None:
         ours.setdefault(str(arq.instance_uuid), Counter())[str(arq.device_rp_uuid)] += 1
     assert ours == mortal_site.held()
     assert ours.keys() == {row.uuid for row in rows if row.state == states.ACTIVE}
+    given = sorted((str(arq.hostname).removesuffix(".example"), arq.uuid) for arq in arqs)
+    assert mortal_site.agents.files() == given
     LOG.info("What came of it: %s", sorted(mortal_site.came.items()))
     for what in ("allocate: done", "killed"):
         assert mortal_site.came[what], what
+
+    assert mortal_site.agents.killed.keys() == {"host-1", "host-2"}
 
     for row in rows:
         service.delete(mortal_site.ctx, row.uuid)
     mortal_site.settle()
     assert mortal_site.held() == {}
+    assert mortal_site.agents.files() == []
+    assert mortal_site.agents.drafts() == []
     with db.reader() as session:
         for table in (models.Allocation, models.Arq):
             assert session.scalar(sa.select(sa.func.count(table.id))) == 0
