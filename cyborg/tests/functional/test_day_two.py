@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import consistency, context, db, errors, history, policy, profiles, quotas, rpc
-from cyborg.arqs import binding, differences, draining, release, removal, service
+from cyborg.arqs import binding, differences, draining, release, removal, service, uses
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
 from cyborg.inventory import admin
@@ -276,13 +276,14 @@ class Life:
 
     def check_all(self) -> None:
         assert consistency.violations() == []
+        assert uses.find() == []
         arq = models.Arq
         bound = sa.select(arq.uuid).where(arq.state == models.BOUND)
         entry = models.HistoryEntry
-        uses = sa.select(entry).where(entry.kind == history.USED).order_by(entry.id)
+        used = sa.select(entry).where(entry.kind == history.USED).order_by(entry.id)
         with db.reader() as session:
             has = set(session.scalars(bound))
-            found = list(session.scalars(uses))
+            found = list(session.scalars(used))
         assert {each.arq_uuid for each in found if each.ended_ms is None} == has
         assert sum(usage.in_use for usage in history.sum_uses(None)) == len(has)
         last: dict[str | None, models.HistoryEntry] = {}
