@@ -341,3 +341,23 @@ def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
     failed = dynamic.programmed(image_uuid=dynamic.image("zip-9"))
     last = entries(kind=history.PROGRAMMED)[-1]
     assert (last.reason, last.function_id) == (failed["error"], "zip-9")
+
+
+def test_an_owner_reads_what_was_programmed_for_its_instance(
+    dynamic: Card, conf: cfg.ConfigOpts
+) -> None:
+    dynamic.site.fail("program")
+    instance, image = models.new_uuid(), dynamic.image("zip-9")
+    arq = dynamic.bind(instance, bitstream_id=image)
+    assert dynamic.resolved(arq)["state"] == "BindFailed"
+    (entry,) = entries(kind=history.PROGRAMMED)
+    assert (entry.instance_uuid, entry.image_uuid) == (instance, image)
+    with db.reader() as session:
+        project = session.scalars(sa.select(models.Arq.project_id)).one()
+    assert entry.project_id == project
+    path = f"/history?kind=programmed&instance_uuid={instance}"
+    (own,) = Readers(conf).list(path, project=project)
+    assert own["reason"] == arq_states.NOT_READY
+    assert entry.reason != own["reason"]
+    assert own["actor"] is None
+    assert Readers(conf).list(path, project="another") == []
