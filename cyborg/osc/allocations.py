@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from cyborg.osc import command
 
 _SINCE = "2.23"
+#: How an argument may name a consumer.
+_WHO = "Uuid, or name if no other consumer has it"
 
 
 class List(command.Lister):
@@ -39,12 +41,12 @@ class Show(command.ShowOne):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the consumer."""
-        parser.add_argument("consumer", metavar="<consumer>", help="Uuid")
+        parser.add_argument("consumer", metavar="<consumer>", help=_WHO)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
-        self.api.need(_SINCE)
-        return command.fields(self.api.call("GET", f"/allocations/{parsed_args.consumer}"))
+        consumer = self.api.consumer_uuid(parsed_args.consumer)
+        return command.fields(self.api.call("GET", f"/allocations/{consumer}"))
 
 
 class Create(command.ShowOne):
@@ -99,17 +101,16 @@ class Renew(command.ShowOne):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the consumer and the length."""
-        parser.add_argument("consumer", metavar="<consumer>", help="Uuid")
+        parser.add_argument("consumer", metavar="<consumer>", help=_WHO)
         parser.add_argument(
             "--lease", type=int, metavar="<seconds>", help="How long; as long as before without"
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Renew it."""
-        self.api.need(_SINCE)
+        consumer = self.api.consumer_uuid(parsed_args.consumer)
         body = {} if parsed_args.lease is None else {"lease_seconds": parsed_args.lease}
-        path = f"/allocations/{parsed_args.consumer}/renew"
-        return command.fields(self.api.call("POST", path, body=body))
+        return command.fields(self.api.call("POST", f"/allocations/{consumer}/renew", body=body))
 
 
 class Delete(command.Command):
@@ -118,11 +119,10 @@ class Delete(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("consumers", metavar="<consumer>", nargs="+", help="Uuid")
+        parser.add_argument("consumers", metavar="<consumer>", nargs="+", help=_WHO)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Give it back."""
-        self.api.need(_SINCE)
-        for consumer in parsed_args.consumers:
+        for consumer in [self.api.consumer_uuid(text) for text in parsed_args.consumers]:
             self.api.call("DELETE", f"/allocations/{consumer}")

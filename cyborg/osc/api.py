@@ -123,6 +123,20 @@ class Api:
             return row
         raise exceptions.CommandError(f"No function pool has the uuid or the name '{text}'.")
 
+    def consumer_uuid(self, text: str) -> str:
+        """The consumer of this uuid, or the one of this name that has an allocation.
+
+        :raises CommandError: there is none, or there are several
+        """
+        self.need("2.23")
+        if is_uuid(text):
+            return text
+        found = list(self.list("allocations", {"consumer_name": text, "limit": 2}))
+        if len(found) == 1:
+            return str(found[0]["uuid"])
+        many = "Several allocations are" if found else "No allocation is"
+        raise exceptions.CommandError(f"{many} of a consumer with the uuid or the name '{text}'.")
+
     def server_uuid(self, text: str) -> str:
         """The server of this uuid or name, which Nova is asked for."""
         return text if is_uuid(text) else self._found(self._connection.compute.find_server, text)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from cliff import columns as cliff_columns
 from osc_lib.command import command
 
+from cyborg.osc import fitting
 from cyborg.osc.api import Api, Row
 
 Shown = tuple[Sequence[str], Iterable[Any]]
@@ -80,11 +81,26 @@ class ShowOne(_Fitting, command.ShowOne):
     """A command that shows one thing."""
 
 
-class Table(_Fitting, command.Lister):
+class _Fitted(command.Lister):
+    """A list that fits the terminal."""
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        """Write the list."""
+        if parsed_args.formatter == "table":
+            self.formatter = fitting.Fitted(self.formatter)
+        return int(super().produce_output(parsed_args, column_names, data))
+
+
+class Table(_Fitting, _Fitted):
     """A command that shows a table."""
 
 
-class Lister(Command, command.Lister):
+class Lister(Command, _Fitted):
     """A list of a collection.
 
     A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines,

@@ -70,7 +70,7 @@ class Program(command.ShowOne):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the deployable and its program."""
         parser.add_argument("deployable", metavar="<deployable>", help="Name or uuid")
-        parser.add_argument("old_image", metavar="<image>", nargs="?", help="Uuid of an image")
+        parser.add_argument("old_image", metavar="<image>", nargs="?", help="Name or uuid")
         parser.add_argument("--image", metavar="<image>", help="Name or uuid of an image")
         parser.add_argument("--function-id", metavar="<id>", help="Id of a function")
         parser.add_argument("--function-name", metavar="<name>", help="Name of a function")
@@ -106,7 +106,8 @@ class Program(command.ShowOne):
     def _program(self, deployable: str, image: str) -> command.Shown:
         """Program it as older servers can, with the answer of older clients."""
         uuid = self.api.deployable(deployable)["uuid"]
-        patch = [{"op": "replace", "path": "/program", "value": [{"image_uuid": image}]}]
+        program = {"image_uuid": self.api.image_uuid(image)}
+        patch = [{"op": "replace", "path": "/program", "value": [program]}]
         return command.fields(self.api.call("PATCH", f"/deployables/{uuid}/program", body=patch))
 
 

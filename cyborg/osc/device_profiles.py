@@ -8,7 +8,6 @@ import json
 from typing import Any, ClassVar
 
 from osc_lib import exceptions
-from osc_lib.command import command as osc_command
 
 from cyborg.osc import command
 from cyborg.osc.api import Row
@@ -162,16 +161,36 @@ class Unset(command.ShowOne):
         return _replace(self, parsed_args.device_profile, body)
 
 
-class Candidates(command.Command, osc_command.Lister):
-    """List the hosts where what a profile asks for could be bound, best first."""
+class Delete(command.Command):
+    """Delete device profiles that no accelerator request uses."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
         parser = super().get_parser(prog_name)
-        parser.set_defaults(fit_width=True)
+        parser.add_argument(
+            "device_profiles", metavar="<device-profile>", nargs="+", help="Name or uuid"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete all that can be."""
+        refused = []
+        for text in parsed_args.device_profiles:
+            try:
+                self.api.call("DELETE", f"/device_profiles/{text}")
+            except exceptions.CommandError as exc:
+                refused.append(str(exc))
+        if refused:
+            raise exceptions.CommandError("\n".join(refused))
+
+
+class Candidates(command.Table):
+    """List the hosts where what a profile asks for could be bound, best first."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the profile and the bound."""
         parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them, one line for each group."""
@@ -187,7 +206,7 @@ class Candidates(command.Command, osc_command.Lister):
             for candidate in found
             for group in candidate["groups"]
         ]
-        return columns, [tuple(row[name] for name in columns) for row in rows]
+        return columns, [tuple(command.shown(row[name]) for name in columns) for row in rows]
 
 
 def _present(show: command.ShowOne, text: str) -> Row:

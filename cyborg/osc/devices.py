@@ -106,6 +106,28 @@ class Set(command.Command):
             self.api.call("POST", f"/devices/{uuid}/{action}", body=body)
 
 
+class Enable(command.Command):
+    """Offer a device again."""
+
+    action: ClassVar[str] = "enable"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Do it."""
+        self.api.call("POST", f"/devices/{self.api.device_uuid(parsed_args.device)}/{self.action}")
+
+
+class Disable(Enable):
+    """Give a device to nobody else; a guest that has it keeps it."""
+
+    action = "disable"
+
+
 class Delete(removals.Removal):
     """Remove the record of a device that is gone for good."""
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 from typing import Any, ClassVar
 
-from osc_lib.command import command as osc_command
-
 from cyborg.osc import command
 
 _SINCE = "2.9"
@@ -142,18 +140,16 @@ class Delete(command.Command):
             self.api.call("DELETE", f"/function_pools/{uuid}")
 
 
-class Miss(command.Command, osc_command.Lister):
+class Miss(command.Table):
     """Report that a function was wanted and not there; pools grow for a while."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the function, or what asks for it."""
         either = parser.add_mutually_exclusive_group(required=True)
         either.add_argument("--function-id", metavar="<id>", help="The function that was missed")
         either.add_argument(
             "--device-profile", metavar="<profile>", help="Name of the profile that found no host"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Report it, and list the pools that count it."""

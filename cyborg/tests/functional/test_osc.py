@@ -72,8 +72,11 @@ def test_they_take_no_command_away() -> None:
         "accelerator_deployable_show",
         "accelerator_device_attribute_create",
         "accelerator_device_attribute_list",
+        "accelerator_device_disable",
+        "accelerator_device_enable",
         "accelerator_device_list",
         "accelerator_device_profile_create",
+        "accelerator_device_profile_delete",
         "accelerator_device_profile_list",
         "accelerator_device_profile_show",
         "accelerator_device_show",
@@ -165,6 +168,9 @@ def test_devices(site: Site, osc: OpenStack) -> None:
     osc.do("device", "set", "--disable", NAME, ill["uuid"])
     assert rows(osc("device", "list"), "status") == [("maintaining",), ("maintaining",)]
     osc.do("device", "set", "--enable", NAME)
+    osc.do("device", "disable", NAME)
+    assert osc("device", "show", NAME)["status"] == "maintaining"
+    osc.do("device", "enable", NAME)
     assert osc("device", "show", healthy["uuid"])["status"] == "enabled"
     assert f"Device not found with uuid={UNKNOWN}" in fails(
         osc, "device", "set", "--disable", UNKNOWN
@@ -280,6 +286,10 @@ def test_profiles(site: Site, osc: OpenStack) -> None:
     assert (changed["extra"], changed["in_use"]) == ({"class": "b=c"}, 0)
     assert osc(*three, "--enable")["enabled"]
 
+    assert "nothing" in fails(osc, "device", "profile", "delete", "nothing", "two")
+    osc.do("device", "profile", "delete", made["uuid"])
+    assert osc("device", "profile", "list") == []
+
 
 def test_candidates(site: Site, osc: OpenStack) -> None:
     site.start()
@@ -320,7 +330,10 @@ def test_an_allocation(site: Site, osc: OpenStack) -> None:
     assert (asked["uuid"], asked["state"]) == (UNKNOWN, "Impossible")
     assert "the most that is free of one is 1" in fails(osc, "allocation", "create", "nine")
     assert osc("allocation", "show", made["uuid"])["consumer"]["name"] == "j"
-    assert osc.run("allocation", "delete", made["uuid"]).code == 0
+    assert osc("allocation", "show", "j") == osc("allocation", "show", made["uuid"])
+    assert osc("allocation", "renew", "j")["uuid"] == made["uuid"]
+    assert "No allocation is of" in fails(osc, "allocation", "show", "k")
+    osc.do("allocation", "delete", "j")
     assert "not found" in fails(osc, "allocation", "show", made["uuid"])
 
 
@@ -560,11 +573,11 @@ def test_in_a_terminal(site: Site) -> None:
     hosts.apply(
         hosts.device("a", hosts.deployable(NAME), std_board_info=json.dumps({"a": "b" * 200}))
     )
-    for words in (["device", "list"], ["device", "show", NAME], ["service", "list"]):
-        screen = _terminal(site, 100, *words)
+    for width, *words in ((80, "device", "list"), (120, "device", "list"), (80, "service", "list")):
+        screen = _terminal(site, width, *words)
         lines = screen.splitlines()
         assert lines[0].startswith("+--")
-        assert max(map(len, lines)) <= 100, screen
+        assert max(map(len, lines)) <= width, screen
         assert "duplicate" not in screen
 
 

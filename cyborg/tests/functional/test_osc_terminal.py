@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every table of ``openstack accelerator`` fits the terminal, with its uuids whole."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import re
+
+import pytest
+from cliff import utils as cliff_utils
+from oslo_config import cfg
+
+from cyborg import context
+from cyborg.db import models
+from cyborg.drivers import base, pci
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.openstack_command import OpenStack
+from cyborg.tests.service import Site
+
+pytestmark = pytest.mark.usefixtures("quiet_openstack")
+
+UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+OF_PYTHON = re.compile(r"None|\{'|\['|<[a-z]+\.")
+GROUPS = json.dumps([{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}])
+ENTRIES = {
+    entry.name: entry
+    for entry in importlib.metadata.entry_points(group="openstack.cyborg.v2")
+    if entry.name.startswith("accelerator_")
+}
+
+
+def populate(
+    osc: OpenStack, site: Site, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(
+        dataclasses.replace(
+            hosts.card("a", cleans=True),
+            control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split("0000:0c:00.0")),
+            std_board_info=json.dumps({"device_id": "0x" + "a" * 100}),
+        ),
+        hosts.device("b", hosts.deployable("host-1_b"), unhealthy="It burns. " * 20),
+    )
+    (arq,) = boots.arqs(ctx)
+    boots.bind(ctx, [arq], models.new_uuid())
+    engine.drain(conf)
+    osc("device", "profile", "create", "gold", GROUPS, "--description", "A text for people " * 5)
+    osc("device", "attribute", "create", "host-1_a", "rack", "a long value " * 9)
+    pool = ("function", "pool", "create", "pool", "--function-id", "aes-128-with-a-long-name")
+    osc(*pool, "--free", "1", "--max-devices", "3", "--description", "For the pool " * 9)
+    osc("host", "drain", "host-1", "--reason", "The rack is moved. " * 9)
+
+
+def commands(osc: OpenStack) -> list[list[str]]:
+    """The lists, each also with all columns, and what shows one thing."""
+    lists = [name.split("_")[1:] for name in ENTRIES if name.endswith("_list")]
+    wanted: list[list[str]] = []
+    for words in lists:
+        more = {"arq": ["--all-projects"], "usage": ["--all-projects"]}.get(words[0], [])
+        more = ["host-1"] if words == ["host", "key", "list"] else more
+        wanted.append([*words, *more])
+        if words not in (["usage", "list"], ["host", "key", "list"]):
+            wanted.append([*words, *more, "--long"])
+    (arq,) = osc("arq", "list", "--all-projects")
+    return [
+        *wanted,
+        ["device", "profile", "candidates", "gold"],
+        ["device", "show", "host-1_a"],
+        ["device", "show", "host-1_b"],
+        ["deployable", "show", "host-1_a"],
+        ["device", "profile", "show", "gold"],
+        ["function", "pool", "show", "pool"],
+        ["host", "show", "host-1"],
+        ["service", "show", "host-1"],
+        ["arq", "show", arq["uuid"]],
+    ]
+
+
+def test_all_fits(
+    site: Site,
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    osc = OpenStack(endpoint=site.endpoint)
+    populate(osc, site, conf, ctx)
+    shown = set()
+    for words in commands(osc):
+        whole = osc.run(*words).out
+        uuids = set(UUID.findall(whole))
+        for width in (80, 120):
+            with monkeypatch.context() as patch:
+                patch.setattr(cliff_utils, "terminal_width", lambda width=width: width)
+                screen = osc.run(*words).out
+            lines = screen.splitlines()
+            assert max(map(len, lines), default=0) <= width, (words, screen)
+            assert set(UUID.findall(screen)) == uuids, (words, screen)
+            assert not OF_PYTHON.search(screen), screen
+        if uuids:
+            shown.add(" ".join(words).split(" -")[0])
+    assert {"arq list", "attach handle list", "history list"} <= shown
+
+
+def test_every_command_and_argument_is_explained() -> None:
+    silent = []
+    for name, entry in ENTRIES.items():
+        command = entry.load()
+        parser: argparse.ArgumentParser = command(None, None).get_parser("openstack")
+        if len((command.__doc__ or "").strip().splitlines()[0]) < 10:
+            silent.append(name)
+        silent += [f"{name}: {each.dest}" for each in parser._actions if not each.help]
+    assert silent == []
