@@ -28,6 +28,12 @@ _MAX_DELAY = 300_000
 #: Characters that are quoted of what cannot be read.
 _QUOTED_MAX = 500
 
+#: What is shown with a host until its next whole report is applied.
+_DROPPED = (
+    "a report was dropped, since a newer one is known: it was late, or two agents report as this "
+    "host"
+)
+
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 REFUSED = "refused"
@@ -130,6 +136,14 @@ def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 
 
+def _show_old(host: models.Host, report: rpc.HostReport) -> None:
+    """Show with the locked host that an older report was dropped; one that came twice is none."""
+    is_older = (host.report_started, host.report_counter) > (report.started, report.counter)
+    if is_older and host.driver_errors.get(liveness.REFUSALS) != _DROPPED:
+        host.driver_errors = {**host.driver_errors, liveness.REFUSALS: _DROPPED}
+        host.report_digest = None
+
+
 def _newer_than_stored(report: rpc.UnchangedReport) -> sa.ColumnElement[bool]:
     host = models.Host
     return sa.or_(
@@ -155,6 +169,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         host, now_ms = _lock_host(session, report)
         acceptance.check_host(session, host, report, now_ms)
         if _is_old(host, now_ms, report):
+            _show_old(host, report)
             return False
         if _has_programmable(report) or _had_programmable(session, host.id):
             _lock_programmable(session, host.id)

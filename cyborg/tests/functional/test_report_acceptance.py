@@ -92,6 +92,22 @@ def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:
     assert send(replace(mine, counter=2)) == inventory_report.APPLIED
 
 
+def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
+    now = round(time.time() * 1000)
+    mine = replace(evil(device()), started=now, counter=5)
+    assert send(mine) == inventory_report.APPLIED
+    # A message may come twice.
+    assert send(mine) == inventory_report.OLD
+    assert errors_of("evil") == {}
+    assert send(replace(mine, counter=4, devices={})) == inventory_report.OLD
+    assert "a newer one is known" in errors_of("evil")["refused-messages"]
+    assert names() == ["evil_x"]
+    # The next one is read in full, and ends that.
+    assert not inventory_report.note_unchanged(replace(mine, counter=6).unchanged())
+    assert send(replace(mine, counter=6)) == inventory_report.APPLIED
+    assert errors_of("evil") == {}
+
+
 def test_too_many_devices_are_refused() -> None:
     devices = [hosts.device(str(n), hosts.deployable(f"evil_{n}")) for n in range(3)]
     with pytest.raises(acceptance.Refused, match="max_report_devices, which is 2"):
