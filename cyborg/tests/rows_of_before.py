@@ -72,11 +72,12 @@ def _value(column: sa.Column[Any], number: int) -> object:
     if foreign := next(iter(column.foreign_keys), None):
         return None if foreign.column.table is column.table else number + 1
     # MariaDB's booleans are small numbers.
-    kind = bool if isinstance(column.type, mysql.TINYINT) else column.type.python_type
+    is_boolean = isinstance(column.type, mysql.TINYINT | sa.Boolean)
+    kind = column.type.python_type
+    if is_boolean:
+        return False
     if column.primary_key or kind is int:
         return number + 1
-    if kind is bool:
-        return False
     if kind is datetime.datetime:
         return MADE
     return f"{number}-{column.table.name}-{column.name}"[: getattr(column.type, "length", None)]

@@ -75,9 +75,9 @@ def _is_as_wide(old: sa.types.TypeEngine[Any], new: sa.types.TypeEngine[Any]) ->
 
 
 def _unique(table: sa.Table) -> set[frozenset[str]]:
-    named = (each for each in table.constraints if isinstance(each, sa.UniqueConstraint))
-    of_indexes = (each for each in table.indexes if each.unique)
-    return {frozenset(column.name for column in each.columns) for each in (*named, *of_indexes)}
+    named = [each.columns for each in table.constraints if isinstance(each, sa.UniqueConstraint)]
+    of_indexes = [each.columns for each in table.indexes if each.unique]
+    return {frozenset(column.name for column in each) for each in (*named, *of_indexes)}
 
 
 def test_migrations_only_add(conf: cfg.ConfigOpts, database_url: str) -> None:
