@@ -246,6 +246,27 @@ def device_of_deployable(uuid: str) -> sa.ScalarSelect[str]:
     return _device().where(models.Deployable.uuid == uuid).scalar_subquery()
 
 
+def host_of_deployable(uuid: str) -> sa.ScalarSelect[str]:
+    """The node of the host of a deployable, likewise."""
+    host, device, deployable = models.Host, models.Device, models.Deployable
+    query = sa.select(host.node).join(device, device.host_id == host.id)
+    query = query.join(deployable, deployable.device_id == device.id)
+    return query.where(deployable.uuid == uuid).scalar_subquery()
+
+
+def project_of_instance(uuid: str | None) -> sa.ColumnElement[str] | None:
+    """The project of an instance with ARQs, likewise, or of one that has had some."""
+    if uuid is None:
+        return None
+    now, before = (
+        sa.select(sa.func.max(table.project_id).label("id")).where(table.instance_uuid == uuid)
+        for table in (models.Arq, orm.aliased(_ENTRY))
+    )
+    # MySQL does not read the table that it inserts into, but for a table made of it before.
+    made = sa.select(before.subquery().c.id)
+    return sa.func.coalesce(now.scalar_subquery(), made.scalar_subquery())
+
+
 def _device() -> sa.Select[str]:
     return sa.select(models.Device.uuid).join(
         models.Deployable, models.Deployable.device_id == models.Device.id

@@ -77,7 +77,7 @@ class User:
 class DevicePayload(Payload):
     """A device of a host."""
 
-    VERSION = "1.1"
+    VERSION = "1.2"
 
     uuid: str
     #: Nova's name of the host, as the API shows it.
@@ -93,6 +93,9 @@ class DevicePayload(Payload):
     missing: bool
     created_at: str
     tainted: bool
+    #: Why an administrator has disabled or tainted it, if that is so and was said.
+    disabled_reason: str | None
+    taint_reason: str | None
     #: Who has a part of it, the oldest first, up to :data:`USERS_MAX`.
     users: Sequence[User] = ()
 
@@ -101,7 +104,7 @@ class DevicePayload(Payload):
 class HostPayload(Payload):
     """A host with an agent."""
 
-    VERSION = "1.1"
+    VERSION = "1.2"
 
     #: The agent's name, and Nova's name of the host.
     name: str
@@ -113,6 +116,7 @@ class HostPayload(Payload):
     drained: bool
     drain_reason: str | None
     tainted: bool
+    taint_reason: str | None
     #: Who has a part of its devices, the oldest first, up to :data:`USERS_MAX`.
     users: Sequence[User] = ()
 
@@ -309,8 +313,6 @@ class Notice(NamedTuple):
     payload: Payload
     #: What the owner may read of a failure's reason.
     plain: str | None = None
-    #: Why a device was disabled.
-    reason: str | None = None
 
 
 class Handle(NamedTuple):
@@ -373,8 +375,9 @@ def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
             missing=device.missing,
             created_at=_zoned(device.created_at),
             tainted=bool(device.tainted),
+            disabled_reason=device.disabled_reason,
+            taint_reason=device.taint_reason,
         ),
-        reason=device.disabled_reason,
     )
 
 
@@ -391,6 +394,7 @@ def of_host(event: Event, host: models.Host) -> Notice:
             drained=host.drained,
             drain_reason=host.drain_reason,
             tainted=host.tainted,
+            taint_reason=host.taint_reason,
         ),
     )
 

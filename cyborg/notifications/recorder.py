@@ -96,5 +96,5 @@ def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[di
     if kind == history.UNHEALTHY:
         entry["reason"] = device.unhealthy
     if kind == history.DISABLED:
-        entry |= {"actor": history.user(), "reason": notice.reason}
+        entry |= {"actor": history.user(), "reason": device.disabled_reason}
     return [entry]

@@ -457,16 +457,13 @@ def move(
 def _history_entry(operation: models.Operation, values: dict[str, Any]) -> dict[str, Any]:
     """The entry of the history for an operation that ends with these values."""
     what = program.of_operation(operation)
-    arq = models.Arq
-    owner = sa.select(sa.func.max(arq.project_id)).where(
-        arq.instance_uuid == operation.instance_uuid
-    )
     return {
         "kind": history.PROGRAMMED,
         # Its owner reads that it was done, or failed, for the instance.
-        "project_id": owner.scalar_subquery() if operation.instance_uuid else None,
+        "project_id": history.project_of_instance(operation.instance_uuid),
         "plain": arq_states.NOT_READY if values.get("error") else None,
         "device_uuid": history.device_of_deployable(operation.deployable_uuid),
+        "hostname": history.host_of_deployable(operation.deployable_uuid),
         "instance_uuid": operation.instance_uuid,
         "image_uuid": what.image_uuid,
         "function_id": what.function_id,

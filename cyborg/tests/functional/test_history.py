@@ -341,6 +341,8 @@ def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
     failed = dynamic.programmed(image_uuid=dynamic.image("zip-9"))
     last = entries(kind=history.PROGRAMMED)[-1]
     assert (last.reason, last.function_id) == (failed["error"], "zip-9")
+    assert (entry.plain, last.plain) == (None, arq_states.NOT_READY)
+    assert {entry.hostname, last.hostname} == {"host-1.example"}
 
 
 def test_an_owner_reads_what_was_programmed_for_its_instance(
@@ -361,3 +363,28 @@ def test_an_owner_reads_what_was_programmed_for_its_instance(
     assert entry.reason != own["reason"]
     assert own["actor"] is None
     assert Readers(conf).list(path, project="another") == []
+
+
+def test_what_was_written_for_a_guest_is_its_projects(dynamic: Card) -> None:
+    dynamic.image("aes-128")
+    instance = models.new_uuid()
+    arq = dynamic.resolved(dynamic.bind(instance, function_id="aes-128"))
+    assert arq["state"] == models.BOUND, arq["state_reason"]
+    (entry,) = entries(kind=history.PROGRAMMED)
+    assert (entry.instance_uuid, entry.project_id) == (instance, arq["project_id"])
+    assert entry.hostname == "host-1.example"
+
+
+@pytest.mark.every_database
+@pytest.mark.usefixtures("card")
+def test_the_project_is_known_though_the_request_is_gone(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    instance = boot(conf, ctx)
+    for _ in range(2):
+        project = history.project_of_instance(instance)
+        with db.writer() as session:
+            history.write(session, [{"kind": history.PROGRAMMED, "project_id": project}])
+        release.delete_instance_arqs(ctx, instance)
+    found = entries(kind=history.PROGRAMMED)
+    assert [each.project_id for each in found] == [ctx.project_id] * 2
