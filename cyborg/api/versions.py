@@ -75,7 +75,9 @@ LAYOUTS = Version(2, 24)
 HOST_KEYS = Version(2, 25)
 #: Devices show their address on the host.
 ADDRESSES = Version(2, 26)
-MAX = ADDRESSES
+#: Hosts say which of their cards are being programmed, and removals have a reason.
+HOST_OPERATIONS = Version(2, 27)
+MAX = HOST_OPERATIONS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

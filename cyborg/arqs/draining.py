@@ -16,6 +16,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, history, notifications, work
 from cyborg.db import models
 from cyborg.notifications import notices
+from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
 
@@ -33,16 +34,23 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A host, and who uses its devices: ``in_use`` ARQs, of which ``users`` are the oldest."""
+    """A host, and who uses its devices: ``in_use`` ARQs, of which ``users`` are the oldest.
+
+    ``programming`` is the number of operations on them that have not ended; ``operations`` are the
+    oldest.
+    """
 
     host: models.Host
     in_use: int
     users: Sequence[User]
+    programming: int
+    operations: Sequence[models.Operation]
 
 
 def drain(name: str, reason: str | None, limit: int) -> Drain:
     """Give out nothing new of a host; it may be drained already. Guests keep what they have.
 
+    What is asked for by function pools and is not being written yet, is not written any more.
     ``name`` is the host's name or node, and ``limit`` the most users that are named.
 
     :raises NotFound: there is no such host
@@ -70,6 +78,10 @@ def _drain(name: str, reason: str | None, limit: int) -> Drain:
             history.end_of_host(session, host.node, history.DRAINED)
             history.write(session, [entry])
             notifications.announce(session, [notices.of_host(notices.HOST_DRAINED, host)])
+        operation = models.Operation
+        theirs = _operations(host.id).where(operations.is_queued_by_pool())
+        # Who carries them out sees that the host is drained.
+        work.want(session, work.PROGRAM, session.scalars(theirs.with_only_columns(operation.active)))
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
 
@@ -153,13 +165,17 @@ def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host
 
 
 def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
-    """Two SELECTs."""
-    arq = models.Arq
+    """Three SELECTs."""
+    arq, operation = models.Arq, models.Operation
     uses = _uses(host.id)
     columns = (arq.uuid, arq.state, arq.project_id, arq.instance_uuid, uses.c.device_uuid)
     query = sa.select(*columns).join(uses, uses.c.arq_id == arq.id).order_by(arq.id).limit(limit)
+    running = _operations(host.id).add_columns(sa.func.count().over())
+    found = session.execute(running.order_by(operation.id).limit(limit)).all()
     return Drain(
         host=host,
+        programming=found[0][1] if found else 0,
+        operations=[row[0] for row in found],
         in_use=session.scalar(sa.select(sa.func.count()).select_from(uses)) or 0,
         users=[
             User(
@@ -171,6 +187,17 @@ def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
             )
             for uuid, state, project, instance, device in session.execute(query)
         ],
+    )
+
+
+def _operations(host_id: int) -> sa.Select[models.Operation]:
+    """The operations on deployables of the host that have not ended."""
+    operation, deployable, device = models.Operation, models.Deployable, models.Device
+    return (
+        sa.select(operation)
+        .join(deployable, deployable.uuid == operation.active)
+        .join(device, device.id == deployable.device_id)
+        .where(device.host_id == host_id)
     )
 
 

@@ -135,6 +135,7 @@ class Delete(removals.Removal):
         """Add the device."""
         parser.add_argument("device", metavar="<device>", help=command.DEVICE)
         removals.add_force(parser)
+        removals.add_reason(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""

@@ -51,7 +51,9 @@ class Drain(_Host):
         super().add_arguments(parser)
         parser.add_argument("--reason", metavar="<text>", help="Why; kept, and shown to others")
         parser.add_argument(
-            "--wait", action="store_true", help="Wait until nobody uses its accelerators"
+            "--wait",
+            action="store_true",
+            help="Wait until nobody uses its accelerators, and none is being programmed",
         )
 
     def ask(self, path: str, parsed: argparse.Namespace) -> Row:
@@ -102,16 +104,33 @@ def _get(api: Api, path: str) -> Row:
 
 
 def _empty(api: Api, path: str, host: Row) -> Row:
-    """The host when nobody uses it; each change of the number is written to stderr."""
+    """The host when nobody uses or programs it; each change is written to stderr."""
     shown = None
-    while host["in_use"] and host["drained"]:
-        if host["in_use"] != shown:
-            shown = host["in_use"]
-            sys.stderr.write(f"{shown} accelerator requests use {host['name']}\n")
+    while (left := _left(host)) and host["drained"]:
+        if left != shown:
+            shown = left
+            sys.stderr.write(f"{left} {host['name']}\n")
             sys.stderr.flush()
         time.sleep(_POLL)
         host = _get(api, path)
     return host
+
+
+def _left(host: Row) -> str:
+    """Who has something of a host, as the subject of a sentence; empty if nobody has."""
+    # Up to 2.26 nothing is said of operations.
+    numbers = {
+        "accelerator requests use": host["in_use"],
+        "operations program": host.get("programming", 0),
+    }
+    return " and ".join(f"{number} {what}" for what, number in numbers.items() if number)
+
+
+class _Operations(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
+    def human_readable(self) -> str:
+        return "\n".join(
+            f"{one['uuid']} for {one['asked_by']} is {one['state']}" for one in self._value
+        )
 
 
 class _Users(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
@@ -126,4 +145,6 @@ class _Users(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
 def _shown(host: Row) -> command.Shown:
     names, values = command.fields(host)
     table = dict(zip(names, values, strict=True)) | {"users": _Users(host["users"])}
+    if "operations" in host:
+        table["operations"] = _Operations(host["operations"])
     return names, list(table.values())

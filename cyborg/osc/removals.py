@@ -18,6 +18,11 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    """Add ``--reason``, which a removal of hardware may have."""
+    parser.add_argument("--reason", metavar="<text>", help="Why; the history keeps it")
+
+
 class Removal(command.Table):
     """A command that lists what was given up."""
 
@@ -25,7 +30,10 @@ class Removal(command.Table):
         self, parsed: argparse.Namespace, method: str, path: str, body: Any = None
     ) -> command.Shown:
         """Ask for it, and list what was given up."""
-        query = {"force": True} if parsed.force else {}
+        query: dict[str, Any] = {"force": True} if parsed.force else {}
+        if method == "DELETE" and parsed.reason is not None:
+            self.api.need("2.27")
+            query["reason"] = parsed.reason
         given_up: dict[str, Any] = self.api.call(method, path, query=query, body=body)["given_up"]
         rows = [("device", uuid, "") for uuid in given_up["devices"]]
         rows += [("resource provider", uuid, "") for uuid in given_up["resource_providers"]]

@@ -48,6 +48,7 @@ class Delete(removals.Removal):
         """Add the service."""
         parser.add_argument("service", metavar="<service>", help="Uuid, or host of an agent")
         removals.add_force(parser)
+        removals.add_reason(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""

@@ -91,14 +91,16 @@ def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     taken_over = situation.operation.state == operations.WRITING
     if not taken_over:
         try:
+            if operations.fills_pool(situation.operation):
+                _refuse_drained(situation.host)
             is_new = situation.operation.state == operations.QUEUED
             if is_new and not _begin(conf, claim, situation):
                 return
             _reserve(conf, claim, situation)
+            if not begin_to_write(claim):
+                return
         except Refused as exc:
             refuse(claim, exc)
-            return
-        if not begin_to_write(claim):
             return
         claim.checkpoint()
         situation = read(claim)
@@ -537,16 +539,32 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
         raise later
 
 
+def _refuse_drained(host: models.Host) -> None:
+    """Return if a deployable of the host may be programmed for a function pool.
+
+    :raises Refused: the host is drained
+    """
+    if host.drained:
+        reason = f"Host {host.name} is drained, and nothing is written there for a function pool."
+        raise Refused(operations.CONFLICT, reason)
+
+
 @db.retry
 def begin_to_write(claim: work.Claim) -> bool:
     """Note that from now on only the host can say what the deployable runs.
 
     False if the operation has ended instead, as there is nothing to restore any more.
+
+    :raises Refused: nothing is written for a function pool there any more
     """
     with db.writer() as session:
         held = _hold(session, claim)
         if _end_needless(held):
             return False
+        if operations.fills_pool(held.operation) and held.deployable is not None:
+            # It may have been drained since it was read.
+            host = session.scalars(sa.select(models.Host).where(_is_host_of(held.deployable)))
+            _refuse_drained(host.one())
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)

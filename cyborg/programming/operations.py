@@ -408,6 +408,20 @@ def will_run(
     }
 
 
+def fills_pool(operation: models.Operation) -> bool:
+    """Whether the operation fills a function pool, and does not overwrite what a guest left."""
+    return operation.pool_uuid is not None and operation.asked_by != CLEANING
+
+
+def is_queued_by_pool() -> sa.ColumnElement[bool]:
+    """:func:`fills_pool` in SQL, of operations that have not begun to write."""
+    return sa.and_(
+        _MODEL.pool_uuid.is_not(None),
+        _MODEL.asked_by != CLEANING,
+        _MODEL.state.in_([QUEUED, RESERVING]),
+    )
+
+
 def active_on(session: orm.Session, deployable_uuid: str) -> models.Operation | None:
     """The operation on a deployable that has not ended."""
     return session.scalar(sa.select(_MODEL).where(_MODEL.active == deployable_uuid))

@@ -56,14 +56,15 @@ class Devices(Resource):
         policies.DELETE,
         since=versions.SERVICES,
         member=_MEMBER,
-        query=removals.QUERY,
+        query=removals.OF_HARDWARE,
         success=202,
         answer=removals.Removal,
         faults=[409],
     )
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a device that is gone for good."""
-        given_up = removal.remove_device(uuid, force=given.get("force", False))
+        force, reason = given.get("force", False), given.get("reason")
+        given_up = removal.remove_device(uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
 
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204)

@@ -119,7 +119,19 @@ class Hosts(Resource):
             "taint_reason": host.taint_reason,
             "in_use": found.in_use,
             "users": [asdict(user) for user in found.users],
+            "programming": found.programming,
+            "operations": [_operation(each) for each in found.operations],
         }
+
+
+def _operation(operation: models.Operation) -> dict[str, Any]:
+    """An operation as the host that it programs shows it."""
+    return {
+        "uuid": operation.uuid,
+        "deployable_uuid": operation.deployable_uuid,
+        "state": operation.state,
+        "asked_by": operation.asked_by,
+    }
 
 
 def _key(key: models.HostKey) -> dict[str, Any]:

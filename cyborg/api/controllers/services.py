@@ -40,14 +40,15 @@ class Services(Resource):
         policies.DELETE,
         since=_SINCE,
         member=_MEMBER,
-        query=removals.QUERY,
+        query=removals.OF_HARDWARE,
         success=202,
         answer=removals.Removal,
         faults=[409],
     )
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a host that is down for good."""
-        given_up = removal.remove_host(uuid, force=given.get("force", False))
+        force, reason = given.get("force", False), given.get("reason")
+        given_up = removal.remove_host(uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
 
     def view(self, request: Request, service: liveness.Service) -> dict[str, Any]:

@@ -7,15 +7,16 @@ from cyborg import arq_states, liveness
 from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
+from cyborg.programming import operations
 
 ENROLLED, REVOKED = "enrolled", "revoked"
-_REASON = Value(str, type="string", minLength=1, maxLength=1000)
+REASON = Value(str, type="string", minLength=1, maxLength=1000)
 
 
 class Reason(Object):
     """Why something is taken out of service."""
 
-    reason = Field(_REASON, "Why, in the administrator's words.", since=versions.DRAIN)
+    reason = Field(REASON, "Why, in the administrator's words.", since=versions.DRAIN)
 
 
 class EnrolKey(Object):
@@ -60,6 +61,15 @@ class HostUser(Object):
     device_uuid = Field(fields.UUID, "The device.")
 
 
+class HostOperation(Object):
+    """An operation that programs a device of a host, and has not ended."""
+
+    uuid = Field(fields.UUID, "The UUID of the operation.")
+    deployable_uuid = Field(fields.UUID, "The deployable.")
+    state = Field(fields.one_of(operations.STATES), "How far it is.")
+    asked_by = Field(fields.TEXT, "Who has asked for it.")
+
+
 class Host(Object):
     """A host, and who uses its devices."""
 
@@ -77,3 +87,11 @@ class Host(Object):
     )
     in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
     users = Field([HostUser], "The oldest of them.")
+    programming = Field(
+        fields.COUNT,
+        "How many operations program its devices, or are to.",
+        since=versions.HOST_OPERATIONS,
+    )
+    operations = Field(
+        [HostOperation], "The oldest of them.", since=versions.HOST_OPERATIONS
+    )

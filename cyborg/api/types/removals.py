@@ -8,7 +8,7 @@ from typing import Any
 
 from cyborg import arq_states
 from cyborg.api import versions
-from cyborg.api.types import fields
+from cyborg.api.types import fields, hosts
 from cyborg.api.types.base import Field, Object
 from cyborg.arqs import removal
 
@@ -53,3 +53,10 @@ def answer(given_up: removal.GivenUp, version: versions.Version) -> dict[str, An
 
 
 QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}
+#: Of hardware, whose removal has no body.
+OF_HARDWARE: fields.Query = {
+    **QUERY,
+    "reason": Field(
+        hosts.REASON, "Why, in the administrator's words.", since=versions.HOST_OPERATIONS
+    ),
+}

@@ -16,6 +16,7 @@ from cyborg import context, db, liveness
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
+from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -149,8 +150,11 @@ def test_allocations(
 
 
 def test_drain(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8), program_mode="dynamic"))
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
     engine.drain(conf)
+    programmable = hosts.deployables()[-1].uuid
+    operations.ask(programmable, program.Program(function_id="aes"), "user 1")
     found = api.call("POST", "/v2/hosts/host-1/drain", sample("reason-request"))
     assert shape(found) == shape(sample("host-show-response"))
     assert found["drain_reason"] == sample("reason-request")["reason"]

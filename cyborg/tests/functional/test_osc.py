@@ -27,6 +27,8 @@ from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base, pci
 from cyborg.osc import api as osc_api
+from cyborg.programming import cancellation, operations
+from cyborg.programming.program import Program
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.fpga import Card
@@ -144,7 +146,9 @@ def test_services(site: Site, osc: OpenStack) -> None:
     assert "is up" in fails(osc, "service", "delete", "host-1")
     with db.writer() as session:
         db.update(session, models.Host, down=True)
-    gone = osc("service", "delete", "host-1")
+    gone = osc("service", "delete", "host-1", "--reason", "It has burnt down.")
+    removed = osc("history", "list", "--kind", "removed", "--long")
+    assert {entry["reason"] for entry in removed} == {"It has burnt down."}
     assert {row["given_up"] for row in gone} <= {"device", "resource provider"}
     assert osc("service", "list") == []
 
@@ -478,6 +482,22 @@ def test_a_host_is_drained(
     assert json.loads(waited.out)["in_use"] == 0
     assert osc("host", "undrain", "host-1")["drained"] is False
     assert "HTTP 404" in fails(osc, "host", "show", "no/such?host")
+
+
+def test_a_drain_waits_for_what_is_being_programmed(site: Site, osc: OpenStack) -> None:
+    hosts.apply(hosts.card("a", program_mode="dynamic"))
+    (deployable,) = osc("deployable", "list")
+    asked = operations.ask(deployable["uuid"], Program(function_id="aes"), "user 1")
+    table = osc.run("host", "show", "host-1").out
+    assert f"{asked.uuid} for user 1 is queued" in table
+    ended = threading.Timer(1.2, cancellation.cancel, [asked.uuid, "user 2"])
+    ended.start()
+
+    waited = osc.run("host", "drain", "host-1", "--wait", "-f", "json")
+
+    ended.join()
+    assert waited.err.count("1 operations program host-1") == 1
+    assert json.loads(waited.out)["programming"] == 0
 
 
 def test_keys_of_a_host(site: Site, osc: OpenStack) -> None:
