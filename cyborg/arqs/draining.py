@@ -78,10 +78,10 @@ def _drain(name: str, reason: str | None, limit: int) -> Drain:
             history.end_of_host(session, host.node, history.DRAINED)
             history.write(session, [entry])
             notifications.announce(session, [notices.of_host(notices.HOST_DRAINED, host)])
-        operation = models.Operation
-        theirs = _operations(host.id).where(operations.is_queued_by_pool())
+        of_pools = _operations(host.id).where(operations.is_queued_by_pool())
         # Who carries them out sees that the host is drained.
-        work.want(session, work.PROGRAM, session.scalars(theirs.with_only_columns(operation.active)))
+        keys = session.scalars(of_pools.with_only_columns(models.Deployable.uuid))
+        work.want(session, work.PROGRAM, keys)
         work.want(session, work.PLACEMENT, [host.name])
         return _with_users(session, host, limit)
 

@@ -214,21 +214,26 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         notifications.announce(
             session, (notices.of_device(event, row, report.node) for event, row in present)
         )
-        if host.node != report.node:
-            history.rename_host(session, host.node, report.node)
-        host.node = report.node
-        host.driver_errors, host.not_offered = errors, report.not_offered
+        host.driver_errors = errors
         # Without a digest the next report is applied in full, even if it says the same.
         incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
         host.report_digest = None if incomplete else digest
-        came_up, host.removed = host.down, False
-        for name, value in _report_columns(report).items():
-            setattr(host, name, value)
-        if came_up:
-            _announce_up(session, host.name)
+        _note_host(session, host, report)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     _log_health_changes(report.host, healths)
     return True
+
+
+def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) -> None:
+    """Record what a report that is applied says of the host itself."""
+    if host.node != report.node:
+        history.rename_host(session, host.node, report.node)
+    came_up = host.down
+    host.node, host.not_offered, host.removed = report.node, report.not_offered, False
+    for name, value in _report_columns(report).items():
+        setattr(host, name, value)
+    if came_up:
+        _announce_up(session, host.name)
 
 
 def _log_health_changes(host_name: str, healths: Iterable[tuple[str, str | None]]) -> None:

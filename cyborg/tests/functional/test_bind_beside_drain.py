@@ -109,6 +109,6 @@ def test_a_bind_that_comes_second_is_refused(
         return found
 
     monkeypatch.setattr(matching, "read_providers", read_before)
-    with pytest.raises(errors.Conflict, match="drained|tainted|disabled"):
+    with pytest.raises(errors.Conflict, match=r"drained|tainted|disabled"):
         boots.bind(ctx, arqs, models.new_uuid())
     assert (beside.seen, _asked()) == ([], [])

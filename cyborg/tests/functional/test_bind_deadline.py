@@ -77,7 +77,9 @@ def test_a_bind_whose_host_answers_nonsense_fails_in_the_end(
     until(lambda: sink.events == {arq: "failed"})
 
 
-def test_no_attempt_lasts_longer_than_the_bind_may(odd: Odd, site: Site, images: GlanceServer) -> None:
+def test_no_attempt_lasts_longer_than_the_bind_may(
+    odd: Odd, site: Site, images: GlanceServer
+) -> None:
     """Else the consumer, who waits as long, would be told too late."""
     site.conf.set_override("host_step_timeout", 3600, group="conductor")
     card = Card(site, images)

@@ -67,12 +67,12 @@ def test_the_drain_of_a_host_ends_under_its_new_name() -> None:
     assert all(each.ended_ms is not None for each in entries())
 
 
-@pytest.mark.parametrize("of_host", [True, False], ids=["host", "device"])
+@pytest.mark.parametrize("what", ["host", "device"])
 def test_who_removed_it_and_why_is_kept(
     ctx: context.RequestContext,
     conf: cfg.ConfigOpts,
     monkeypatch: pytest.MonkeyPatch,
-    of_host: bool,
+    what: str,
 ) -> None:
     hosts.apply(hosts.card("a"))
     instance = models.new_uuid()
@@ -81,7 +81,7 @@ def test_who_removed_it_and_why_is_kept(
     engine.drain(conf)
     card, host = device(), go_down()
     monkeypatch.setattr(history, "user", lambda: "user root-1")
-    if of_host:
+    if what == "host":
         removal.remove_host(host, force=True, reason=WHY)
     else:
         removal.remove_device(card, force=True, reason=WHY)
@@ -90,7 +90,7 @@ def test_who_removed_it_and_why_is_kept(
     assert (released.arq_uuid, released.instance_uuid) == (arq, instance)
     assert (released.project_id, released.device_uuid) == (ctx.project_id, card)
     removed = entries(kind=history.REMOVED)
-    assert {each.device_uuid for each in removed} == ({card, None} if of_host else {card})
+    assert {each.device_uuid for each in removed} == ({card, None} if what == "host" else {card})
     for each in [released, *removed]:
         assert (each.actor, each.reason) == ("user root-1", WHY)
         assert (each.hostname, each.ended_ms is None) == ("host-1.example", False)
