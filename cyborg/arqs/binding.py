@@ -328,6 +328,13 @@ def _check_match(
             f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
             "which the provider is."
         )
+    if host.down:
+        # It may come back before the bind's deadline, and be down for us alone. But nobody knows
+        # how its devices are, and a consumer that is refused at once need not wait for nothing.
+        raise errors.Conflict(
+            f"hostname: host {target.hostname} is down: its agent does not report, and nothing of "
+            "it is given out until it does; choose another one."
+        )
     if host.drained:
         raise _NotGiven(
             "hostname: the host is drained, and gives out nothing new; choose another one.",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, db, rpc
+from cyborg import context, db, errors, history, rpc
 from cyborg.arqs import release
-from cyborg.db import models
+from cyborg.db import models, paging
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
 
@@ -69,3 +69,27 @@ def test_a_handle_is_cleaned_when_its_dead_host_reports_again(
     engine.drain(conf)
     assert agent.asked == ["clean"]
     assert engine.pending() == {}
+
+
+def test_nothing_new_is_bound_to_a_dead_host(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts
+) -> None:
+    card = hosts.card("b")
+    hosts.apply(card)
+    before, refused = models.new_uuid(), models.new_uuid()
+    first, second = boots.arqs(ctx), boots.arqs(ctx)
+    boots.bind(ctx, first, before, device_rp_uuid=RP)
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+
+    with pytest.raises(errors.Conflict, match="is down: its agent does not report"):
+        boots.bind(ctx, second, refused, device_rp_uuid=RP)
+
+    assert boots.states(ctx) == {first[0]: models.BOUND, second[0]: models.INITIAL}
+    (entry,) = history.list_entries(None, paging.ALL, instance_uuid=refused)
+    assert (entry.kind, "does not report" in (entry.reason or "")) == (history.BIND_FAILED, True)
+    # A consumer that asks again for what it has is not told otherwise.
+    boots.bind(ctx, first, before, device_rp_uuid=RP)
+    hosts.apply(card)
+    boots.bind(ctx, second, refused, device_rp_uuid=RP)
+    assert set(boots.states(ctx).values()) == {models.BOUND}
