@@ -44,6 +44,32 @@ def test_every_policy_rule_is_in_the_reference_once() -> None:
     assert set(_named("policy.rst", "policy-rules")) == modules
 
 
+#: Options in groups that are ours too, which belong to libraries, to Nova, or to a release before.
+FOREIGN = {
+    "api": {"api_workers"},
+    "glance": {"project_name"},
+    "pci": {"report_in_placement", "device_spec", "alias"},
+    "DEFAULT": {"arq_binding_timeout", "control_exchange", "transport_url"},
+}
+
+
+def test_every_option_that_a_page_names_exists() -> None:
+    known: dict[str, set[str]] = {}
+    for group, options in cyborg_conf.list_opts():
+        name = group or "DEFAULT"
+        known.setdefault(name, set()).update(FOREIGN.get(name, ()))
+        known[name] |= {option.dest for option in options}
+    named, unknown = 0, set()
+    for folder in ("install", "admin", "user", "reference", "cli"):
+        for page in sorted((FOLDER.parent / folder).glob("*.rst")):
+            for group, name in re.findall(r"``\[(\w+)\]\s+([a-z_]+)", page.read_text()):
+                named += group in known
+                if name not in known.get(group, {name}):
+                    unknown.add((page.name, group, name))
+    assert unknown == set()
+    assert named > 100
+
+
 _MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
 
 
