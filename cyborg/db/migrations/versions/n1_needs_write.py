@@ -12,5 +12,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Add the column; of handles that were given out already it is not known."""
-    needs_write = sa.Column("needs_write", sa.Boolean(), server_default=sa.false(), nullable=False)
-    op.add_column("arqs", needs_write)
+    op.add_column(
+        "arqs",
+        sa.Column("needs_write", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
