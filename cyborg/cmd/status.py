@@ -68,8 +68,8 @@ class _Hosts:
 
 _HELP = (
     "Find problems of a running Cyborg, or what stands in the way of an upgrade. "
-    "It reads [database] and [placement] of cyborg.conf. Only accept, rename-host and host "
-    "change anything."
+    "It reads [database] and [placement] of cyborg.conf. Only accept, rename-host, host "
+    "and check --repair change anything."
 )
 
 
