@@ -27,7 +27,7 @@ _MAX_AHEAD = 60_000
 _FUNCTIONS_MAX = 1_000_000
 
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
-_TRAIT = re.compile(r"(CUSTOM|HW|MISC|STORAGE)_[A-Z0-9_]+|OWNER_CYBORG")
+_TRAIT = re.compile(r"(CUSTOM|HW)_[A-Z0-9_]+|OWNER_CYBORG")
 
 
 class Refused(errors.Invalid):
@@ -105,10 +105,7 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
             )
         for trait in deployable.traits:
             if not _TRAIT.fullmatch(trait):
-                yield (
-                    f"{whose}: trait {trait!r} is not CUSTOM_…, HW_…, MISC_…, STORAGE_… or "
-                    "OWNER_CYBORG"
-                )
+                yield f"{whose}: trait {trait!r} is not CUSTOM_…, HW_… or OWNER_CYBORG"
 
 
 def check_host(

@@ -41,7 +41,7 @@ _OWN_TRAIT = {
     "pattern": r"^(trait:\s*CUSTOM_|resources:|accel:)",
     "refusal": "Unsupported trait name format {name}, should start with CUSTOM_",
 }
-#: From 2.21 on traits may be those that agents may report.
+#: From 2.21 on traits may also be standard ones that say what a device is.
 _ANY_TRAIT = {
     "pattern": r"^(trait:\s*((CUSTOM|HW|MISC|STORAGE)_|OWNER_CYBORG\s*$)|resources:|accel:)",
     "refusal": "Unsupported trait {name}: it must begin with CUSTOM_, HW_, MISC_ or STORAGE_, "

@@ -120,6 +120,7 @@ def test_too_many_devices_are_refused() -> None:
     [
         ({"resource_class": "VCPU"}, "resource class 'VCPU' is not"),
         ({"traits": ("COMPUTE_STATUS_DISABLED",)}, "trait 'COMPUTE_STATUS_DISABLED' is not"),
+        ({"traits": ("MISC_SHARES_VIA_AGGREGATE",)}, "trait 'MISC_SHARES_VIA_AGGREGATE' is not"),
         ({"name": "host-1_a"}, "does not begin with evil_"),
         ({"name": "evilx"}, "does not begin with evil_"),
     ],
