@@ -40,17 +40,25 @@ def _users(
     if not values:
         return {}
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
-    query = (
-        sa.select(key, arq.uuid, arq.project_id, arq.instance_uuid)
-        .join_from(arq, handle, handle.id == arq.attach_handle_id)
-        .join(deployable, deployable.id == handle.deployable_id)
+    of_these = (
+        sa.select(key, arq.uuid, arq.project_id, arq.instance_uuid, arq.id.label("arq_id"))
+        .select_from(deployable)
         .join(models.Device, models.Device.id == deployable.device_id)
         .join(models.Host, models.Host.id == models.Device.host_id)
-        .where(key.in_(values), arq.state.in_(models.SERVING))
-        .order_by(arq.id)
+        .where(key.in_(values))
     )
+    holders = (
+        of_these.join(handle, handle.deployable_id == deployable.id)
+        .join(arq, arq.attach_handle_id == handle.id)
+        .where(arq.state.in_(models.SERVING))
+    )
+    waiting = of_these.join(arq, arq.device_rp_uuid == deployable.rp_uuid).where(
+        arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None)
+    )
+    # An OR in place of the UNION would read all ARQs.
+    rows = session.execute(sa.union_all(holders, waiting).order_by("arq_id")).all()
     found: dict[str, list[User]] = {}
-    for value, uuid, project_id, instance_uuid in session.execute(query):
+    for value, uuid, project_id, instance_uuid, _ in rows:
         users = found.setdefault(value, [])
         if len(users) < notices.USERS_MAX:
             user = User(arq_uuid=uuid, project_id=project_id, instance_uuid=instance_uuid)

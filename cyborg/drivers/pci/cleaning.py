@@ -8,6 +8,7 @@ used for a function that is alone on it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import defaultdict
@@ -27,7 +28,7 @@ Policy = Callable[[str], str]
 #: Methods that reset one function and leave its neighbours alone.
 _OF_ONE_FUNCTION = frozenset({"device_specific", "acpi", "flr", "af_flr", "pm"})
 
-#: One reset at a time for each card.
+#: One reset at a time for each card, by the address of its physical function without the number.
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -79,7 +80,7 @@ def reset(handle: base.HeldHandle) -> None:
     :raises OSError: the kernel's error
     """
     address = join(handle.attach_info)
-    with _locks[address.rpartition(".")[0]]:
+    with _lock_of(scan().get(address)):
         functions = scan()
         function = functions.get(address)
         if function is None:
@@ -90,6 +91,13 @@ def reset(handle: base.HeldHandle) -> None:
             raise RuntimeError(f"PCI function {address} is not reset: {reason}")
         LOG.info("Resetting PCI function %s", address)
         privileged.reset_function(address)
+
+
+def _lock_of(function: Function | None) -> contextlib.AbstractContextManager[object]:
+    """The lock of the card; virtual functions may have other device numbers than it has."""
+    if function is None:
+        return contextlib.nullcontext()
+    return _locks[(function.pf or function.address).rpartition(".")[0]]
 
 
 def _used_part(function: Function, functions: Snapshot) -> str | None:

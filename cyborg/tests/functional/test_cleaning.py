@@ -14,6 +14,7 @@ from cyborg.arqs import release
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci
+from cyborg.drivers.pci import cleaning
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import RP, SERVER, Site, until
@@ -90,6 +91,27 @@ def test_a_function_is_reset(simulate_live):
     ((path, text),) = host.writes()
     assert path.endswith(f"/{address}/reset")
     assert text == "1"
+
+
+def test_one_function_of_a_card_is_reset_at_a_time():
+    def function(address: str, pf: str | None = None) -> pci.Function:
+        return pci.Function(
+            address=address,
+            vendor="8086",
+            device="37c9",
+            subsystem_vendor="8086",
+            subsystem_device="0002",
+            class_code="0b4000",
+            pf=pf,
+        )
+
+    card, others = "0000:3d:00.0", ("0000:3d:01.0", "0000:3d:02.1")
+    functions = [function(card), *(function(each, card) for each in others)]
+    functions.append(function("0000:3e:00.0"))
+    locks = {each.address: cleaning._lock_of(each) for each in functions}
+    first = locks.pop(card)
+    assert [locks.pop(each) for each in others] == [first, first]
+    assert first not in locks.values()
 
 
 def test_what_cannot_be_reset_is_not(simulate_live):

@@ -16,7 +16,7 @@ from cyborg import context, db, errors, liveness, notifications, profiles, quota
 from cyborg.arqs import binding, draining, release, removal, service
 from cyborg.db import models
 from cyborg.inventory import admin
-from cyborg.notifications import notices
+from cyborg.notifications import notices, users
 from cyborg.tests import boots, engine, hosts, listening, messages
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.listening import Ear
@@ -200,6 +200,20 @@ def test_two_conductors_do_not_send_at_once(conf: cfg.ConfigOpts, announcing: No
     assert [notifications.look(), notifications.look()] == [True, False]
     assert engine.claim("one", 30.0, [notifications.KIND]) is not None
     assert engine.claim("two", 30.0, [notifications.KIND]) is None
+
+
+@pytest.mark.every_database
+def test_who_is_being_given_a_device_is_named_too(ctx: context.RequestContext) -> None:
+    hosts.apply(hosts.card("a", prepares=True))
+    (waiting,) = boots.arqs(ctx)
+    instance = models.new_uuid()
+    boots.bind(ctx, [waiting], instance)
+    with db.writer() as session:
+        (device,) = session.scalars(sa.select(models.Device)).all()
+        notice = notices.of_device(notices.DEVICE_UNHEALTHY, device, "host-1")
+        (named,) = users.name(session, [notice])
+    assert isinstance(named.payload, notices.DevicePayload)
+    assert [each.instance_uuid for each in named.payload.users] == [instance]
 
 
 def test_owners_are_named_when_their_device_is_not_as_it_was(
