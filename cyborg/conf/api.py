@@ -107,7 +107,7 @@ OPTS: list[cfg.Opt] = [
         "noauth_allow_remote",
         default=False,
         help="With auth_strategy noauth, let the built-in server listen on an address other than "
-        "loopback, and serve clients on other machines, behind proxies (which add X-Forwarded-*, "
+        "loopback, and serve clients on other machines, behind proxies (which add X-Forwarded-For, "
         "Forwarded, X-Real-IP or Via) and over Unix sockets under any server. Everyone who can "
         "reach the API is then an administrator. In both cases a request must name the API by an "
         "IP address, by localhost, by the name of the machine or as public_endpoint does, and web "
