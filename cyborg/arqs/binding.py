@@ -331,9 +331,10 @@ def _check_match(
     if host.down:
         # It may come back before the bind's deadline, and be down for us alone. But nobody knows
         # how its devices are, and a consumer that is refused at once need not wait for nothing.
-        raise errors.Conflict(
-            f"hostname: host {target.hostname} is down: its agent does not report, and nothing of "
-            "it is given out until it does; choose another one."
+        raise _NotGiven(
+            "hostname: the host is down, and gives out nothing until its agent reports; choose "
+            "another one.",
+            f"host {host.name}.",
         )
     if host.drained:
         raise _NotGiven(

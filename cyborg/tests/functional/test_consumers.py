@@ -334,9 +334,10 @@ def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
     ("model", "changes", "public", "private"),
     [
         (models.Host, {"drained": True}, "the host is drained", "host-1"),
+        (models.Host, {"down": True}, "the host is down", "host-1"),
         (models.Device, {"unhealthy": "0000:3b:00.0 is hot."}, "is unhealthy", "0000:3b:00.0"),
     ],
-    ids=["drained", "unhealthy"],
+    ids=["drained", "down", "unhealthy"],
 )
 def test_its_owner_reads_what_happened_and_not_where(
     rack: Site, model: type[models.Base], changes: dict[str, Any], public: str, private: str

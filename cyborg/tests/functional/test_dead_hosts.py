@@ -82,12 +82,12 @@ def test_nothing_new_is_bound_to_a_dead_host(
     with db.writer() as session:
         db.update(session, models.Host, down=True)
 
-    with pytest.raises(errors.Conflict, match="is down: its agent does not report"):
+    with pytest.raises(errors.Conflict, match="the host is down"):
         boots.bind(ctx, second, refused, device_rp_uuid=RP)
 
     assert boots.states(ctx) == {first[0]: models.BOUND, second[0]: models.INITIAL}
     (entry,) = history.list_entries(None, paging.ALL, instance_uuid=refused)
-    assert (entry.kind, "does not report" in (entry.reason or "")) == (history.BIND_FAILED, True)
+    assert (entry.kind, "the host is down" in (entry.reason or "")) == (history.BIND_FAILED, True)
     # A consumer that asks again for what it has is not told otherwise.
     boots.bind(ctx, first, before, device_rp_uuid=RP)
     hosts.apply(card)
