@@ -51,9 +51,9 @@ _numbers = itertools.count(1)
 
 
 class Scene:
-    """A dead host with three cards; a profile for all, and things of each project.
+    """A host with three cards, and a dead one; a profile for all, and things of each project.
 
-    The second card is out of service, and the third one can be programmed.
+    The second card is out of service and gone, and the third one can be programmed.
     """
 
     def __init__(self, url: str, personas: Personas, enforcer: policy.Enforcer) -> None:
@@ -88,13 +88,16 @@ class Scene:
         with db.writer() as session:
             its = models.DeviceProfile.id == off.id
             db.update(session, models.DeviceProfile, its, enabled=False)
-            # Dead, so that it can be removed; and a deletion waits for it.
-            db.update(session, models.Host, down=True)
+            # Gone, so that it can be removed; and a deletion waits for it.
+            gone = models.Device.id == unused.device.id
+            db.update(session, models.Device, gone, missing=True)
             host_key = models.HostKey(
                 host_name="host-2", public_key="a key", fingerprint=models.new_uuid()
             )
             session.add(host_key)
-            session.add(models.Host(name="host-2", node="host-2", drained=True, tainted=True))
+            # Dead, so that it can be removed.
+            dead = models.Host(name="host-2", node="host-2", drained=True, tainted=True, down=True)
+            session.add(dead)
             handle = session.scalars(
                 sa.select(models.AttachHandle)
                 .where(models.AttachHandle.deployable_id == unused.id)
@@ -154,7 +157,7 @@ class Scene:
             "disabled": unused.device.uuid,
             "tainted": programmable.device.uuid,
             "attribute": attribute.uuid,
-            "service": host.uuid,
+            "service": dead.uuid,
             "host": host.name,
             "drained_host": "host-2",
             "device_profile": profile.uuid,
