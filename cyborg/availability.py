@@ -43,21 +43,26 @@ def offered() -> sa.ColumnElement[bool]:
     return sa.and_(enabled(), healthy(), *present, accounted_for())
 
 
-def is_offered(deployable: models.Deployable) -> bool:
-    """:func:`offered` for a row with its device; a deployable of a missing device is missing."""
+def usable() -> sa.ColumnElement[bool]:
+    """The deployable is offered, and its host is up and neither drained nor removed."""
+    gone = (_HOST.down, _HOST.drained, _HOST.removed)
+    return sa.and_(offered(), *(column.is_(False) for column in gone))
+
+
+def is_usable(deployable: models.Deployable) -> bool:
+    """:func:`usable` for a row with its device and its host.
+
+    A deployable of a missing device is missing.
+    """
     device = deployable.device
+    host = device.host
     return (
         device.status == models.ENABLED
         and device.unhealthy is None
         and not deployable.missing
         and deployable.withheld is None
+        and not (host.down or host.drained or host.removed)
     )
-
-
-def usable() -> sa.ColumnElement[bool]:
-    """The deployable is offered, and its host is up and neither drained nor removed."""
-    gone = (_HOST.down, _HOST.drained, _HOST.removed)
-    return sa.and_(offered(), *(column.is_(False) for column in gone))
 
 
 def open_to_all() -> sa.ColumnElement[bool]:

@@ -168,7 +168,7 @@ def _candidate(
 
 def _is_refused(group: RequestGroup, deployable: models.Deployable) -> bool:
     """Whether a bind of the group to the deployable would be refused, even if all of it is free."""
-    if not availability.is_offered(deployable) or matching.is_kept_from(group, deployable):
+    if not availability.is_usable(deployable) or matching.is_kept_from(group, deployable):
         return True
     why_not = matching.why_not_now(group, deployable) or matching.why_no_match(group, deployable)
     return why_not is not None

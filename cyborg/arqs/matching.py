@@ -52,6 +52,7 @@ _OF_HOSTS = orm.load_only(
     models.Host.node,
     models.Host.down,
     models.Host.drained,
+    models.Host.removed,
     models.Host.tainted,
 )
 

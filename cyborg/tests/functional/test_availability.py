@@ -18,6 +18,16 @@ pytestmark = pytest.mark.usefixtures("database")
 IMAGE = "bbbbbbbb-0000-4000-8000-000000000001"
 
 
+def judged() -> tuple[models.Deployable, bool]:
+    """The one deployable there is, and whether it is usable in SQL."""
+    of_device, of_host = models.Deployable.device, models.Device.host
+    query = sa.select(models.Deployable, availability.usable()).join(of_device).join(of_host)
+    options = orm.contains_eager(of_device).contains_eager(of_host)
+    with db.reader() as session:
+        row, usable = session.execute(query.options(options)).one()
+    return row, bool(usable)
+
+
 @pytest.mark.parametrize(
     ("status", "unhealthy", "missing"),
     list(itertools.product([models.ENABLED, models.MAINTAINING], [None, "hot"], [True, False])),
@@ -28,12 +38,21 @@ def test_what_is_offered(status: str, unhealthy: str | None, *, missing: bool) -
         always = sa.true()
         db.update(session, models.Device, always, status=status, unhealthy=unhealthy)
         db.update(session, models.Deployable, always, missing=missing)
-    query = sa.select(models.Deployable, availability.offered()).join(models.Deployable.device)
-    options = orm.contains_eager(models.Deployable.device)
-    with db.reader() as session:
-        row, offered = session.execute(query.options(options)).one()
-    assert availability.is_offered(row) == bool(offered)
-    assert bool(offered) == (status == models.ENABLED and unhealthy is None and not missing)
+    row, usable = judged()
+    assert availability.is_usable(row) == usable
+    assert usable == (status == models.ENABLED and unhealthy is None and not missing)
+
+
+@pytest.mark.makes_up_rows
+@pytest.mark.parametrize("column", ["down", "drained", "removed"])
+def test_nothing_is_usable_of_a_host_that_gives_out_nothing(column: str) -> None:
+    hosts.apply(hosts.card("a"))
+    row, usable = judged()
+    assert (availability.is_usable(row), usable) == (True, True)
+    with db.writer() as session:
+        db.update(session, models.Host, sa.true(), **{column: True})
+    row, usable = judged()
+    assert (availability.is_usable(row), usable) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from cyborg import context, quotas
+from cyborg import context, db, quotas, work
 from cyborg.arqs import candidates, draining
+from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT
-from cyborg.tests import boots
+from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, profile, rack, wish
 from cyborg.tests.functional.test_taints import device
 from cyborg.tests.service import Site
@@ -111,6 +112,29 @@ def test_a_gang_that_is_refused_everywhere_says_why(rack: Site) -> None:
     draining.undrain("host-1", 1)
     rack.hurry(rack.idle)
     assert call(rack, "POST", "", body)["state"] == "Active"
+
+
+@pytest.mark.parametrize("column", ["drained", "down"])
+def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str) -> None:
+    """Also before Placement has been told that the first one gives out nothing."""
+    rack.placement.make_provider("host-2.example")
+    there = hosts.deployable("host-2_c", range(8))
+    hosts.apply(hosts.device("c", there), host="host-2")
+    rack.hurry(rack.idle)
+    host = models.Host
+
+    def stop() -> None:
+        with db.writer() as session:
+            db.update(session, host, host.name == "host-1", **{column: True})
+
+    # What is fuller comes first, so that it is on host-1.
+    before_the_claim(rack, stop)
+    found = ask(rack, "POST", "", wish())
+    assert providers(found) == {provider_uuid("host-2_c")}
+    assert set(claimed(rack, found.json()["uuid"])) == {provider_uuid("host-2_c")}
+    with db.writer() as session:
+        work.want(session, work.PLACEMENT, ["host-1"])
+    rack.hurry(rack.idle)
 
 
 def test_an_allocation_counts_in_the_quota_while_it_is_there(
