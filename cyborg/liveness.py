@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,6 +37,12 @@ UP, DOWN = "up", "down"
 HEARTBEAT_INTERVAL = 5.0
 DOWN_AFTER = 30
 FORGET_AFTER = 3600
+
+#: A silence of all hosts, in units of ``host_down_time``: after how long it is taken for one, while
+#: no host is overdue by it yet, and after how long all hosts are believed to be down. Otherwise
+#: they could never be removed or renamed.
+_NOTICED = 0.5
+_BELIEVED = 20
 
 #: Hosts that are marked in one transaction.
 _BATCH = 200
@@ -60,17 +69,84 @@ def remove_conductor(uuid: str) -> None:
         db.delete(session, models.Conductor, models.Conductor.uuid == uuid)
 
 
-def mark_hosts_down(conf: cfg.ConfigOpts) -> None:
+class Watch:
+    """Marks hosts down by their silence, as one conductor hears it.
+
+    Where the fault is with those who hear, such as the broker, all hosts are silent. So the time in
+    which several hosts are up and none is heard counts for none of them.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: When it looked last, and since when it has looked without a break.
+        self._looked = self._since = -math.inf
+        #: Until when nobody was heard, and for how long then.
+        self._heard_none = -math.inf
+        self._silence = 0.0
+
+    def mark_hosts_down(self, conf: cfg.ConfigOpts) -> None:
+        """Mark the hosts down that are silent while others are heard, or for very long."""
+        seconds = conf.conductor.host_down_time
+        silences = _silences()
+        now = self._clock()
+        if now - self._looked > seconds * _NOTICED + conf.conductor.poll_interval:
+            # Nobody may have heard the hosts meanwhile, and each has its time to report.
+            self._since = now
+        self._looked = now
+        witnessed = min(silences.least, now - self._since)
+        is_silent = silences.up > 1 and silences.least > seconds * _NOTICED
+        if is_silent and witnessed < seconds * _BELIEVED:
+            self._note_silence(now, silences.least, seconds)
+        if now - self._since >= seconds and silences.most > seconds:
+            of_all = self._silence if now - self._heard_none < seconds else 0.0
+            mark_hosts_down(conf, not_counted=of_all)
+
+    def _note_silence(self, now: float, silence: float, seconds: int) -> None:
+        before = self._silence if now - self._heard_none < seconds else 0.0
+        if silence > seconds >= before:
+            LOG.error(
+                "No host has reported for %d s, so none is taken for down: look whether the "
+                "message broker, the database and the conductors are well",
+                silence,
+            )
+        self._heard_none, self._silence = now, silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silences:
+    """For how many seconds hosts have not reported, and how many of them are not marked down."""
+
+    #: The host that reported last; of those that are not marked, the one that did so first.
+    least: float
+    most: float
+    up: int
+
+
+@db.retry
+def _silences() -> _Silences:
+    host = models.Host
+    last_of_up = sa.case((host.down.is_(False), host.last_seen_ms))
+    query = sa.select(
+        db.now_ms() - sa.func.max(host.last_seen_ms),
+        db.now_ms() - sa.func.min(last_of_up),
+        sa.func.count(last_of_up),
+    ).where(host.removed.is_(False))
+    with db.reader() as session:
+        least, most, up = session.execute(query).one()
+    return _Silences(least=float(least or 0) / 1000, most=float(most or 0) / 1000, up=up)
+
+
+def mark_hosts_down(conf: cfg.ConfigOpts, *, not_counted: float = 0.0) -> None:
     """Mark the hosts down that have not reported for ``[conductor] host_down_time``.
 
-    Placement offers nothing of them from then on.
+    Placement offers nothing of them from then on. So many seconds more are ``not_counted``.
     """
     seconds = conf.conductor.host_down_time
     host = models.Host
     overdue = (
         host.down.is_(False),
         host.removed.is_(False),
-        host.last_seen_ms < _before(seconds),
+        host.last_seen_ms < _before(seconds + not_counted),
     )
     for found in db.change_due(host, *overdue, limit=_BATCH, change=_mark_down):
         LOG.warning("Host %s is down: it has not reported for %d s", found.name, seconds)

@@ -22,8 +22,8 @@ from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
 
+#: Beside these, a conductor's watch marks hosts down.
 TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
-    liveness.mark_hosts_down,
     orphans.delete_expired,
     audit.take_turns,
     orphans.want_check,
@@ -36,9 +36,9 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
 )
 
 
-def run_all(conf: cfg.ConfigOpts) -> float:
+def run_all(conf: cfg.ConfigOpts, watch: liveness.Watch) -> float:
     """Run each task once; return after how many seconds to run them again."""
-    for task in TASKS:
+    for task in (watch.mark_hosts_down, *TASKS):
         name = f"{task.__module__}.{task.__name__}"
         try:
             task(conf)

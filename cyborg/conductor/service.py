@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors, process, rpc, work
+from cyborg import errors, liveness, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
 from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
 from cyborg.conductor import (
@@ -49,7 +49,7 @@ class ConductorService:
         conf.register_mutate_hook(self._reload)
         self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(conf, self._kick))
         self._heartbeat = heartbeat.Heartbeat(self._worker.name, conf.host)
-        run_tasks = functools.partial(periodic_tasks.run_all, conf)
+        run_tasks = functools.partial(periodic_tasks.run_all, conf, liveness.Watch())
         self._periodic_tasks = process.Loop("periodic-tasks", run_tasks)
 
     def start(self) -> None:

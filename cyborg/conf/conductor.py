@@ -44,7 +44,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds without a report from its agent after which a host counts as down, until its "
         "next report. Until then Placement offers nothing of it; the records of its devices are "
-        "kept. Set it to several times the largest [agent] report_interval.",
+        "kept. Set it to several times the largest [agent] report_interval. Time in which several "
+        "hosts are up and none reports does not count, up to twenty times this.",
     ),
     cfg.IntOpt(
         "max_report_devices",

@@ -193,8 +193,101 @@ def test_of_many_conductors_one_says_that_a_host_is_down(
     assert len([text for text in caplog.messages if "is down" in text]) == len(names)
 
 
+class Clock:
+    """The time of a conductor that looks every ten seconds, and of the database."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.now = 0.0
+        self._conf = conf
+        self.watch = liveness.Watch(lambda: self.now)
+
+    def look(self, seconds: int, *reporting: str) -> None:
+        """Let so much time pass, in which these hosts report every minute, from the start on."""
+        for passed in range(0, seconds, 10):
+            if passed % 60 == 0:
+                for name in reporting:
+                    hosts.apply(host=name)
+            self.watch.mark_hosts_down(self._conf)
+            self.pause(10)
+
+    def pause(self, seconds: int) -> None:
+        """Let so much time pass in which the conductor does not look."""
+        self.now += seconds
+        let_seconds_pass(seconds)
+
+
+ONE, OTHER, DEAD = "host-1", "host-2", "host-3"
+
+
+@pytest.fixture
+def clock(conf: cfg.ConfigOpts) -> Clock:
+    """One host reports half a minute after the other, and a third one has fallen silent."""
+    clock = Clock(conf)
+    clock.look(600, ONE, OTHER, DEAD)
+    clock.look(30, ONE)
+    clock.look(30, OTHER)
+    assert set(host_states().values()) == {liveness.UP}
+    return clock
+
+
+def down() -> set[str]:
+    return {name for name, state in host_states().items() if state == liveness.DOWN}
+
+
+@pytest.mark.parametrize("outage", [100, 130, 150, 200, 3000])
+def test_what_keeps_all_hosts_from_being_heard_brings_none_down(
+    clock: Clock, caplog: pytest.LogCaptureFixture, outage: int
+) -> None:
+    """Such as a broker that was away; they report again one after the other."""
+    clock.look(outage)
+    clock.look(30, ONE)
+    assert down() <= {DEAD}
+    clock.look(30, OTHER)
+    said = [text for text in caplog.messages if text.startswith("No host has reported for")]
+    assert len(said) == (outage > 180)
+    for _ in range(3):
+        clock.look(60, ONE, OTHER)
+    assert down() == {DEAD}
+
+
+@pytest.mark.parametrize("seconds", [100, 3600])
+def test_a_conductor_that_could_not_look_does_not_judge_at_once(clock: Clock, seconds: int) -> None:
+    """It was stopped, or had no database; a report may be there before it looks again."""
+    clock.pause(seconds)
+    clock.look(170, ONE)
+    assert down() == set()
+    clock.look(180, ONE)
+    assert down() == {OTHER, DEAD}
+
+
+def test_a_conductor_that_was_just_started_marks_no_host(conf: cfg.ConfigOpts) -> None:
+    for name in (ONE, OTHER):
+        hosts.apply(host=name)
+    let_seconds_pass(conf.conductor.host_down_time + 1)
+    clock = Clock(conf)
+    clock.look(180, ONE)
+    assert down() == set()
+    clock.look(10, ONE)
+    assert down() == {OTHER}
+
+
+def test_hosts_that_are_all_silent_for_long_are_down_in_the_end(clock: Clock) -> None:
+    clock.look(3600)
+    assert down() == set()
+    clock.look(300)
+    assert down() == {ONE, OTHER, DEAD}
+
+
+def test_the_last_host_that_is_up_is_down_as_soon_as_any(clock: Clock) -> None:
+    clock.look(240, ONE)
+    assert down() == {OTHER, DEAD}
+    clock.look(190)
+    assert down() == {ONE, OTHER, DEAD}
+
+
 def test_a_conductor_notices_by_itself(conf: cfg.ConfigOpts) -> None:
     conf.set_override("poll_interval", 0.1, group="conductor")
+    conf.set_override("host_down_time", 1, group="conductor")
     hosts.apply()
     let_seconds_pass(conf.conductor.host_down_time + 1)
     rpc.use_memory(conf)
@@ -215,7 +308,7 @@ def test_what_a_task_meets_keeps_no_other_from_being_done(
         session.add(
             models.Arq(state=models.INITIAL, device_profile_name="p", group={}, created_at=old)
         )
-    assert periodic_tasks.run_all(conf) == conf.conductor.poll_interval
+    assert periodic_tasks.run_all(conf, liveness.Watch()) == conf.conductor.poll_interval
     assert "Periodic task cyborg.liveness.mark_hosts_down failed" in caplog.text
     with db.reader() as session:
         assert session.scalars(sa.select(models.Arq)).all() == []
