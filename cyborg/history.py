@@ -107,20 +107,23 @@ def keep_refusals(
 ) -> None:
     """Add entries of binds of a project that were refused, or failed, for one reason.
 
-    What is refused again for the same reason is no other entry, and of an hour only
+    What is refused again within an hour for the same reason is no other entry, and of an hour only
     :data:`REFUSALS_MAX` are kept, so that nobody fills the table.
     """
     about = {"kind": BIND_FAILED, "project_id": project_id, "reason": reason}
     # One that names no consumer is about the project.
     consumers = [each.get("instance_uuid") for each in entries]
     same = _ENTRY.instance_uuid.in_(consumers) if all(consumers) else _ENTRY.instance_uuid.is_(None)
-    ours = (_ENTRY.kind == BIND_FAILED, _ENTRY.project_id == project_id)
-    if db.update(session, _ENTRY, *ours, same, _ENTRY.reason == reason, ended_ms=db.now_ms()):
-        return
-    lately = sa.select(_ENTRY.id).where(*ours, _ENTRY.ended_ms > db.now_ms() - _HOUR_MS)
-    kept = session.scalar(
-        sa.select(sa.func.count()).select_from(lately.limit(REFUSALS_MAX).subquery())
+    # A project may have very many of the days before; these columns have an index.
+    lately = (
+        _ENTRY.kind == BIND_FAILED,
+        _ENTRY.project_id == project_id,
+        _ENTRY.ended_ms > db.now_ms() - _HOUR_MS,
     )
+    if db.update(session, _ENTRY, *lately, same, _ENTRY.reason == reason, ended_ms=db.now_ms()):
+        return
+    found = sa.select(_ENTRY.id).where(*lately).limit(REFUSALS_MAX)
+    kept = session.scalar(sa.select(sa.func.count()).select_from(found.subquery()))
     room = REFUSALS_MAX - (kept or 0)
     write(session, [{**each, **about, "ended_ms": db.now_ms()} for each in entries[:room]])
 

@@ -613,6 +613,9 @@ class HistoryEntry(Base):
     """Something that began and perhaps ended. It names what it is about, and outlives that."""
 
     __tablename__ = "history"
+    __table_args__ = table_args(
+        sa.Index("ix_history_project_id_kind_ended_ms", "project_id", "kind", "ended_ms")
+    )
 
     # One for each bind.
     id: orm.Mapped[int] = orm.mapped_column(BigId, primary_key=True, autoincrement=True)

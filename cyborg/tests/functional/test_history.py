@@ -192,6 +192,33 @@ def test_what_is_refused_again_and_again_fills_no_table(
     assert len(entries(project_id="project-1")) == 4
 
 
+def test_a_refusal_reads_only_what_the_project_was_refused_lately(
+    ctx: context.RequestContext,
+) -> None:
+    def refuse() -> None:
+        with pytest.raises(errors.NotFound), refusals.kept(ctx):
+            raise errors.NotFound("There is none.")
+
+    ran: list[tuple[str, Any]] = []
+
+    def note(_conn: object, _cursor: object, statement: str, values: Any, *_rest: object) -> None:
+        if statement.startswith(("UPDATE history", "SELECT count")):
+            ran.append((f"EXPLAIN QUERY PLAN {statement}", values))
+
+    refuse()
+    let_pass(3601)
+    for each in db.engines():
+        sa.event.listen(each, "before_cursor_execute", note)
+    refuse()
+    for each in db.engines():
+        sa.event.remove(each, "before_cursor_execute", note)
+    assert len(entries()) == 2
+    with db.reader() as session:
+        plans = [str(session.connection().exec_driver_sql(*each).all()) for each in ran]
+    assert len(plans) == 2
+    assert all("ix_history_project_id_kind_ended_ms" in plan for plan in plans)
+
+
 @pytest.mark.every_database
 def test_illness_and_absence_have_a_beginning_and_an_end(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
