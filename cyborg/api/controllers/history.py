@@ -49,7 +49,7 @@ def show(request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
         "project_id": entry.project_id,
         "instance_uuid": entry.instance_uuid,
         "arq_uuid": entry.arq_uuid,
-        "hostname": entry.hostname,
+        "hostname": entry.hostname if everything else None,
         "image_uuid": entry.image_uuid,
         "function_id": entry.function_id,
         "reason": entry.reason if everything else entry.plain,

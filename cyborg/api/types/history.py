@@ -21,7 +21,7 @@ class HistoryEntry(Object):
     project_id = Field(fields.TEXT_OR_NULL, "Whose it is.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance.")
     arq_uuid = Field(fields.UUID_OR_NULL, "The accelerator request.")
-    hostname = Field(fields.TEXT_OR_NULL, "The host.")
+    hostname = Field(fields.TEXT_OR_NULL, "The host; for administrators only.")
     image_uuid = Field(fields.UUID_OR_NULL, "The image that was written.")
     function_id = Field(fields.TEXT_OR_NULL, "The function that was written.")
     reason = Field(fields.TEXT_OR_NULL, "Why: in full for administrators only.")
