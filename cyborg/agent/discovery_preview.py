@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import blank_images, discovery, node_name, not_offered, nova_devices, sriov
+from cyborg.agent import cleaning, discovery, node_name, not_offered, nova_devices, sriov
 from cyborg.drivers import base, pci, registry
 
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
@@ -49,7 +49,7 @@ def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
     nova_lists = nova_devices.read(nova_files)
     loaded = registry.load(conf)
     passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
-    found = blank_images.noted(conf, passes.run(), loaded.drivers)
+    found = cleaning.noted(conf, passes.run(), loaded.drivers)
     errors = {**loaded.errors, **found.errors}
     findings = dataclasses.replace(found, errors=errors)
     left_out: list[not_offered.NotOffered] = []

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
 from cyborg.agent import (
-    blank_images,
+    cleaning,
     discovery,
     host_steps,
     hotplug,
@@ -132,7 +132,7 @@ class Agent:
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             sriov_errors = self._sriov.apply()
             found = self._discovery.run()
-            findings = blank_images.noted(self._conf, found, self._drivers)
+            findings = cleaning.noted(self._conf, found, self._drivers)
             findings = self._specifications.noted(findings)
             self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}

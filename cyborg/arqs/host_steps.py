@@ -291,7 +291,8 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
     if situation.arq.left_ms is not None and deployable.blank_image is not None:
         _overwrite(claim, situation)
     is_due = deployable.cleans and (deployable.clean_erases or not missing)
-    # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it.
+    # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it, or
+    # [cleaning] requires that it is clean.
     if is_due:
         if not deployable.is_settled and not missing:
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")

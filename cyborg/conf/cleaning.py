@@ -17,7 +17,10 @@ OPTS: list[cfg.Opt] = [
         choices=[
             (OFF, "Cyborg does not reset PCI functions; vfio does when a guest ends"),
             (ON, "reset or overwrite each device after use, if there is a way"),
-            (REQUIRED, "the same, and do not offer a device for which there is no way"),
+            (
+                REQUIRED,
+                "the same, offer no device without such a way, and wait for one that left unclean",
+            ),
         ],
         help="Whether PCI functions are reset, and FPGAs overwritten as blank_images says, before "
         "somebody else gets them. NVMe controllers, mediated devices and virtual GPUs are erased "

@@ -118,8 +118,9 @@ class Deployable:
     handles that are ready on the host now, or None if the driver cannot know: a guest's handle
     that is not among them, as after a reboot of the host, is prepared again. ``clean_erases`` says
     that cleaning erases a guest's data: then even a handle that is not reported any more must be
-    cleaned. ``parent`` is the name of the deployable of the same device whose provider is above
-    this one's, such as the card of a region.
+    cleaned. The agent sets it too where ``[cleaning]`` requires that a handle is clean. ``parent``
+    is the name of the deployable of the same device whose provider is above this one's, such as the
+    card of a region.
 
     ``program_mode``, :data:`DYNAMIC` or :data:`SINGLE_PROGRAM`, says that the driver's
     :class:`Programmable` ability can load a function. ``function`` is the id of the function that

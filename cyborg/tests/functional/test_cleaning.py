@@ -9,15 +9,17 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, history, rpc
+from cyborg import context, db, history, rpc, work
+from cyborg.agent import cleaning as agent_cleaning
+from cyborg.agent import discovery
 from cyborg.arqs import release
 from cyborg.conductor import gauges
 from cyborg.db import models
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, pci, registry
 from cyborg.drivers.pci import cleaning
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
-from cyborg.tests.service import RP, SERVER, Site, until
+from cyborg.tests.service import PATIENCE, RP, SERVER, Site, until
 
 SPEC = '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "37c8"}\n'
 CARD = "qat-c62x"
@@ -120,6 +122,32 @@ def test_what_cannot_be_reset_is_not(simulate_live):
     assert host.writes() == []
 
 
+def noted(text: str) -> list[tuple[bool, bool]]:
+    """Whether each deployable of an agent's report is cleaned, and waits for that while away."""
+    conf = passes.configured(text, ["pci_driver"], "host-1")
+    loaded = registry.load(conf)
+    found = discovery.Discovery("host-1", loaded.drivers, timeout=PATIENCE).run()
+    findings = agent_cleaning.noted(conf, found, loaded.drivers)
+    return [
+        (part.cleans, part.clean_erases)
+        for device in findings.devices["pci_driver"]
+        for part in device.deployables
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "flags"),
+    [
+        ("default = off", (False, False)),
+        ("default = on", (True, False)),
+        ("default = required", (True, True)),
+        ("classes = CUSTOM_PCI:on\ndefault = required", (True, False)),
+    ],
+)
+def test_what_is_required_is_cleaned_after_an_absence(simulate, policy, flags):
+    assert simulate(card("flr")).call(noted, wanted(policy)) == [flags]
+
+
 def kept(site: Site) -> list[dict[str, Any]]:
     found = site.call("GET", "/history?kind=clean_failed", version="2.11")["history"]
     return [{key: each[key] for key in ("reason", "ended_at", "actor")} for each in found]
@@ -213,6 +241,33 @@ def test_why_it_was_given_up_is_recorded(site: Site, unclean: str) -> None:
     assert entry["actor"].startswith("user ")
     assert entry["arq_uuid"] == unclean
     assert None not in (entry["ended_at"], entry["device_uuid"], entry["attach_handle_uuid"])
+
+
+def test_an_unclean_handle_that_leaves_a_report_is_given_to_nobody(
+    site: Site, ctx: context.RequestContext, request: pytest.FixtureRequest
+) -> None:
+    site.conf.set_override("drivers", {"fake_driver": "required"}, group="cleaning")
+    site.conf.set_override("discovery_interval", 1, group="agent")
+    arq = request.getfixturevalue("unclean")
+    held = site.held()
+    assert held.keys() == {arq}
+
+    def missing() -> set[str]:
+        with db.reader() as session:
+            handle = models.AttachHandle
+            return set(session.scalars(sa.select(handle.uuid).where(handle.missing.is_(True))))
+
+    site.conf.set_override("devices", 0, group="fake_driver")
+    until(lambda: missing() == {held[arq]})
+    (before,) = site.work(work.HOST_STEP)
+    site.hurry(lambda: all(row.attempts > before.attempts for row in site.work(work.HOST_STEP)))
+    assert site.held() == held
+
+    site.conf.set_override("devices", 1, group="fake_driver")
+    until(lambda: not missing())
+    assert site.held() == held
+    site.obey()
+    until(lambda: not site.held())
 
 
 class HostOfOneCard:

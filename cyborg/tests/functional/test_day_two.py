@@ -9,11 +9,12 @@ and ``CYBORG_TEST_DAY_TWO_SEED`` another one.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -41,12 +42,24 @@ HOUR_MS = 3_600_000
 
 CARDS: dict[str, dict[str, Any]] = {
     "a": {"handles": range(4), "cleans": True},
-    "b": {"handles": range(4, 8), "cleans": True, "prepares": True},
+    # What a guest left on it is still there when it is back.
+    "b": {"handles": range(4, 8), "cleans": True, "prepares": True, "clean_erases": True},
     "c": {"handles": range(8, 12)},
 }
 LIMITS = {quotas.REQUESTS: 7, f"{quotas.CLASS}FPGA": 6}
 PROJECTS = ("project-1", "project-2")
 FPGA = {"resources:FPGA": "1"}
+
+
+def place_of(info: Mapping[str, str]) -> str:
+    """Where a handle is: the same when it is back."""
+    return info["device"]
+
+
+PLACES = {
+    name: {place_of(hosts.handle(number).attach_info) for number in card["handles"]}
+    for name, card in CARDS.items()
+}
 
 
 class Killed(Exception):
@@ -62,16 +75,24 @@ class Life:
         self.users = {
             project: context.admin(enforcer, project_id=project) for project in PROJECTS
         }
-        #: What may be on a handle, by its uuid: the ARQ whose guest has had it.
+        #: What may be on a handle, by its place: the ARQ whose guest has had it.
         self.dirty: dict[str, str] = {}
         #: Where each instance has an allocation, and how much.
         self.allocations: dict[str, Counter[str]] = {}
         #: Instances that are to be deleted, since they have lost an ARQ.
         self.broken: set[str] = set()
         self.trouble = ""
+        #: The card that the host has not, as long as its last report is true.
+        self.away = ""
         #: The most hours that a usage has had.
         self.most_hours = 0.0
         self.cleaning = {f"host-1_{name}" for name, card in CARDS.items() if card.get("cleans")}
+        self.kept = {
+            place
+            for name, card in CARDS.items()
+            if card.get("clean_erases")
+            for place in PLACES[name]
+        }
         self.report()
         for name, count in (("one", 1), ("two", 2)):
             profiles.create_profile(name=name, groups=[FPGA] * count, description=None)
@@ -79,6 +100,7 @@ class Life:
         profiles.create_profile(name="tolerant", groups=[tolerant], description=None)
 
     def report(self, without: str = "", ill: str = "") -> None:
+        self.away = without
         hosts.apply(
             *(
                 hosts.card(name, unhealthy="It is hot" if name == ill else None, **card)
@@ -90,19 +112,21 @@ class Life:
     # What the host does.
 
     def run_host_step(self, _conf: object, _host: str, step: rpc.HostStep, _limit: float) -> None:
-        handle = step.attach_handle_uuid
+        handle, place = step.attach_handle_uuid, place_of(step.attach_info)
         if self.trouble == "unreachable":
             raise rpc.HostUnreachable("no answer")
         if self.trouble == step.action:
             raise rpc.HostStepFailed("the card does not answer")
+        if self.away and place in PLACES[self.away]:
+            raise rpc.HostStepFailed("the card is not on the bus")
         if self.trouble == "killed before":
             raise Killed("here")
         if step.action == "clean":
-            self.dirty.pop(handle, None)
+            self.dirty.pop(place, None)
         else:
             holder = self.holders()[handle][0]
-            assert self.dirty.get(handle, holder) == holder
-            self.dirty[handle] = holder
+            assert self.dirty.get(place, holder) == holder
+            self.dirty[place] = holder
         if self.trouble == "killed after":
             raise Killed("here")
 
@@ -184,13 +208,13 @@ class Life:
             self.broken.discard(instance)
 
     def give_up(self) -> None:
-        held = list(self.holders().items())
+        held, places = list(self.holders().items()), self.places()
         if held:
             handle, (uuid, _) = self.chance.choice(held)
             self.lose([uuid])
             removal.release_arq(self.users[PROJECTS[0]], uuid, force=True)
             # Whoever forces it has seen to it that the handle is clean.
-            self.dirty.pop(handle, None)
+            self.dirty.pop(places[handle], None)
 
     def work(self) -> None:
         engine.drain(self.conf)
@@ -260,19 +284,27 @@ class Life:
     def serving(self) -> set[str]:
         return {arq for arq, state in self.holders().values() if state in models.SERVING}
 
-    def check(self) -> None:
+    def places(self, *deployables: str) -> dict[str, str]:
+        """Where each handle is that the database knows, or of those deployables only."""
         handle, deployable = models.AttachHandle, models.Deployable
-        query = sa.select(handle.uuid).join(deployable, deployable.id == handle.deployable_id)
-        query = query.where(deployable.name.in_(self.cleaning))
+        query = sa.select(handle.uuid, handle.attach_info)
+        if deployables:
+            query = query.join(deployable, deployable.id == handle.deployable_id)
+            query = query.where(deployable.name.in_(deployables))
         with db.reader() as session:
-            cleaned = set(session.scalars(query))
+            return {uuid: place_of(json.loads(info)) for uuid, info in session.execute(query)}
+
+    def check(self) -> None:
+        places = self.places(*self.cleaning)
         for uuid, (arq, state) in self.holders().items():
-            if uuid in cleaned and state in models.SERVING:
-                assert self.dirty.get(uuid, arq) == arq, f"{uuid} is not clean"
+            if uuid in places and state in models.SERVING:
+                place = places[uuid]
+                assert self.dirty.get(place, arq) == arq, f"{place} is not clean"
                 if state == models.BOUND:
-                    self.dirty[uuid] = arq
-        # What left its host takes with it what is on it.
-        self.dirty = {uuid: arq for uuid, arq in self.dirty.items() if uuid in cleaned}
+                    self.dirty[place] = arq
+        # What left its host takes with it what is on it, but for what must be erased.
+        there = self.kept.union(places.values())
+        self.dirty = {place: arq for place, arq in self.dirty.items() if place in there}
 
     def check_all(self) -> None:
         assert consistency.violations() == []
@@ -418,7 +450,8 @@ def test_a_random_life(
 
     held = life.holders()
     assert {state for _, state in held.values()} <= {models.BOUND}
-    assert life.dirty.keys() <= held.keys()
+    places = life.places()
+    assert life.dirty.keys() <= {places[handle] for handle in held}
     placement.sync()
     for instance, claims in life.allocations.items():
         for rp, amount in claims.items():

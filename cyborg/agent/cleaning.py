@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written to FPGAs between two guests, as ``[cleaning]`` says: their blank images."""
+"""What ``[cleaning]`` says of deployables: their blank images, and which must be clean again.
+
+How a handle is cleaned is its driver's affair; that one is not given out unclean is the
+conductor's, who knows nothing but what is noted here.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -20,9 +25,10 @@ _NONE = (
 def noted(
     conf: cfg.ConfigOpts, findings: discovery.Findings, drivers: Mapping[str, base.Driver]
 ) -> discovery.Findings:
-    """The findings with the blank image of each deployable that is to be overwritten after use.
+    """The findings with what ``[cleaning]`` says of each deployable.
 
-    A device with a deployable that must be, and has no such image, is unhealthy.
+    One that is to be overwritten after use has its blank image; its device is unhealthy if it must
+    be, and has none. One that must be cleaned waits for that though it is not reported meanwhile.
     """
     devices = {}
     for name, found in findings.devices.items():
@@ -33,19 +39,27 @@ def noted(
 
 
 def _noted(conf: cfg.ConfigOpts, names: Collection[str], device: base.Device) -> base.Device:
-    if not any(map(_takes_images, device.deployables)):
-        return device
     unhealthy, parts = device.unhealthy, []
     for part in device.deployables:
         policy = cleaning.policy(conf, part.resource_class, names)
-        if not _takes_images(part) or policy == cleaning.OFF:
-            parts.append(part)
-            continue
-        image = cleaning.blank_image(conf, part.traits, part.resource_class, names)
-        if image is None and policy == cleaning.REQUIRED:
+        parts.append(part if policy == cleaning.OFF else _part(conf, names, part, policy))
+        if policy == cleaning.REQUIRED and _takes_images(part) and parts[-1].blank_image is None:
             unhealthy = unhealthy or _NONE.format(part.name)
-        parts.append(part if image is None else replace(part, blank_image=image))
+    if unhealthy == device.unhealthy and all(map(operator.is_, parts, device.deployables)):
+        return device
     return replace(device, unhealthy=unhealthy, deployables=tuple(parts))
+
+
+def _part(
+    conf: cfg.ConfigOpts, names: Collection[str], part: base.Deployable, policy: str
+) -> base.Deployable:
+    image = None
+    if _takes_images(part):
+        image = cleaning.blank_image(conf, part.traits, part.resource_class, names)
+    erases = part.clean_erases or (policy == cleaning.REQUIRED and part.cleans)
+    if image is None and erases == part.clean_erases:
+        return part
+    return replace(part, blank_image=image, clean_erases=erases)
 
 
 def _takes_images(part: base.Deployable) -> bool:
