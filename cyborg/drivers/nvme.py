@@ -224,7 +224,8 @@ class NvmeDriver(NvmeController):
     def clean(self, handle: base.HeldHandle) -> None:
         """Erase everything on the controller; of a virtual function, its namespaces.
 
-        :raises RuntimeError: the host uses it, has no driver for it, or it cannot be erased
+        :raises RuntimeError: the host uses it, has no driver for it, it has virtual functions,
+            whose guests have a part of its disk, or it cannot be erased
         """
         functions = pci.scan()
         address = pci.join(handle.attach_info)
@@ -244,6 +245,11 @@ class NvmeDriver(NvmeController):
         shared = self.why_shared(function, functions)
         if shared is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {shared}")
+        if function.vfs:
+            raise RuntimeError(
+                f"NVMe controller {address} is not erased: its virtual functions are enabled, and "
+                "would lose what their guests have"
+            )
         method = self._method(function, functions)
         LOG.info("Erasing NVMe controller %s: %s", address, method.name if method else "by zeroes")
         if method is None:

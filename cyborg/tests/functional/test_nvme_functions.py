@@ -108,6 +108,18 @@ def erase(address: str, keys: str) -> str:
     return passes.clean("nvme_driver", spec(f', "functions": "virtual"{keys}'), address)
 
 
+def erase_whole(address: str) -> str:
+    return passes.clean("nvme_driver", spec(""), address)
+
+
+def test_a_controller_is_not_erased_under_its_functions(simulate_live):
+    """A guest had it whole; before it was erased, virtual functions were made and given out."""
+    host = simulate_live({"cards": [card()]})
+
+    assert "its virtual functions are enabled" in host.call(erase_whole, host.card("disk"))
+    assert host.writes() == []
+
+
 def test_only_the_namespaces_of_the_function_are_erased(simulate_live):
     # It says that it can sanitize itself, by which others would lose what they have.
     host = simulate_live({"cards": [card(sanitize={"can": ["crypto", "block"]})]})
