@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host steps: what drivers do to attach handles and deployables when a conductor asks for it.
 
-Each step runs in a thread of its own, one at a time for each handle and each device.
+Each step runs in a thread of its own, one at a time for each handle and each device. Of the handles
+of one card, one at a time is cleaned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import errors, metrics, rpc
-from cyborg.agent import bitstream_cache, cdi, pass_counter, write_results, writes
+from cyborg.agent import bitstream_cache, cards, cdi, pass_counter, write_results, writes
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ class Endpoint:
         method, key = self._ability(asked), _handle_key(handle)
 
         def work() -> None:
+            if asked.action == "clean":
+                self._clean(method, handle, key)
+                return
             with self._locks.held([key]):
                 method(handle)
 
@@ -93,6 +97,15 @@ class Endpoint:
             [key],
         )
         run.wait(wait, f"Driver {asked.driver} has not finished to {asked.action} the handle")
+
+    def _clean(self, method: cdi.Step, handle: base.HeldHandle, key: str) -> None:
+        """Clean a handle while no other one of its card is cleaned."""
+        card = cards.card_of(handle)
+        with self._locks.held([key, _card_key(card)]):
+            # A function that was not on the bus may have come, and be of another card than it said.
+            if cards.card_of(handle) != card:
+                raise rpc.HostStepRunning("The functions of the card have just changed")
+            method(handle)
 
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
@@ -385,6 +398,10 @@ def _handle_key(handle: base.AttachHandle) -> str:
 
 def _device_key(path: base.ControlPath) -> str:
     return base.canonical_json([path.cpid_type, None, dict(path.cpid_info)])
+
+
+def _card_key(card: str) -> str:
+    return base.canonical_json(["card", card])
 
 
 def _failed_after_write(sentence: str) -> rpc.ProgramFailed:

@@ -393,7 +393,10 @@ class Preparable(Protocol):
 
 @runtime_checkable
 class Cleanable(Protocol):
-    """The handle needs a step on the host after use, which may run twice."""
+    """The handle needs a step on the host after use, which may run twice.
+
+    It runs for one handle of a card at a time, whichever drivers and PCI functions the card has.
+    """
 
     def clean(self, handle: HeldHandle) -> None:
         """Remove every trace of the last use; return when done, raise if it cannot be."""

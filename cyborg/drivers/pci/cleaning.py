@@ -8,10 +8,7 @@ used for a function that is alone on it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,9 +24,6 @@ Policy = Callable[[str], str]
 
 #: Methods that reset one function and leave its neighbours alone.
 _OF_ONE_FUNCTION = frozenset({"device_specific", "acpi", "flr", "af_flr", "pm"})
-
-#: One reset at a time for each card, by the address of its physical function without the number.
-_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def why_not_resettable(function: Function, functions: Snapshot) -> str | None:
@@ -74,30 +68,22 @@ def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str
 
 
 def reset(handle: base.HeldHandle) -> None:
-    """Reset the function of a handle.
+    """Reset the function of a handle. The caller sees to it that no other of its card is cleaned.
 
     :raises RuntimeError: it is not on the bus, in use, or cannot be reset alone
     :raises OSError: the kernel's error
     """
     address = join(handle.attach_info)
-    with _lock_of(scan().get(address)):
-        functions = scan()
-        function = functions.get(address)
-        if function is None:
-            raise RuntimeError(f"PCI function {address} is not on the bus")
-        reason = functions.use(function) or _used_part(function, functions)
-        reason = reason or why_not_resettable(function, functions)
-        if reason is not None:
-            raise RuntimeError(f"PCI function {address} is not reset: {reason}")
-        LOG.info("Resetting PCI function %s", address)
-        privileged.reset_function(address)
-
-
-def _lock_of(function: Function | None) -> contextlib.AbstractContextManager[object]:
-    """The lock of the card; virtual functions may have other device numbers than it has."""
+    functions = scan()
+    function = functions.get(address)
     if function is None:
-        return contextlib.nullcontext()
-    return _locks[(function.pf or function.address).rpartition(".")[0]]
+        raise RuntimeError(f"PCI function {address} is not on the bus")
+    reason = functions.use(function) or _used_part(function, functions)
+    reason = reason or why_not_resettable(function, functions)
+    if reason is not None:
+        raise RuntimeError(f"PCI function {address} is not reset: {reason}")
+    LOG.info("Resetting PCI function %s", address)
+    privileged.reset_function(address)
 
 
 def _used_part(function: Function, functions: Snapshot) -> str | None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from oslo_config import cfg
 
 from cyborg import context, db, history, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
-from cyborg.agent import discovery
+from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import release
 from cyborg.conductor import gauges
 from cyborg.db import models
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import base, pci, pci_passthrough, privileged, registry
 from cyborg.drivers.pci import cleaning
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
@@ -95,25 +97,89 @@ def test_a_function_is_reset(simulate_live):
     assert text == "1"
 
 
-def test_one_function_of_a_card_is_reset_at_a_time():
-    def function(address: str, pf: str | None = None) -> pci.Function:
-        return pci.Function(
-            address=address,
-            vendor="8086",
-            device="37c9",
-            subsystem_vendor="8086",
-            subsystem_device="0002",
-            class_code="0b4000",
-            pf=pf,
-        )
+class Sysfs:
+    """Every function can be reset alone."""
 
-    card, others = "0000:3d:00.0", ("0000:3d:01.0", "0000:3d:02.1")
-    functions = [function(card), *(function(each, card) for each in others)]
-    functions.append(function("0000:3e:00.0"))
-    locks = {each.address: cleaning._lock_of(each) for each in functions}
-    first = locks.pop(card)
-    assert [locks.pop(each) for each in others] == [first, first]
-    assert first not in locks.values()
+    def read(self, address: str, path: str) -> str:
+        if path != "reset_method":
+            raise FileNotFoundError(path)
+        return "flr bus"
+
+    def names(self, address: str, path: str) -> list[str]:
+        return []
+
+    def exists(self, address: str) -> bool:
+        return True
+
+    def location(self, address: str) -> str:
+        return address
+
+    def product(self, vendor: str, device: str) -> str | None:
+        return None
+
+
+def function(address: str, pf: str | None = None) -> pci.Function:
+    return pci.Function(
+        address=address,
+        vendor="8086",
+        device="37c9",
+        subsystem_vendor="8086",
+        subsystem_device="0002",
+        class_code="0b4000",
+        pf=pf,
+    )
+
+
+def test_one_function_of_a_card_is_reset_at_a_time(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, vfs = "0000:3d:00.0", ("0000:3d:01.0", "0000:3d:02.1")
+    bus = pci.Snapshot([function(card), *(function(vf, card) for vf in vfs)], Sysfs(), {})
+    resets: queue.Queue[str] = queue.Queue()
+    gate = threading.Event()
+
+    def reset(address: str) -> None:
+        resets.put(address)
+        gate.wait(PATIENCE)
+
+    monkeypatch.setattr(pci, "scan", lambda: bus)
+    monkeypatch.setattr(cleaning, "scan", lambda: bus)
+    monkeypatch.setattr(privileged, "reset_function", reset)
+    drivers = {"pci_driver": pci_passthrough.PciPassthroughDriver(conf)}
+    agent = host_steps.Endpoint(conf, drivers, 1, pass_counter.PassCounter(lambda: None))
+
+    def clean_it(address: str, wait: float) -> None:
+        place = pci.split(address)
+        step = rpc.HostStep(
+            action="clean",
+            driver="pci_driver",
+            attach_handle_uuid=address,
+            attach_type="PCI",
+            attach_info=place,
+            cpid_type="PCI",
+            cpid_info=place,
+            asked_ms=1,
+            agent_started=1,
+            arq_uuid=RP,
+        )
+        agent.host_step({}, step.to_wire(), wait)
+
+    try:
+        for vf in vfs:
+            with pytest.raises(rpc.HostStepRunning):
+                clean_it(vf, 0.2)
+        assert resets.get(timeout=PATIENCE) == vfs[0]
+        assert resets.empty()
+    finally:
+        gate.set()
+    clean_it(vfs[1], PATIENCE)
+    assert resets.get(timeout=PATIENCE) == vfs[1]
+
+
+def test_a_function_that_is_not_on_the_bus_is_not_reset(simulate_live):
+    host = simulate_live(card("flr"))
+    assert "0000:fe:00.0 is not on the bus" in host.call(clean, "0000:fe:00.0")
+    assert host.writes() == []
 
 
 def test_what_cannot_be_reset_is_not(simulate_live):

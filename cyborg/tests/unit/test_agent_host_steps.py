@@ -14,10 +14,14 @@ import pytest
 
 from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
-from cyborg.drivers import base
+from cyborg.drivers import base, pci
 from cyborg.tests.unit.test_payloads import step
 
 PATIENCE = 60
+
+#: The physical function of a card, and its virtual ones.
+CARD, *VFS = "0000:3d:00.0", "0000:3d:01.0", "0000:3d:02.1"
+OTHER_CARD = "0000:3e:00.0"
 
 
 class Driver:
@@ -210,6 +214,88 @@ def test_steps_of_two_handles_run_side_by_side(ask, driver):
 
     for _ in range(2):
         driver.calls.get(timeout=PATIENCE)
+
+
+def function(address: str) -> pci.Function:
+    return pci.Function(
+        address=address,
+        vendor="8086",
+        device="37c9",
+        subsystem_vendor="8086",
+        subsystem_device="0002",
+        class_code="0b4000",
+        pf=CARD if address in VFS else None,
+    )
+
+
+def of(address: str, action: str = "clean") -> dict[str, Any]:
+    """What makes a step that of a function's handle."""
+    place = pci.split(address)
+    return {
+        "action": action,
+        "attach_type": "PCI",
+        "attach_handle_uuid": address,
+        "attach_info": place,
+        "cpid_info": place,
+    }
+
+
+def test_one_handle_of_a_card_is_cleaned_at_a_time(ask, driver, monkeypatch):
+    bus = pci.Snapshot(map(function, [CARD, *VFS, OTHER_CARD]))
+    monkeypatch.setattr(pci, "scan", lambda: bus)
+    driver.gate.clear()
+
+    for address in [VFS[0], CARD, VFS[1]]:
+        with pytest.raises(rpc.HostStepRunning, match="has not finished to clean"):
+            ask(wait=0.1, **of(address))
+    assert driver.calls.get(timeout=PATIENCE)[1].uuid == VFS[0]
+    assert driver.calls.empty()
+
+    # Another card does not wait, and nobody who is to get a handle.
+    for step_of in (of(OTHER_CARD), of("0000:3d:02.2", "prepare")):
+        with pytest.raises(rpc.HostStepRunning):
+            ask(wait=0, **step_of)
+        assert driver.calls.get(timeout=PATIENCE)[1].uuid == step_of["attach_handle_uuid"]
+    assert driver.calls.empty()
+
+    driver.gate.set()
+    for address in (VFS[1], CARD):
+        ask(**of(address))
+    assert {handle.uuid for _, handle in driver.calls.queue} == {CARD, VFS[1]}
+
+
+def test_a_function_whose_card_was_not_known_is_not_cleaned(ask, driver, monkeypatch):
+    buses = [pci.Snapshot([]), pci.Snapshot(map(function, [CARD, *VFS]))]
+    monkeypatch.setattr(pci, "scan", lambda: buses.pop(0) if len(buses) > 1 else buses[0])
+
+    with pytest.raises(rpc.HostStepRunning, match="have just changed"):
+        ask(**of(VFS[0]))
+    assert driver.calls.empty()
+
+    ask(**of(VFS[0]))
+    assert driver.calls.qsize() == 1
+
+
+def test_without_pci_one_handle_of_a_device_is_cleaned_at_a_time(ask, driver, monkeypatch):
+    def no_bus() -> pci.Snapshot:
+        raise OSError("sysfs is not mounted")
+
+    monkeypatch.setattr(pci, "scan", no_bus)
+    driver.gate.clear()
+    for name, device in (("one", "a"), ("two", "a"), ("three", "b")):
+        path = {"cpid_type": "MDEV", "cpid_info": {"parent": device}}
+        with pytest.raises(rpc.HostStepRunning):
+            ask(
+                wait=0.1,
+                action="clean",
+                attach_handle_uuid=name,
+                attach_info={"vgpu_mark": name},
+                **path,
+            )
+
+    called = [driver.calls.get(timeout=PATIENCE)[1].uuid for _ in range(2)]
+    assert called == ["one", "three"]
+    assert driver.calls.empty()
 
 
 def test_a_repeat_that_is_asked_for_later_joins_too(ask, driver, agent):
