@@ -124,11 +124,13 @@ def remove_mdev(uuid: str) -> None:
 def set_vgpu_type(address: str, number: str) -> None:
     """Give a virtual function of an NVIDIA card the vGPU type of that number, or none for 0.
 
-    :raises OSError: EBUSY if a guest uses its present type, else the kernel's error
+    :raises OSError: EBUSY if a guest uses its present type, ENOENT if its driver does not show it,
+        else the kernel's error
     """
-    path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvidia/current_vgpu_type"
-    if number == "0" and not path.exists():
-        return  # the function or its driver is gone, and the type with it
+    function = _PCI / "devices" / _checked(_ADDRESS, address)
+    path = function / "nvidia/current_vgpu_type"
+    if number == "0" and not function.exists():
+        return  # the function is gone, and the type with it
     if path.read_text().strip() != _checked(_NUMBER, number):
         _write(path, number)
 

@@ -88,6 +88,17 @@ def test_the_kernels_refusal_is_what_is_raised(gpu, parents):
     assert gpu.call(act, "create_mdev", "0000:ff:00.0", C4, OTHER) == "ENOENT"
 
 
+def test_a_type_that_is_not_shown_is_not_taken_away(simulate_live):
+    host = simulate_live({"cards": [{"card": "h100", "vfs": 2}]})
+    pf = host.card("h100")
+    vf = (host.device(pf) / "virtfn0").readlink().name
+
+    assert host.call(act, "set_vgpu_type", vf, "0") == ""
+    assert host.call(act, "set_vgpu_type", "0000:fe:00.0", "0") == ""
+    # Its driver shows no such file, as when it is not bound.
+    assert host.call(act, "set_vgpu_type", pf, "0") == "ENOENT"
+
+
 def test_virtual_functions_are_made_and_their_number_changed_over_none(nvme):
     pf = nvme.card("nvme-pm1733")
 
