@@ -46,10 +46,14 @@ def arranged(
     members: Sequence[Function],
     functions: Snapshot,
 ) -> base.Deployable:
-    """The deployable, which is cleaned by a reset if that is wanted and possible."""
-    if deployable.cleans or policy(deployable.resource_class) == cleaning.OFF:
+    """The deployable, which is cleaned by a reset if that is wanted and possible.
+
+    If it is required, and not possible any more, what a guest has of it must not be free unclean.
+    """
+    wanted = policy(deployable.resource_class)
+    if deployable.cleans or wanted == cleaning.OFF:
         return deployable
-    if any(why_not_resettable(each, functions) for each in members):
+    if wanted != cleaning.REQUIRED and any(why_not_resettable(each, functions) for each in members):
         return deployable
     return replace(deployable, cleans=True)
 
@@ -57,7 +61,8 @@ def arranged(
 def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str | None:
     """Why a device must not be given out since it could not be cleaned, or None."""
     for deployable in device.deployables:
-        if policy(deployable.resource_class) != cleaning.REQUIRED or deployable.cleans:
+        has_own_way = deployable.clean_erases or deployable.prepares
+        if policy(deployable.resource_class) != cleaning.REQUIRED or has_own_way:
             continue
         for handle in deployable.attach_handles:
             function = functions.get(join(handle.attach_info))

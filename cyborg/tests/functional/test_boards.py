@@ -133,7 +133,7 @@ def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):
     [
         ("flr", "required", True, False),
         # One function that cannot be reset keeps what the guest of the whole board has left.
-        ("\n", "required", False, True),
+        ("\n", "required", True, True),
         ("\n", "on", False, False),
     ],
 )
