@@ -57,7 +57,9 @@ class Chooser:
     def _offer(self, part: plans.Part) -> _Offer:
         known = self._offers.get(part.key)
         if known is None:
-            found = [each for each in _find(self._conf, part) if self._may_be_chosen(each)]
+            found = [
+                each for each in _find(self._conf, part) if self._may_be_chosen(each, part.provider)
+            ]
             ranked = sorted(found, key=lambda each: _rank(each, self._placing))
             known = self._offers[part.key] = _Offer(
                 groups=[RequestGroup.parse(group) for group in part.groups],
@@ -67,8 +69,9 @@ class Chooser:
             )
         return known
 
-    def _may_be_chosen(self, candidate: Candidate) -> bool:
-        return all(each.deployable.rp_uuid not in self._without for each in candidate.choices)
+    def _may_be_chosen(self, candidate: Candidate, only: str | None) -> bool:
+        providers = {each.deployable.rp_uuid for each in candidate.choices}
+        return providers.isdisjoint(self._without) and (only is None or providers == {only})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,6 +187,7 @@ def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:
                 profile_name=part.profile_name,
                 profile_uuid=part.profile_uuid,
                 hosts=part.hosts,
+                provider=part.provider,
                 hostname=candidate.hostname,
                 rp_uuid=choice.deployable.rp_uuid,
                 reprogram=choice.reprogram,

@@ -30,11 +30,13 @@ class Part:
     profile_uuid: str | None = None
     #: Which hosts, by name; ``*`` matches any text, and None any host.
     hosts: str | None = None
+    #: The only provider that may serve it; None if any may.
+    provider: str | None = None
 
     @property
     def key(self) -> Hashable:
         """What it asks for, and where: the same things can serve parts whose key is equal."""
-        return tuple(group_key(group) for group in self.groups), self.hosts
+        return tuple(group_key(group) for group in self.groups), self.hosts, self.provider
 
 
 def group_key(group: Mapping[str, str]) -> Hashable:
@@ -76,6 +78,8 @@ class Place:
     rp_uuid: str
     #: Whether the deployable is programmed for the group.
     reprogram: bool = False
+    #: The only provider that may serve it; None if any may.
+    provider: str | None = None
 
 
 #: What serves each group of an allocation.
@@ -84,7 +88,12 @@ Plan = Sequence[Place]
 
 def store(plan: Plan) -> list[dict[str, Any]]:
     """The plan as it is stored."""
-    return [dataclasses.asdict(place) for place in plan]
+    stored = [dataclasses.asdict(place) for place in plan]
+    for fields in stored:
+        if fields["provider"] is None:
+            # As the release before stores it, and reads it.
+            del fields["provider"]
+    return stored
 
 
 def load(stored: Iterable[Mapping[str, Any]]) -> Plan:
@@ -103,6 +112,7 @@ def parts(plan: Plan) -> list[Part]:
             profile_name=of_part[0].profile_name,
             profile_uuid=of_part[0].profile_uuid,
             hosts=of_part[0].hosts,
+            provider=of_part[0].provider,
         )
         for of_part in groups.values()
     ]

@@ -40,11 +40,11 @@ def _short(
 ) -> list[str]:
     """A sentence for each group that has no room, or one about all of them."""
     found: list[str] = []
-    wanted = [(group, part.hosts) for part in parts for group in part.groups]
-    for number, (group, hosts) in enumerate(wanted):
-        key = plans.group_key(group), hosts
+    wanted = [(group, part) for part in parts for group in part.groups]
+    for number, (group, part) in enumerate(wanted):
+        key = plans.group_key(group), part.hosts, part.provider
         if key not in known:
-            known[key] = _sentence(session, RequestGroup.parse(group), hosts)
+            known[key] = _sentence(session, RequestGroup.parse(group), part)
         if why := known[key]:
             found.append(f"group {number} {why}")
     return found or [
@@ -52,8 +52,8 @@ def _short(
     ]
 
 
-def _sentence(session: orm.Session, group: RequestGroup, hosts: str | None) -> str | None:
-    why = _why(session, group, hosts) if group.resources else None
+def _sentence(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | None:
+    why = _why(session, group, part) if group.resources else None
     return f"asks for {_amounts(group)}, and {why}" if why else None
 
 
@@ -61,8 +61,8 @@ def _amounts(group: RequestGroup) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in group.resources.items())
 
 
-def _why(session: orm.Session, group: RequestGroup, hosts: str | None) -> str | None:
-    steps = dict(_steps(group, hosts))
+def _why(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | None:
+    steps = dict(_steps(group, part))
     so_far: list[sa.ColumnElement[bool]] = []
     columns = []
     for condition in steps.values():
@@ -91,14 +91,17 @@ def _why(session: orm.Session, group: RequestGroup, hosts: str | None) -> str | 
 
 
 def _steps(
-    group: RequestGroup, hosts: str | None
+    group: RequestGroup, part: plans.Part
 ) -> Iterator[tuple[str, sa.ColumnElement[bool]]]:
     """What is asked of a deployable: a sentence for where none is left, with its condition."""
     is_class = models.Attribute.key == base.RESOURCE_CLASS_KEY
     named = models.Attribute.value.in_(list(group.resources))
     yield "no device offers that", _has(is_class, named)
-    if hosts is not None:
-        yield f"none of {{}} that offer it is on a host like {hosts}", _on(hosts)
+    if part.hosts is not None:
+        yield f"none of {{}} that offer it is on a host like {part.hosts}", _on(part.hosts)
+    if part.provider is not None:
+        is_named = _DEPLOYABLE.rp_uuid == part.provider
+        yield f"none of {{}} that offer it is {part.provider}", is_named
     for trait, wanted in _traits(group).items():
         has = _has(
             models.Attribute.key.startswith(base.TRAIT_PREFIX),

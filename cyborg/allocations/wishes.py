@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ MAX_PARTS = 64
 _Body = Mapping[str, Any]
 
 
-def read(ctx: RequestContext, uuid: str, body: _Body) -> plans.Wish:
+def read(ctx: RequestContext, consumer_uuid: str, body: _Body) -> plans.Wish:
     """The wish of a request that has passed the schema of the API.
 
     :raises NotFound: the caller may use no profile of a name
@@ -33,7 +34,7 @@ def read(ctx: RequestContext, uuid: str, body: _Body) -> plans.Wish:
     ]
     consumer = body["consumer"]
     return plans.Wish(
-        uuid=uuid,
+        uuid=consumer_uuid,
         consumer_type=consumer["type"],
         consumer_name=consumer.get("name"),
         alternatives=alternatives,
@@ -101,14 +102,18 @@ def _part(
     part: _Body, known: Mapping[str, models.DeviceProfile], hosts: str | None
 ) -> plans.Part:
     where = part.get("hosts", hosts)
+    named = part.get("device_rp_uuid")
+    provider = None if named is None else str(uuid.UUID(named))
     if "groups" in part:
-        return plans.Part(groups=profiles.read_groups(part["groups"]), hosts=where)
+        own = profiles.read_groups(part["groups"])
+        return plans.Part(groups=own, hosts=where, provider=provider)
     profile = known[part["device_profile_name"]]
     return plans.Part(
         groups=profile.groups,
         profile_name=profile.name,
         profile_uuid=profile.uuid,
         hosts=where,
+        provider=provider,
     )
 
 

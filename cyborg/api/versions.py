@@ -77,7 +77,9 @@ HOST_KEYS = Version(2, 25)
 ADDRESSES = Version(2, 26)
 #: Hosts say which of their cards are being programmed, and removals have a reason.
 HOST_OPERATIONS = Version(2, 27)
-MAX = HOST_OPERATIONS
+#: A part of an allocation can name the provider that is to serve it.
+NAMED_PROVIDER = Version(2, 28)
+MAX = NAMED_PROVIDER
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -59,6 +59,11 @@ class AllocationPart(Object):
     groups = Field(device_profiles.GROUPS, "Groups like those of a device profile.")
     hosts = Field(_HOSTS, "On which host; ``*`` matches any text.")
     count = Field(_COUNT, "How often it is wanted, on one host or several; 1 without it.")
+    device_rp_uuid = Field(
+        fields.UUID,
+        "The resource provider that is to serve all of it.",
+        since=versions.NAMED_PROVIDER,
+    )
 
 
 class AllocationAlternative(Object):

@@ -11,7 +11,7 @@ import requests
 import sqlalchemy as sa
 
 from cyborg import db, work
-from cyborg.allocations import leases
+from cyborg.allocations import choosing, leases, plans
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
@@ -83,6 +83,40 @@ def test_one_call_gives_a_consumer_what_it_needs(rack: Site) -> None:
     rack.hurry(rack.idle)
     assert claimed(rack, consumer) == {}
     assert rack.held() == {}
+
+
+def test_a_part_may_name_its_provider(rack: Site) -> None:
+    named = provider_uuid("host-1_a")
+    # The other card has fewer that are free, so it would be the first choice.
+    body = wish(parts=[{"groups": [FPGA], "device_rp_uuid": named.upper()}] * 4)
+
+    def post(version: str) -> requests.Response:
+        return rack.ask("POST", "/allocations", body, version)
+
+    assert post("2.27").status_code == 400
+    answer = post("2.28")
+    assert answer.status_code == 202, answer.text
+    assert {each["device_rp_uuid"] for each in answer.json()["accelerators"]} == {named}
+    more = wish(parts=[{"groups": [FPGA], "device_rp_uuid": named}])
+    refused = rack.ask("POST", "/allocations", more, "2.28")
+    assert refused.status_code == 409
+    assert "the most that is free of one is 0" in refused.text
+    unknown = wish(parts=[{"groups": [FPGA], "device_rp_uuid": str(uuid.uuid4())}])
+    assert "that offer it is" in rack.ask("POST", "/allocations", unknown, "2.28").text
+
+
+def test_a_part_that_names_its_provider_gets_no_other_later(rack: Site) -> None:
+    named = provider_uuid("host-1_b")
+    part = plans.Part(groups=[FPGA], provider=named)
+    (place,) = choosing.Chooser(rack.conf, plans.PACK, 1).choose([part]) or ()
+    assert place.rp_uuid == named
+    (again,) = plans.parts(plans.load(plans.store([place])))
+    assert again.provider == named
+    assert choosing.Chooser(rack.conf, plans.PACK, 1, [named]).choose([again]) is None
+    free = choosing.Chooser(rack.conf, plans.PACK, 1).choose([plans.Part(groups=[FPGA])])
+    assert free is not None
+    # As the release before reads it.
+    assert "provider" not in plans.store(free)[0]
 
 
 def test_the_same_request_again_changes_nothing(rack: Site) -> None:
