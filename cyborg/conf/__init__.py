@@ -17,6 +17,7 @@ from cyborg.conf import (
     default,
     drivers,
     glance,
+    kube,
     metrics,
     nova,
     nova_watcher,
@@ -38,6 +39,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "cleaning": cleaning.OPTS,
     "conductor": conductor.OPTS,
     "glance": glance.OPTS,
+    "kube": kube.OPTS,
     "metrics": metrics.OPTS,
     "nova": nova.OPTS,
     "nova_watcher": nova_watcher.OPTS,
@@ -51,6 +53,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 #: Groups with keystoneauth options for another service, and the type of that service.
 SERVICES = {
     "glance": "image",
+    "kube": "accelerator",
     "nova": "compute",
     "nova_watcher": "accelerator",
     "placement": "placement",

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-kube``: gives the devices of a node to pods of Kubernetes."""
+
+from __future__ import annotations
+
+import sys
+
+from oslo_config import cfg
+
+from cyborg import clients, errors, process
+
+_HELP = (
+    "Give the devices of this node to pods of Kubernetes, until SIGTERM: a driver of its Dynamic "
+    "Resource Allocation. It reads [kube] of cyborg.conf. One runs on each node."
+)
+
+
+@process.one_sentence("cyborg-kube")
+def main(argv: list[str] | None = None) -> int:
+    """Run until a signal asks to stop; return the exit status."""
+    conf = cfg.CONF
+    process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
+    try:
+        from cyborg.kube import accelerators, service  # noqa: PLC0415 - may not be installed
+    except ImportError as exc:
+        raise errors.Misconfigured(
+            f"{exc.name} is not installed; install openstack-cyborg[kube]."
+        ) from exc
+    if not clients.configured(conf, accelerators.GROUP):
+        raise errors.Misconfigured(
+            "[kube] auth_type is not set: it says as which user the API is asked."
+        )
+    process.run([service.Driver(conf)], conf=conf)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of cyborg-kube, besides keystoneauth's for the accelerator API."""
+
+from oslo_config import cfg
+
+OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "driver_name",
+        default="cyborg.openstack.org",
+        regex=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        help="The name of the driver in Kubernetes: a domain, which device classes and the "
+        "attributes of devices name. Each of several Cyborgs in one cluster needs its own.",
+    ),
+    cfg.StrOpt(
+        "node_name",
+        sample_default="[DEFAULT] host",
+        help="Name of this machine's node in Kubernetes, if it is not [DEFAULT] host.",
+    ),
+    cfg.StrOpt(
+        "taint_reason",
+        default="kubernetes",
+        help="What belongs to Kubernetes: devices that are tainted with just this reason, and the "
+        "devices of a host that is tainted with it, unless they have a taint of their own.",
+    ),
+    cfg.StrOpt(
+        "kubeconfig",
+        help="File that says how Kubernetes is reached. Unset, the service account of the pod is "
+        "used.",
+    ),
+    cfg.StrOpt(
+        "plugins_dir",
+        default="/var/lib/kubelet/plugins",
+        help="The kubelet's folder of plugins. The kubelet must see it under the same path.",
+    ),
+    cfg.StrOpt(
+        "registry_dir",
+        default="/var/lib/kubelet/plugins_registry",
+        help="The folder in which the kubelet looks for new plugins.",
+    ),
+    cfg.IntOpt(
+        "interval",
+        default=10,
+        min=1,
+        mutable=True,
+        help="Seconds between two looks at the devices of the host. What has changed is published.",
+    ),
+    cfg.IntOpt(
+        "prepare_timeout",
+        default=30,
+        min=1,
+        mutable=True,
+        help="Seconds for which the kubelet waits until accelerators are ready. It asks again "
+        "after that, and gives up a call after 45 seconds.",
+    ),
+    cfg.IntOpt(
+        "lease_seconds",
+        default=86400,
+        min=60,
+        mutable=True,
+        help="How long the accelerators of a node that has died stay its own. The lease is renewed "
+        "at least at a third of that. It must be longer than cyborg-kube or Cyborg may ever be "
+        "down while pods run: what has expired is given to others, though a pod may use it still.",
+    ),
+    cfg.BoolOpt(
+        "evict_unhealthy",
+        default=False,
+        mutable=True,
+        help="Have Kubernetes end the pods of a device that has become unhealthy. Without this "
+        "they keep it, and no other pod gets it.",
+    ),
+]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg's API, as the user of ``[kube]`` reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import requests
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import clients, errors
+
+GROUP = "kube"
+#: The first microversion in which an allocation can name a provider.
+MICROVERSION = "2.28"
+#: What each consumer of ours is, with the name of its host as name.
+CONSUMER_TYPE = "KUBERNETES"
+
+_Document = dict[str, Any]
+
+
+class Refused(errors.CyborgError):
+    """Cyborg, or Keystone, did not do what was asked, or cannot be reached."""
+
+
+class Api:
+    """The accelerator API."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """The document of an answer; None if it has none.
+
+        :raises Refused: it is no success
+        """
+        answer = self._send(method, path, body)
+        if answer.status_code >= HTTPStatus.BAD_REQUEST:
+            raise _refusal(answer)
+        return answer.json() if answer.content else None
+
+    def find(self, path: str) -> _Document | None:
+        """What is there; None if nothing is.
+
+        :raises Refused: that is not known
+        """
+        answer = self._send("GET", path)
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status_code >= HTTPStatus.BAD_REQUEST:
+            raise _refusal(answer)
+        found: _Document = answer.json()
+        return found
+
+    def rows(self, collection: str, **query: str) -> Iterator[_Document]:
+        """Every row of a collection, page after page.
+
+        :raises Refused: it cannot be read
+        """
+        more = True
+        while more:
+            answer = self._send("GET", f"/{collection}", query=query)
+            if answer.status_code >= HTTPStatus.BAD_REQUEST:
+                raise _refusal(answer)
+            document = answer.json()
+            page = document[collection]
+            yield from page
+            more = bool(page and document.get(f"{collection}_links"))
+            if more:
+                query = {**query, "marker": page[-1]["uuid"]}
+
+    def delete(self, path: str) -> None:
+        """Delete what is there, if it is there.
+
+        :raises Refused: it is not deleted
+        """
+        answer = self._send("DELETE", path)
+        if answer.status_code not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}:
+            raise _refusal(answer)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        try:
+            return clients.proxy(self._conf, GROUP).request(
+                path, method, params=query, microversion=MICROVERSION, raise_exc=False, **options
+            )
+        except ka_exc.ClientException as exc:
+            raise Refused(f"The accelerator API cannot be used: {exc}") from exc
+
+
+def _refusal(answer: requests.Response) -> Refused:
+    try:
+        said = answer.json()["errors"][0]["detail"]
+    except (ValueError, LookupError, TypeError):
+        said = answer.text[:200]
+    return Refused(f"The accelerator API answers {answer.status_code}: {said}")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes' API, by its official client: claims, slices, and this node.
+
+Answers are read as plain data, since the models of the client refuse the fields of a newer server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import urllib3
+from kubernetes import client
+from kubernetes import config as kube_config
+from oslo_config import cfg
+
+from cyborg import errors
+
+#: Seconds for a connection, and for an answer.
+_TIMEOUT = (5.0, 30.0)
+_PAGE = 500
+
+_Document = dict[str, Any]
+
+
+class Unanswered(errors.CyborgError):
+    """Kubernetes did not do what was asked, or cannot be reached."""
+
+
+class Cluster:
+    """The API server, as the pod's service account or ``[kube] kubeconfig`` reaches it."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """:raises errors.Misconfigured: it is not said how to reach it"""
+        settings = client.Configuration()
+        try:
+            if conf.kube.kubeconfig:
+                kube_config.load_kube_config(
+                    conf.kube.kubeconfig, client_configuration=settings, persist_config=False
+                )
+            else:
+                kube_config.load_incluster_config(client_configuration=settings)
+        except (kube_config.ConfigException, OSError) as exc:
+            raise errors.Misconfigured(
+                f"It is not known how to reach Kubernetes, see [kube] kubeconfig: {exc}"
+            ) from exc
+        api = client.ApiClient(settings)
+        self._resources = client.ResourceV1Api(api)
+        self._core = client.CoreV1Api(api)
+        self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
+        self._node = node_name(conf)
+
+    def claim(self, namespace: str, name: str) -> _Document | None:
+        """The ResourceClaim of that name; None if there is none.
+
+        :raises Unanswered: that is not known
+        """
+        try:
+            return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
+        except _Gone:
+            return None
+
+    def claims(self) -> Iterator[_Document]:
+        """Every ResourceClaim.
+
+        :raises Unanswered: they cannot be read
+        """
+        more: str | None = None
+        while more != "":
+            further = {} if more is None else {"_continue": more}
+            page = self._call(
+                self._resources.list_resource_claim_for_all_namespaces, limit=_PAGE, **further
+            )
+            yield from page["items"]
+            more = page["metadata"].get("continue") or ""
+
+    def slices(self) -> list[_Document]:
+        """The ResourceSlices of this driver on this node.
+
+        :raises Unanswered: they cannot be read
+        """
+        found = self._call(self._resources.list_resource_slice, field_selector=self._by_node)
+        items: list[_Document] = found["items"]
+        return items
+
+    def create_slice(self, document: _Document) -> _Document:
+        """Create a ResourceSlice; as it is stored.
+
+        :raises Unanswered: it is not created
+        """
+        return self._call(self._resources.create_resource_slice, _model(document))
+
+    def replace_slice(self, document: _Document) -> _Document:
+        """Replace a ResourceSlice that has not changed since; as it is stored.
+
+        :raises Unanswered: it is not replaced
+        """
+        name = document["metadata"]["name"]
+        return self._call(self._resources.replace_resource_slice, name, _model(document))
+
+    def delete_slice(self, name: str) -> None:
+        """Delete a ResourceSlice, if it is there.
+
+        :raises Unanswered: it is not deleted
+        """
+        with contextlib.suppress(_Gone):
+            self._call(self._resources.delete_resource_slice, name)
+
+    def node_uid(self) -> str:
+        """The uid of this node.
+
+        :raises Unanswered: there is no such node, or it is not known
+        """
+        try:
+            return str(self._call(self._core.read_node, self._node)["metadata"]["uid"])
+        except _Gone as exc:
+            raise Unanswered(f"Kubernetes has no node {self._node}") from exc
+
+    @staticmethod
+    def _call(function: Any, *arguments: Any, **options: Any) -> _Document:
+        try:
+            answer = function(
+                *arguments, _preload_content=False, _request_timeout=_TIMEOUT, **options
+            )
+            document: _Document = json.loads(answer.data)
+        except client.ApiException as exc:
+            if exc.status == HTTPStatus.NOT_FOUND:
+                raise _Gone("Kubernetes has no such object") from exc
+            raise Unanswered(f"Kubernetes answers {exc.status}: {_message(exc)}") from exc
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
+        return document
+
+
+class _Gone(Unanswered):
+    """There is no such object."""
+
+
+def node_name(conf: cfg.ConfigOpts) -> str:
+    """The name of this machine's node."""
+    return str(conf.kube.node_name or conf.host)
+
+
+def _model(document: _Document) -> Any:
+    """The document, checked against what the client knows of its type."""
+    return client.V1ResourceSlice.from_dict(document)
+
+
+def _message(exc: client.ApiException) -> str:
+    try:
+        return str(json.loads(exc.body or "")["message"])
+    except (ValueError, LookupError, TypeError):
+        return str(exc.reason)

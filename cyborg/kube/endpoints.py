@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unix sockets on which the kubelet finds the driver, and calls it by gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from typing import Any
+
+import grpc
+from oslo_config import cfg
+
+from cyborg import errors
+from cyborg.kube import messages
+from cyborg.kube.claims import Claims
+from cyborg.kube.cluster import node_name
+from cyborg.kube.health import Health
+
+LOG = logging.getLogger(__name__)
+
+#: Calls that are answered at the same time. Each stream of health takes one.
+_CALLS = 16
+#: Seconds that calls are given to end when the driver stops.
+_GRACE = 10.0
+#: The longest path of a socket that the kernel takes.
+_LONGEST_PATH = 107
+
+
+class Endpoints:
+    """Both sockets: the one that the kubelet looks for, and the one that it then calls."""
+
+    def __init__(self, conf: cfg.ConfigOpts, claims: Claims, health: Health) -> None:
+        self._driver = conf.kube.driver_name
+        self._pool = node_name(conf)
+        self._claims = claims
+        self._health = health
+        self._plugin = pathlib.Path(conf.kube.plugins_dir, self._driver, "dra.sock")
+        self._registry = pathlib.Path(conf.kube.registry_dir, f"{self._driver}-reg.sock")
+        for path in (self._plugin, self._registry):
+            if len(str(path)) > _LONGEST_PATH:
+                raise errors.Misconfigured(f"The path of a socket is too long: {path}")
+        self._servers: list[Any] = []
+
+    def start(self) -> None:
+        """Serve claims first, so that who has found the driver can call it."""
+        self._plugin.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        dra = {
+            "NodePrepareResources": _unary(
+                self._prepare, messages.DRA["NodePrepareResourcesRequest"]
+            ),
+            "NodeUnprepareResources": _unary(
+                self._unprepare, messages.DRA["NodeUnprepareResourcesRequest"]
+            ),
+        }
+        health = {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+                self._watch,
+                request_deserializer=messages.HEALTH["NodeWatchResourcesRequest"].FromString,
+                response_serializer=_bytes,
+            )
+        }
+        self._serve(
+            self._plugin,
+            {messages.DRA_SERVICE: dra, **dict.fromkeys(messages.HEALTH_SERVICES, health)},
+        )
+        registration = {
+            "GetInfo": _unary(self._info, messages.REGISTRATION["InfoRequest"]),
+            "NotifyRegistrationStatus": _unary(
+                self._note_status, messages.REGISTRATION["RegistrationStatus"]
+            ),
+        }
+        self._serve(self._registry, {messages.REGISTRATION_SERVICE: registration})
+
+    def stop(self) -> None:
+        """Let the kubelet see that the driver is gone, and end the calls."""
+        self._registry.unlink(missing_ok=True)
+        self._health.stop()
+        for stopping in [server.stop(_GRACE) for server in reversed(self._servers)]:
+            stopping.wait(_GRACE)
+        self._plugin.unlink(missing_ok=True)
+
+    def _serve(self, path: pathlib.Path, services: Mapping[str, Mapping[str, Any]]) -> None:
+        server = grpc.server(futures.ThreadPoolExecutor(_CALLS, thread_name_prefix=path.stem))
+        for name, methods in services.items():
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(name, methods),)
+            )
+        # What a process has left that was killed.
+        path.unlink(missing_ok=True)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as exc:
+            raise errors.Misconfigured(f"There can be no socket {path}: {exc}") from exc
+        with contextlib.suppress(FileNotFoundError):
+            path.chmod(0o600)
+        server.start()
+        self._servers.append(server)
+
+    def _info(self, _request: Any, _context: Any) -> Any:
+        return messages.REGISTRATION["PluginInfo"](
+            type=messages.PLUGIN_TYPE,
+            name=self._driver,
+            endpoint=str(self._plugin),
+            supported_versions=messages.SUPPORTED,
+        )
+
+    def _note_status(self, request: Any, _context: Any) -> Any:
+        if request.plugin_registered:
+            LOG.info("The kubelet has registered %s", self._driver)
+        else:
+            LOG.error("The kubelet has not registered %s: %r", self._driver, request.error)
+        return messages.REGISTRATION["RegistrationStatusResponse"]()
+
+    def _prepare(self, request: Any, _context: Any) -> Any:
+        answer = messages.DRA["NodePrepareResourcesResponse"]()
+        for claim in request.claims:
+            one = answer.claims[claim.uid]
+            try:
+                given = self._claims.prepare(claim.namespace, claim.name, claim.uid)
+            except Exception as exc:  # noqa: BLE001 - logged there; it must not stop the others
+                one.error = _why(exc, "prepared", claim)
+                continue
+            for each in given:
+                one.devices.add(
+                    request_names=[each.request],
+                    pool_name=self._pool,
+                    device_name=each.device,
+                    cdi_device_ids=each.cdi_devices,
+                )
+        return answer
+
+    def _unprepare(self, request: Any, _context: Any) -> Any:
+        answer = messages.DRA["NodeUnprepareResourcesResponse"]()
+        for claim in request.claims:
+            one = answer.claims[claim.uid]
+            try:
+                self._claims.unprepare(claim.uid)
+            except Exception as exc:  # noqa: BLE001 - as above
+                one.error = _why(exc, "unprepared", claim)
+        return answer
+
+    def _watch(self, _request: Any, context: Any) -> Iterator[Any]:
+        yield from self._health.watch(context.is_active)
+
+
+def _unary(method: Callable[[Any, Any], Any], request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        method, request_deserializer=request.FromString, response_serializer=_bytes
+    )
+
+
+def _bytes(message: Any) -> bytes:
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def _why(exc: Exception, what: str, claim: Any) -> str:
+    """Why one claim of a call is not served; the others are."""
+    if isinstance(exc, errors.CyborgError):
+        LOG.warning("Claim %s/%s is not %s: %s", claim.namespace, claim.name, what, exc)
+        return exc.message
+    LOG.error("Claim %s/%s is not %s", claim.namespace, claim.name, what, exc_info=exc)
+    return f"The driver failed, see its log: {type(exc).__name__}"

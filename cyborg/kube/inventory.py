@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Cyborg's record says of the devices of this host that belong to Kubernetes.
+
+A device belongs to Kubernetes if an administrator has tainted it for that, or its host: then
+Cyborg gives it to no consumer that does not tolerate taints, so not to Nova's servers.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg import program_modes
+from cyborg.kube import accelerators
+
+_Row = Mapping[str, Any]
+
+#: Why nothing of a part is to be given to further pods; the keys of taints, behind the driver's.
+UNHEALTHY, MISSING, DISABLED, DRAINED = "unhealthy", "missing", "disabled", "drained"
+HOST_DOWN, WITHHELD, PROGRAMMING, BLANK = "host-down", "withheld", "programming", "not-programmed"
+IN_USE = "in-use"
+
+#: Keys of Cyborg's attributes that say how it works, and nothing of the hardware.
+_OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address"}
+_TRAIT, _BOARD_FUNCTIONS = "trait", "board_functions"
+#: Of such a board a guest has both functions, and asks by this trait.
+_TWO_HANDLES = "CUSTOM_FPGA_XILINX"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A deployable of this host that belongs to Kubernetes, with what is true of all of it."""
+
+    #: The resource provider.
+    provider: str
+    device_type: str
+    resource_class: str
+    #: How many accelerators it has, and how many of them no other consumer holds.
+    total: int
+    left: int
+    #: How many of them go together.
+    unit: int = 1
+    traits: frozenset[str] = frozenset()
+    facts: Mapping[str, str | int] = field(default_factory=dict)
+    #: Why no further pod may have any of it, by what it is: a sentence, or nothing.
+    closed: Mapping[str, str] = field(default_factory=dict)
+
+    def group(self) -> dict[str, str]:
+        """The request group that one of its accelerators fits, or one board of them."""
+        asked = {
+            f"resources:{self.resource_class}": str(self.unit),
+            "accel:tolerate_taint": "true",
+        }
+        if _TWO_HANDLES in self.traits:
+            asked[f"trait:{_TWO_HANDLES}"] = "required"
+        return asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What belongs to Kubernetes on this host."""
+
+    #: The name of the host's root provider.
+    hostname: str
+    parts: tuple[Part, ...]
+
+    def part(self, provider: str) -> Part | None:
+        """The part of that provider; None if it is not Kubernetes'."""
+        return next((each for each in self.parts if each.provider == provider), None)
+
+
+def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
+    """Ask Cyborg.
+
+    :raises accelerators.Refused: it does not say
+    """
+    host = api.call("GET", f"/hosts/{conf.host}")
+    hostname = host["hostname"]
+    devices = [
+        each
+        for each in api.rows("devices", hostname=hostname)
+        if _is_ours(host, each, conf.kube.taint_reason)
+    ]
+    held = _held_by_others(conf, api, hostname) if devices else {}
+    return Inventory(
+        hostname=hostname,
+        parts=tuple(
+            _part(host, device, part, held.get(part["uuid"], 0))
+            for device in devices
+            for part in api.rows("deployables", device_uuid=device["uuid"])
+            if part["num_accelerators"]
+        ),
+    )
+
+
+def own_allocations(conf: cfg.ConfigOpts, api: accelerators.Api) -> Iterator[_Row]:
+    """The allocations of claims on this host.
+
+    :raises accelerators.Refused: they cannot be read
+    """
+    return api.rows(
+        "allocations", consumer_type=accelerators.CONSUMER_TYPE, consumer_name=conf.host
+    )
+
+
+def _is_ours(host: _Row, device: _Row, reason: str) -> bool:
+    # A device that is tainted for another reason is kept from everybody, so from Kubernetes too.
+    tainted = device if device["tainted"] else host
+    return bool(tainted["tainted"]) and tainted["taint_reason"] == reason
+
+
+def _held_by_others(
+    conf: cfg.ConfigOpts, api: accelerators.Api, hostname: str
+) -> Mapping[str, int]:
+    """How many handles of each deployable are held, and not for a claim.
+
+    That is what guests had before, and what is not clean yet.
+    """
+    ours = {each["uuid"] for each in own_allocations(conf, api)}
+    return collections.Counter(
+        each["deployable_uuid"]
+        for each in api.rows("attach_handles", hostname=hostname)
+        if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
+    )
+
+
+def _part(host: _Row, device: _Row, part: _Row, held: int) -> Part:
+    attributes = part["attributes"]
+    unit = max(1, int(attributes.get(_BOARD_FUNCTIONS, 1)))
+    total = part["num_accelerators"]
+    left = max(0, total - held)
+    return Part(
+        provider=part["rp_uuid"],
+        device_type=device["type"],
+        resource_class=attributes["rc"],
+        total=total,
+        left=left,
+        unit=unit,
+        traits=frozenset(str(v) for key, v in attributes.items() if key.startswith(_TRAIT)),
+        facts=_facts(device, part),
+        closed=dict(_closed(host, device, part)) | ({IN_USE: ""} if left < unit else {}),
+    )
+
+
+def _facts(device: _Row, part: _Row) -> dict[str, str | int]:
+    program = part["program"] or {}
+    facts: dict[str, str | int | None] = {
+        "type": device["type"],
+        "vendor": device["vendor"],
+        "model": device["model"],
+        "address": device["address"],
+        "resource_class": part["attributes"]["rc"],
+        "driver": part["driver_name"],
+        "function_id": program.get("function_id"),
+        "function_name": program.get("function_name"),
+    }
+    rest = {
+        key: value
+        for key, value in part["attributes"].items()
+        if key not in _OWN_KEYS and not key.startswith(_TRAIT)
+    }
+    return {
+        key: value for key, value in (facts | rest).items() if value is not None and value != ""
+    }
+
+
+def _closed(host: _Row, device: _Row, part: _Row) -> Iterator[tuple[str, str]]:
+    if device["health"] != "healthy":
+        yield UNHEALTHY, device["health_reason"] or "It is unhealthy."
+    if device["missing"]:
+        yield MISSING, "It is gone from its host."
+    if device["status"] != "enabled":
+        yield DISABLED, device["disabled_reason"] or ""
+    if host["drained"]:
+        yield DRAINED, host["drain_reason"] or ""
+    if host["state"] != "up":
+        yield HOST_DOWN, "The agent of the host does not report."
+    if part["withheld_reason"]:
+        yield WITHHELD, part["withheld_reason"]
+    program = part["program"]
+    if program is not None and program["in_doubt"]:
+        yield PROGRAMMING, ""
+    elif program is not None and _needs_program(program):
+        yield BLANK, ""
+
+
+def _needs_program(program: _Row) -> bool:
+    runs = program["image_uuid"] or program["function_id"]
+    return program["mode"] in program_modes.FOR_ALL_HANDLES and not runs

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renews the leases of what claims have, as long as Kubernetes has the claims."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from cyborg import errors
+from cyborg.kube import accelerators, claims, inventory
+from cyborg.kube.cluster import Cluster, Unanswered, node_name
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds for which the devices of a claim are kept that is gone: the kubelet may be ending a pod.
+_LAST = 600
+#: The most seconds between two looks at which claims there are.
+_LONGEST_PAUSE = 600.0
+
+
+class Leases:
+    """The leases of the claims on this node."""
+
+    def __init__(self, conf: cfg.ConfigOpts, api: accelerators.Api, cluster: Cluster) -> None:
+        self._conf = conf
+        self._api = api
+        self._cluster = cluster
+        #: Claims that were gone when they were looked at last.
+        self._gone: set[str] = set()
+        self._known: set[str] = set()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until leases are to be renewed again."""
+        return min(float(self._conf.kube.lease_seconds) / 3, _LONGEST_PAUSE)
+
+    def renew(self) -> None:
+        """Renew the lease of each claim that there is, and shorten that of one that is gone once.
+
+        :raises accelerators.Refused: Cyborg cannot be asked
+        """
+        held = {
+            each["uuid"]
+            for each in inventory.own_allocations(self._conf, self._api)
+            if each["state"] in claims.LIVE
+        }
+        live = self._live()
+        for uid in (self._known - held) & (live or set()):
+            LOG.error("Claim %s has lost its devices: end its pods, others may get these", uid)
+        for uid in held:
+            if live is None or uid in live:
+                self._gone.discard(uid)
+                self._renew(uid, self._conf.kube.lease_seconds)
+            elif uid not in self._gone and self._renew(uid, _LAST):
+                LOG.warning("Claim %s is gone; what it has is given back in %d s", uid, _LAST)
+                self._gone.add(uid)
+        self._gone &= held
+        self._known = held
+
+    def _live(self) -> set[str] | None:
+        """The uids of claims that have devices of this node; None if it is not known."""
+        driver, pool = self._conf.kube.driver_name, node_name(self._conf)
+        try:
+            return {
+                each["metadata"]["uid"]
+                for each in self._cluster.claims()
+                if claims.allocated(each, driver, pool)
+            }
+        except Unanswered as exc:
+            LOG.warning("It is not known which claims there are, so all are kept: %s", exc)
+            return None
+
+    def _renew(self, uid: str, seconds: int) -> bool:
+        try:
+            self._api.call("POST", f"/allocations/{uid}/renew", {"lease_seconds": seconds})
+        except errors.CyborgError as exc:
+            LOG.warning("The lease of claim %s is not renewed: %s", uid, exc)
+            return False
+        return True

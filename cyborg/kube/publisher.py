@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the ResourceSlices of this node equal to those that are wanted.
+
+Whoever reads a pool takes only the slices of its newest generation, once all of them are there. So
+if one changes, all are written with the next generation.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from cyborg.kube.cluster import Cluster
+from cyborg.kube.slices import Spec
+
+LOG = logging.getLogger(__name__)
+
+
+class Publisher:
+    """The slices of one node."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        #: What was wanted of a slice, and what the server has made of it, by its name.
+        self._stored: dict[str, tuple[Spec, Spec]] = {}
+
+    def publish(self, wanted: Mapping[str, Spec]) -> bool:
+        """Write what differs; whether anything did.
+
+        :raises Unanswered: Kubernetes does not do it; what is missing is written the next time
+        """
+        found = {each["metadata"]["name"]: each for each in self._cluster.slices()}
+        generations = {each["spec"]["pool"]["generation"] for each in found.values()}
+        is_whole = found.keys() == wanted.keys() and len(generations) <= 1
+        if is_whole and all(self._is_right(name, wanted[name], found[name]) for name in wanted):
+            return False
+        generation = max(generations, default=0) + 1
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node,
+            "uid": self._cluster.node_uid(),
+            "controller": True,
+        }
+        for name, spec in wanted.items():
+            self._write(name, spec, generation, owner, found.get(name))
+        for name in found.keys() - wanted.keys():
+            self._cluster.delete_slice(name)
+        self._stored = {name: self._stored[name] for name in wanted}
+        LOG.info("Generation %d of the devices of node %s is published", generation, self._node)
+        return True
+
+    def _is_right(self, name: str, wanted: Spec, found: Mapping[str, Any]) -> bool:
+        plain = _plain(found["spec"])
+        # A server without a feature drops its fields, and would do so again.
+        return plain == wanted or self._stored.get(name) == (wanted, plain)
+
+    def _write(
+        self,
+        name: str,
+        spec: Spec,
+        generation: int,
+        owner: Mapping[str, Any],
+        found: Mapping[str, Any] | None,
+    ) -> None:
+        metadata = {"name": name, "ownerReferences": [owner]}
+        document: dict[str, Any] = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": metadata,
+            "spec": spec | {"pool": spec["pool"] | {"generation": generation}},
+        }
+        if found is None:
+            stored = self._cluster.create_slice(document)
+        else:
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+            document["spec"] = _with_times(document["spec"], found["spec"])
+            stored = self._cluster.replace_slice(document)
+        plain = _plain(stored["spec"])
+        if plain != spec:
+            LOG.warning(
+                "Kubernetes does not keep all of %s: its API server may be without "
+                "DRAPartitionableDevices or DRADeviceTaints",
+                name,
+            )
+        self._stored[name] = (copy.deepcopy(spec), plain)
+
+
+def _with_times(spec: Spec, found: Mapping[str, Any]) -> Spec:
+    """The wanted slice, whose taints are as old as they were: from then on pods tolerate them."""
+    times = {
+        (device["name"], taint["key"], taint["effect"]): taint["timeAdded"]
+        for device in found.get("devices", ())
+        for taint in device.get("taints", ())
+        if "timeAdded" in taint
+    }
+    kept: Spec = copy.deepcopy(spec)
+    for device in kept.get("devices", ()):
+        for taint in device.get("taints", ()):
+            if time := times.get((device["name"], taint["key"], taint["effect"])):
+                taint["timeAdded"] = time
+    return kept
+
+
+def _plain(spec: Mapping[str, Any]) -> Spec:
+    """A stored slice without what the server adds."""
+    found: Spec = copy.deepcopy(dict(spec))
+    found["pool"].pop("generation")
+    for device in found.get("devices", ()):
+        for taint in device.get("taints", ()):
+            taint.pop("timeAdded", None)
+    return found

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's process: two sockets, and two loops."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from cyborg import errors, process
+from cyborg.kube import accelerators, inventory, slices
+from cyborg.kube.claims import Claims
+from cyborg.kube.cluster import Cluster, node_name
+from cyborg.kube.endpoints import Endpoints
+from cyborg.kube.health import Health
+from cyborg.kube.leases import Leases
+from cyborg.kube.publisher import Publisher
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds until leases are renewed again if they could not be.
+_RETRY = 30.0
+
+
+class Driver:
+    """What runs on a node."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """:raises errors.Misconfigured: an option makes no sense"""
+        self._conf = conf
+        self._api = accelerators.Api(conf)
+        cluster = Cluster(conf)
+        self._publisher = Publisher(cluster, node_name(conf))
+        self._leases = Leases(conf, self._api, cluster)
+        self._health = Health(node_name(conf), lambda: conf.kube.interval)
+        claims = Claims(conf, self._api, cluster)
+        self._endpoints = Endpoints(conf, claims, self._health)
+        self._loops = [
+            process.Loop("kube-devices", self._look),
+            process.Loop("kube-leases", self._renew),
+        ]
+
+    def start(self) -> None:
+        """Serve the kubelet, and publish the devices."""
+        self._endpoints.start()
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self) -> None:
+        """Serve no further call. What claims have is kept, and so are the slices."""
+        for loop in self._loops:
+            loop.stop()
+        self._endpoints.stop()
+
+    def look_again(self) -> None:
+        """Look at the devices now."""
+        self._loops[0].wake()
+
+    def _look(self) -> float:
+        conf = self._conf
+        try:
+            seen = inventory.read(conf, self._api)
+            self._health.note(seen)
+            self._publisher.publish(
+                slices.specs(
+                    seen.parts,
+                    conf.kube.driver_name,
+                    node_name(conf),
+                    evict_unhealthy=conf.kube.evict_unhealthy,
+                )
+            )
+        except errors.CyborgError as exc:
+            LOG.warning("The devices are not published: %s", exc)
+            self._health.note_failure()
+        return float(conf.kube.interval)
+
+    def _renew(self) -> float:
+        try:
+            self._leases.renew()
+        except errors.CyborgError as exc:
+            LOG.warning("Leases are not renewed: %s", exc)
+            return min(_RETRY, self._leases.pause)
+        return self._leases.pause

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ResourceSlices that say to Kubernetes what :mod:`.inventory` has found. No I/O.
+
+Each accelerator of a part is a device. Those of one part are equal, and Cyborg chooses which one a
+claim gets; so devices of a part with several consume a counter that says how many are left of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cyborg.kube import inventory
+from cyborg.kube.inventory import Part
+
+#: What Kubernetes permits: devices in a slice if they have taints or counters, sets of counters
+#: in a slice, attributes and capacities of a device, characters of a text.
+_MOST_DEVICES, _MOST_SETS, _MOST_FACTS, _LONGEST = 64, 8, 32, 64
+_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
+#: What semver.org calls a version, but for what may follow the numbers.
+_VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)", re.ASCII)
+_DEVICE = re.compile(
+    r"[a-z0-9]+-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-[0-9]+", re.ASCII
+)
+_COUNTER = "accelerators"
+#: Facts that are amounts of MiB, and the capacity that each is.
+_CAPACITIES = {"memory_mib": "memory", "capacity_mib": "storage"}
+
+Spec = dict[str, Any]
+
+
+def names(part: Part) -> list[str]:
+    """The names of a part's devices: labels of DNS."""
+    kind = part.device_type.lower()
+    return [f"{kind}-{part.provider}-{n}" for n in range(part.total // part.unit)]
+
+
+def provider_of(device: str) -> str | None:
+    """The resource provider of the device of that name; None if it is no name of ours."""
+    match = _DEVICE.fullmatch(device)
+    return match[1] if match else None
+
+
+def specs(
+    parts: Iterable[Part], driver: str, node: str, *, evict_unhealthy: bool
+) -> dict[str, Spec]:
+    """The wanted slices of the pool of a node: what each says of its content, by its name.
+
+    How often the pool has changed is not in them.
+    """
+    known = sorted(parts, key=lambda part: part.provider)
+    shared = [_counter_set(part) for part in known if _is_counted(part)]
+    devices = [
+        each for part in known for each in _devices(part, driver, evict=evict_unhealthy)
+    ]
+    counters = [{"sharedCounters": chunk} for chunk in _chunks(shared, _MOST_SETS)]
+    content = [{"devices": chunk} for chunk in _chunks(devices, _MOST_DEVICES)]
+    prefix = f"{node}-{driver}"
+    named = {f"{prefix}-counters-{n}": each for n, each in enumerate(counters)}
+    named |= {f"{prefix}-devices-{n}": each for n, each in enumerate(content)}
+    pool = {"name": node, "resourceSliceCount": len(named)}
+    head = {"driver": driver, "nodeName": node, "pool": pool}
+    return {name: head | each for name, each in named.items()}
+
+
+def _chunks(items: Sequence[Spec], most: int) -> Iterator[list[Spec]]:
+    rest = iter(items)
+    while chunk := list(itertools.islice(rest, most)):
+        yield chunk
+
+
+def _is_counted(part: Part) -> bool:
+    return part.total // part.unit > 1
+
+
+def _counter_set(part: Part) -> Spec:
+    return {
+        "name": _set_name(part),
+        "counters": {_COUNTER: {"value": str(part.left)}},
+    }
+
+
+def _set_name(part: Part) -> str:
+    return f"provider-{part.provider}"
+
+
+def _devices(part: Part, driver: str, *, evict: bool) -> Iterator[Spec]:
+    common: Spec = {
+        "attributes": dict(_attributes(part)),
+        "capacity": {key: {"value": amount} for key, amount in _capacities(part).items()},
+    }
+    if taints := [_taint(what, driver, evict=evict) for what in sorted(part.closed)]:
+        common["taints"] = taints
+    if _is_counted(part):
+        counter = {_COUNTER: {"value": str(part.unit)}}
+        common["consumesCounters"] = [{"counterSet": _set_name(part), "counters": counter}]
+    for name in names(part):
+        yield {"name": name, **common}
+
+
+def _taint(what: str, driver: str, *, evict: bool) -> Spec:
+    evicts = evict and what == inventory.UNHEALTHY
+    return {"key": f"{driver}/{what}", "effect": "NoExecute" if evicts else "NoSchedule"}
+
+
+def _attributes(part: Part) -> Iterator[tuple[str, Spec]]:
+    """The first of its facts, and then of its traits, that there is room for."""
+    known: dict[str, str | int | bool] = {
+        key: value for key, value in part.facts.items() if key not in _CAPACITIES
+    }
+    known |= dict.fromkeys(sorted(part.traits), True)
+    fitting = [(key, value) for key, value in known.items() if _ATTRIBUTE.fullmatch(key)]
+    for key, value in fitting[: _MOST_FACTS - len(_capacities(part))]:
+        yield key, _typed(value)
+
+
+def _typed(value: str | int | bool) -> Spec:  # noqa: FBT001 - it is a value
+    if isinstance(value, bool):
+        return {"bool": value}
+    if isinstance(value, int):
+        return {"int": value}
+    if _VERSION.fullmatch(value):
+        return {"version": value}
+    return {"string": value[:_LONGEST]}
+
+
+def _capacities(part: Part) -> dict[str, str]:
+    found = {_COUNTER: str(part.unit)}
+    for fact, name in _CAPACITIES.items():
+        if isinstance(value := part.facts.get(fact), int):
+            found[name] = _quantity(value)
+    return found
+
+
+def _quantity(mib: int) -> str:
+    """An amount as Kubernetes writes it: in the largest unit of which it is a whole number."""
+    for unit in ("Mi", "Gi"):
+        if mib % 1024:
+            return f"{mib}{unit}"
+        mib //= 1024
+    return f"{mib}Ti"

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-kube between Cyborg, a stand-in for Kubernetes' API server, and one for the kubelet."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.agent import service as agent_service
+from cyborg.conductor import service as conductor_service
+from cyborg.db import models
+from cyborg.kube import leases, service
+from cyborg.tests import kubelet
+from cyborg.tests.kube_server import KubeServer
+from cyborg.tests.service import RP, Site
+
+NODE = "node-1"
+VERSION = "2.28"
+KIND = "cyborg.openstack.org/accelerator"
+
+
+class Node:
+    """A node of Kubernetes on the host of the site; its driver can be started again."""
+
+    def __init__(
+        self, site: Site, cluster: KubeServer, registry: pathlib.Path, cdi: pathlib.Path
+    ) -> None:
+        self.site = site
+        self.cluster = cluster
+        self.registry = registry
+        self.cdi = cdi
+        self.driver: service.Driver | None = None
+        self._plugins: list[kubelet.Plugin] = []
+
+    def taint(self, what: str = "host", reason: str = "kubernetes") -> None:
+        name = "host-1" if what == "host" else self.device["uuid"]
+        self.site.call("POST", f"/{what}s/{name}/taint", {"reason": reason}, VERSION)
+        self.look()
+
+    @property
+    def device(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.site.call("GET", "/devices", version=VERSION)["devices"][0]
+        return found
+
+    def start(self) -> kubelet.Plugin:
+        """Start the driver, and have the kubelet find it."""
+        self.driver = service.Driver(self.site.conf)
+        self.driver.start()
+        plugin = kubelet.register(self.registry)
+        self._plugins.append(plugin)
+        return plugin
+
+    def stop(self) -> None:
+        for plugin in self._plugins:
+            plugin.close()
+        self._plugins.clear()
+        if self.driver is not None:
+            self.driver.stop()
+        self.driver = None
+
+    def look(self) -> None:
+        if self.driver is not None:
+            self.driver.look_again()
+
+    def look_twice(self) -> None:
+        assert self.driver is not None
+        for _ in range(2):
+            self.driver._look()
+
+    def see(self, condition: Callable[[], Any]) -> Any:
+        """Have it look until that is true."""
+
+        def looking() -> Any:
+            self.look()
+            return condition()
+
+        return self.site.hurry(looking)
+
+    def devices(self) -> list[str]:
+        """The names of the published devices, when there are some."""
+        names: list[str] = self.see(lambda: sorted(self.cluster.devices()))
+        return names
+
+    def taints(self) -> set[tuple[str, str]]:
+        """The taints that all devices have."""
+        each = [
+            {(taint["key"], taint["effect"]) for taint in device.get("taints", ())}
+            for device in self.cluster.devices().values()
+        ]
+        return set.intersection(*each) if each else set()
+
+    def left(self) -> list[int]:
+        return list(self.cluster.counters().values())
+
+    def files(self) -> int:
+        return len(list(self.cdi.glob("*.json")))
+
+    def allocation(self, uid: str) -> Any:
+        answer = self.site.ask("GET", f"/allocations/{uid}", version=VERSION)
+        return answer.json() if answer.status_code == 200 else None
+
+
+@pytest.fixture
+def node(site: Site, conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> Iterator[Node]:
+    """A node that is not started; its device has four accelerators."""
+    cluster = KubeServer(NODE)
+    # A socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="kube") as name:
+        folder = pathlib.Path(name)
+        (folder / "registry").mkdir()
+        config = tmp_path / "kubeconfig"
+        cluster.write_kubeconfig(config)
+        options = {
+            "auth_type": "none",
+            "endpoint_override": site.endpoint,
+            "node_name": NODE,
+            "kubeconfig": str(config),
+            "plugins_dir": str(folder / "plugins"),
+            "registry_dir": str(folder / "registry"),
+        }
+        for option, value in options.items():
+            conf.set_override(option, value, group="kube")
+        conf.set_override("cdi_dir", str(tmp_path / "cdi"), group="agent")
+        for option in ("discovery_interval", "report_interval"):
+            conf.set_override(option, 1, group="agent")
+        made = Node(site, cluster, folder / "registry", tmp_path / "cdi")
+        yield made
+        made.stop()
+        cluster.stop()
+
+
+@pytest.fixture
+def tainted(node: Node) -> Node:
+    """The same, whose host is Kubernetes'; its agent runs, and the driver does not."""
+    node.site.start(handles_per_device=4)
+    node.taint()
+    return node
+
+
+def test_a_pod_has_devices_until_it_ends(tainted: Node) -> None:
+    plugin = tainted.start()
+    devices = tainted.devices()
+    assert devices == [f"fpga-{RP}-{number}" for number in range(4)]
+    shown = tainted.cluster.devices()[devices[0]]
+    assert shown["attributes"]["type"] == {"string": "FPGA"}
+    assert shown["attributes"]["CUSTOM_FAKE_DEVICE"] == {"bool": True}
+    assert shown["capacity"] == {"accelerators": {"value": "1"}}
+    assert (tainted.left(), tainted.taints()) == ([4], set())
+
+    claim = tainted.cluster.claim(*devices[:2])
+    uid = claim[2]
+    answer = plugin.prepare(claim)[uid]
+    assert answer.error == ""
+    assert [list(each.request_names) for each in answer.devices] == [["request-0"], ["request-1"]]
+    assert [each.device_name for each in answer.devices] == devices[:2]
+    assert {each.pool_name for each in answer.devices} == {NODE}
+    names = [name for each in answer.devices for name in each.cdi_device_ids]
+    found = tainted.allocation(uid)
+    assert names == [f"{KIND}={each['arq_uuid']}" for each in found["accelerators"]]
+    assert (found["state"], found["consumer"]["type"]) == ("Active", "KUBERNETES")
+    assert found["lease_seconds"] == 86400
+    assert tainted.files() == 2
+    # It may be asked for again.
+    assert plugin.prepare(claim)[uid] == answer
+    assert len(tainted.site.held()) == 2
+    # What is a claim's own does not count as taken, since the scheduler counts it.
+    tainted.look_twice()
+    assert tainted.left() == [4]
+
+    for _ in range(2):
+        assert plugin.unprepare(claim)[uid].error == ""
+    tainted.site.hurry(lambda: not tainted.site.held())
+    assert tainted.files() == 0
+    assert tainted.allocation(uid) is None
+
+
+def test_nothing_is_lost_when_services_are_started_again(tainted: Node) -> None:
+    plugin = tainted.start()
+    claim = tainted.cluster.claim(tainted.devices()[1])
+    first = plugin.prepare(claim)[claim[2]]
+    assert first.devices
+    writes = tainted.cluster.writes
+    tainted.stop()
+    assert list(tainted.registry.iterdir()) == []
+    # As a process leaves it that was killed.
+    (tainted.registry / "cyborg.openstack.org-reg.sock").touch()
+    for part in (conductor_service.ConductorService, agent_service.Agent):
+        tainted.site.replace(part)
+    again = tainted.start()
+    assert again.prepare(claim)[claim[2]] == first
+    tainted.look_twice()
+    assert tainted.cluster.writes == writes
+    # The kubelet deletes the slices of a driver that it does not find.
+    tainted.cluster.slices.clear()
+    assert len(tainted.devices()) == 4
+    assert again.unprepare(claim)[claim[2]].error == ""
+    assert tainted.allocation(claim[2]) is None
+
+
+def ask_as(site: Site, consumer: str) -> int:
+    """Ask for an accelerator for somebody else than Kubernetes; the status of the answer."""
+    who = {"uuid": consumer, "type": "JOB"}
+    body = {"consumer": who, "groups": [{"resources:FPGA": "1"}]}
+    return site.ask("POST", "/allocations", body, VERSION).status_code
+
+
+def test_a_device_belongs_to_one_side(node: Node) -> None:
+    node.site.start(handles_per_device=4)
+    guest = str(uuid.uuid4())
+    assert ask_as(node.site, guest) == 202
+    plugin = node.start()
+    claim = node.cluster.claim(f"fpga-{RP}-0")
+    assert "does not belong to Kubernetes" in plugin.prepare(claim)[claim[2]].error
+    assert node.cluster.slices == {}
+
+    # Who was there stays, and is counted.
+    node.taint()
+    assert len(node.devices()) == 4
+    assert node.left() == [3]
+    assert ask_as(node.site, str(uuid.uuid4())) == 409
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    node.site.call("DELETE", f"/allocations/{guest}", version=VERSION)
+    node.see(lambda: node.left() == [4])
+
+    # Another reason is another purpose.
+    node.taint("device", "burn-in")
+    node.see(lambda: node.cluster.slices == {})
+    other = node.cluster.claim(f"fpga-{RP}-1")
+    assert "does not belong to Kubernetes" in plugin.prepare(other)[other[2]].error
+    # A pod that has it keeps it.
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    node.taint("device")
+    assert len(node.devices()) == 4
+
+
+def test_what_is_out_of_order_is_tainted(tainted: Node) -> None:
+    plugin = tainted.start()
+    names = tainted.devices()
+    stream = plugin.health("v1alpha1")
+    said = next(stream)
+    assert {name: each.health for name, each in said.items()} == dict.fromkeys(names, 1)
+    assert {each.device.pool_name for each in said.values()} == {NODE}
+
+    conf = tainted.site.conf
+    tainted.site.call("POST", "/hosts/host-1/drain", {"reason": "disks"}, VERSION)
+    tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/drained", "NoSchedule")})
+    tainted.site.call("POST", "/hosts/host-1/undrain", version=VERSION)
+    conf.set_override("evict_unhealthy", True, group="kube")
+    tainted.site.make_unhealthy(0)
+    tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/unhealthy", "NoExecute")})
+    bad = next(said for said in plugin.health() if {each.health for each in said.values()} == {2})
+    assert bad[names[0]].message == "It is on fire."
+    # Pods may tolerate a taint for a time, which begins once.
+    (before,) = tainted.cluster.devices()[names[0]]["taints"]
+    tainted.site.call("POST", "/hosts/host-1/drain", {"reason": "disks"}, VERSION)
+    tainted.see(lambda: len(tainted.taints()) == 2)
+    assert before in tainted.cluster.devices()[names[0]]["taints"]
+    assert bad[names[0]].health_check_timeout_seconds == 30
+
+
+def test_a_server_without_partitions_is_not_written_to_again_and_again(tainted: Node) -> None:
+    tainted.cluster.drops = {"consumesCounters"}
+    tainted.start()
+    tainted.devices()
+    assert tainted.cluster.writes == 2
+    tainted.look_twice()
+    assert tainted.cluster.writes == 2
+
+
+def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Node) -> None:
+    plugin = tainted.start()
+    names = tainted.devices()
+    claim = tainted.cluster.claim(names[0])
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    tainted.cluster.claim(*names[:3], uid=claim[2])
+    assert "had other devices" in plugin.prepare(claim)[claim[2]].error
+
+    def prepared() -> Any:
+        return plugin.prepare(claim)[claim[2]].devices
+
+    assert len(tainted.site.hurry(prepared)) == 3
+    assert len(tainted.site.held()) == 3
+
+
+def test_what_cannot_be_had_is_said(tainted: Node) -> None:
+    plugin = tainted.start()
+    names = tainted.devices()
+    admin = tainted.cluster.claim(names[0], adminAccess=True)
+    odd = tainted.cluster.claim("fpga-0")
+    gone = ("default", "none", str(uuid.uuid4()))
+    old = (*tainted.cluster.claim(names[1])[:2], gone[2])
+    good = tainted.cluster.claim(names[2])
+    none = tainted.cluster.claim()
+    said = plugin.prepare(admin, odd, gone, good, none)
+    errors = [said[claim[2]].error for claim in (admin, odd, gone)]
+    assert ["administrative" in errors[0], "no name" in errors[1], "any more" in errors[2]] == [
+        True
+    ] * 3
+    assert said[good[2]].error == said[none[2]].error == ""
+    assert len(said[good[2]].devices) == 1
+    assert not said[none[2]].devices
+    assert "any more" in plugin.prepare(old)[old[2]].error
+    # More than there are.
+    many = tainted.cluster.claim(*[names[0]] * 4)
+    assert "409" in plugin.prepare(many)[many[2]].error
+    assert tainted.allocation(many[2]) is None
+
+
+def lease_ms(uid: str) -> int:
+    row = models.Allocation
+    with db.reader() as session:
+        query = sa.select(row.lease_ms - db.now_ms()).where(row.uuid == uid)
+        return session.scalars(query).one() or 0
+
+
+def test_leases_are_renewed_as_long_as_there_are_claims(tainted: Node) -> None:
+    plugin = tainted.start()
+    names = tainted.devices()
+    kept, lost = (tainted.cluster.claim(name) for name in names[:2])
+    plugin.prepare(kept, lost)
+    del tainted.cluster.claims[lost[:2]]
+    tainted.site.conf.set_override("lease_seconds", 9000, group="kube")
+    assert tainted.driver is not None
+    found: leases.Leases = tainted.driver._leases
+    assert found.pause == 600
+    found.renew()
+    assert 6_000_000 < lease_ms(kept[2]) <= 9_000_000
+    assert lease_ms(lost[2]) <= 600_000
+    # Who does not know which claims there are keeps all of them.
+    tainted.cluster.is_broken = True
+    tainted.site.conf.set_override("lease_seconds", 20000, group="kube")
+    found.renew()
+    assert {lease_ms(claim[2]) > 10_000_000 for claim in (kept, lost)} == {True}
+    tainted.site.call("DELETE", f"/allocations/{kept[2]}", version=VERSION)
+
+
+def test_a_host_without_files_for_containers_says_so(node: Node) -> None:
+    node.site.conf.clear_override("cdi_dir", group="agent")
+    node.site.start()
+    node.taint()
+    plugin = node.start()
+    claim = node.cluster.claim(node.devices()[0])
+    assert "[agent] cdi_dir" in plugin.prepare(claim)[claim[2]].error
+
+
+@pytest.mark.parametrize(
+    ("options", "lack"),
+    [("", "[kube] auth_type is not set"), ("auth_type = none", "see [kube] kubeconfig")],
+)
+def test_it_says_what_it_lacks(options: str, lack: str, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "cyborg.conf"
+    file.write_text(f"[kube]\n{options}\n")
+    command = [sys.executable, "-m", "cyborg.cmd.kube", "--config-file", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert lack in line
