@@ -29,6 +29,12 @@ class Invalid(CyborgError):
     code = http.HTTPStatus.BAD_REQUEST
 
 
+class RequestLate(CyborgError):
+    """The body has not arrived within ``[api] request_timeout``."""
+
+    code = http.HTTPStatus.REQUEST_TIMEOUT
+
+
 class RequestTooLarge(CyborgError):
     """The body is larger than ``[api] max_request_body_size`` permits."""
 

@@ -7,11 +7,16 @@ Nothing behind it reads the body's bytes. They become data when an operation ask
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import socket
 import sys
+import threading
+import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -49,7 +54,9 @@ class Guard:
             check_url(environ)
             body = Body(
                 content_type=environ.pop("CONTENT_TYPE", ""),
-                content=_read(environ, self._conf.api.max_request_body_size),
+                content=_read(
+                    environ, self._conf.api.max_request_body_size, self._conf.api.request_timeout
+                ),
                 max_depth=self._conf.api.max_json_depth,
             )
         except errors.CyborgError as error:
@@ -74,58 +81,102 @@ def check_url(environ: Mapping[str, Any]) -> None:
         raise errors.Invalid("The URL must not contain NUL characters.")
 
 
-def _read(environ: WSGIEnvironment, limit: int) -> bytes:
-    """The bytes of the body, which is read up to the limit only."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    if length:
-        if not re.fullmatch(r"[0-9]{1,18}", length):
-            raise errors.Invalid("Content-Length must be a whole number.")
-        complete = int(length) <= limit
-        content = _take(environ, int(length) if complete else 0)
-    elif "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower():
-        content = _take_chunks(environ, limit + 1)
-        complete = len(content) <= limit
-    else:
+def _read(environ: WSGIEnvironment, limit: int, seconds: float) -> bytes:
+    """The bytes of the body, which is read up to the limit only, and for so long at most."""
+    size = _declared_size(environ)
+    if size == 0:
         return b""
-    if not complete:
-        if length and int(length) <= _SKIPPED_MAX:
-            # Under a server that keeps connections the next request is behind it.
-            _skip(environ, int(length))
+    too_large = size is not None and size > limit
+    wanted = limit + 1 if size is None else size
+    if wanted > max(limit + 1, _SKIPPED_MAX):
+        wanted = 0
+    content, arrived = bytearray(), 0
+    with _in_time(environ, seconds) as is_late:
+        for part in _parts(environ, wanted, in_chunks=size is None):
+            arrived += len(part)
+            # Under a server that keeps connections the next request is behind what is refused.
+            content += b"" if too_large else part
+            if is_late():
+                break
+    if too_large or len(content) > limit:
         raise errors.RequestTooLarge(
             f"The request body must have at most {limit} bytes; see [api] max_request_body_size."
         )
-    return content
+    if is_late() and arrived != size:
+        raise errors.RequestLate(f"The request body must arrive within {seconds:g} seconds.")
+    return bytes(content)
 
 
-def _take(environ: WSGIEnvironment, count: int) -> bytes:
-    stream, parts = environ["wsgi.input"], []
-    while count > 0 and (part := stream.read(count)):
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+def _declared_size(environ: WSGIEnvironment) -> int | None:
+    """Bytes of the body; None if it comes in chunks."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    if not length:
+        return None if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower() else 0
+    if not re.fullmatch(r"[0-9]{1,18}", length):
+        raise errors.Invalid("Content-Length must be a whole number.")
+    return int(length)
 
 
-def _take_chunks(environ: WSGIEnvironment, count: int) -> bytes:
-    """At least so many bytes of a body in chunks, or all of it."""
+@contextlib.contextmanager
+def _in_time(environ: WSGIEnvironment, seconds: float) -> Iterator[Callable[[], bool]]:
+    """While the block runs, a body may be waited for so long; gives whether the time is over.
+
+    :raises Invalid: the server finds that it is no body
+    """
+    end = time.monotonic() + seconds
+
+    def is_late() -> bool:
+        return time.monotonic() >= end
+
+    with contextlib.ExitStack() as stack:
+        # Behind the built-in server all of it is there. Others wait for each byte in a thread.
+        one = _socket_of(environ, stack)
+        if one:
+            timer = threading.Timer(seconds, _stop_reading, [one])
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+        try:
+            yield is_late
+        except OSError as exc:
+            if not is_late():
+                raise errors.Invalid(
+                    "The body is malformed or late, or a chunk of it is larger than the server "
+                    "takes."
+                ) from exc
+        finally:
+            if one and is_late():
+                # The server would read on, and wait, to find the next request.
+                _stop_reading(one)
+
+
+def _socket_of(environ: WSGIEnvironment, stack: contextlib.ExitStack) -> socket.socket | None:
+    """The connection, of those servers that show it."""
     uwsgi: Any = sys.modules.get("uwsgi")
     if uwsgi is None:
-        return _take(environ, count)
-    # uWSGI, whose module is in its own processes only, takes such a body for none otherwise.
-    content = b""
-    try:
-        while len(content) < count and (part := uwsgi.chunked_read()):
-            content += part
-    except OSError as exc:
-        raise errors.Invalid(
-            "A chunk of the body is malformed, late, or larger than the server takes."
-        ) from exc
-    return content
+        return environ.get("gunicorn.socket")
+    with contextlib.suppress(OSError):
+        return stack.enter_context(socket.socket(fileno=os.dup(uwsgi.connection_fd())))
+    return None
 
 
-def _skip(environ: WSGIEnvironment, count: int) -> None:
-    """Read so many bytes and forget them."""
-    while count > 0 and (part := environ["wsgi.input"].read(min(count, _PIECE))):
+def _stop_reading(one: socket.socket) -> None:
+    """Let the server find that nothing more comes."""
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RD)
+
+
+def _parts(environ: WSGIEnvironment, count: int, *, in_chunks: bool) -> Iterator[bytes]:
+    """At least so many bytes of the body, or all of it."""
+    uwsgi: Any = sys.modules.get("uwsgi")
+    # uWSGI, whose module is in its own processes only, takes a body in chunks for none otherwise.
+    chunked = in_chunks and uwsgi is not None
+    while count > 0:
+        part = uwsgi.chunked_read() if chunked else environ["wsgi.input"].read(min(count, _PIECE))
+        if not part:
+            return
         count -= len(part)
+        yield part
 
 
 class Body:

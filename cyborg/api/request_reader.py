@@ -1,33 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests on their way in: one thread reads them all, so that a slow client holds no other thread.
+"""Requests on their way in: where they end, and the connections on which they arrive.
 
-A request goes on to a thread of its own when all of it has arrived, or when its body is known to be
-larger than permitted. Until then it costs memory only, and that is bounded.
+:mod:`cyborg.api.gate` reads the connections.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import logging
-import queue
+import functools
 import re
-import selectors
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cheroot import makefile
 from cheroot import server as cheroot
-from oslo_config import cfg
 
 from cyborg.api import bounds
-
-LOG = logging.getLogger(__name__)
 
 #: Bytes of the largest request line with headers: many times a token of Keystone.
 HEAD_MAX = 128 * 1024
@@ -38,22 +28,13 @@ _TRAILERS_MAX = 8192
 _PIECE = 64 * 1024
 #: Empty lines before a request that are passed over (see RFC 9112, section 2.2).
 _EMPTY_LINES_MAX = 8
-#: Connections in all on which no request has arrived; the oldest is closed if there are more.
-_WAITING_MAX = 512
-#: Bytes that all connections may hold, with those whose requests are being answered. More is
-#: taken only from connections that hold little.
-_HELD_MAX = 16 * 1024 * 1024
-_LITTLE = 4096
-#: What a client may still send after its answer, in seconds and bytes, so that it sees the answer.
-_LINGER_SECONDS = 2.0
-_LINGER_BYTES = 16 * 1024 * 1024
-#: Seconds after which lateness is looked for again.
-_TICK = 0.25
+#: Bytes that a client may still send after its answer, so that it sees the answer.
+LINGER_BYTES = 16 * 1024 * 1024
 #: A length that is too large under any configuration.
 _HUGE = b"9" * 17
 
-_FULL = "The requests that are arriving have more bytes than are kept; try again later."
-_BUSY = "More requests have arrived than can wait for an answer; try again later."
+#: The sentence for a connection that is one too many of its address.
+CROWDED = "Your address has more connections than are kept for it; try again later."
 
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 
@@ -275,38 +256,51 @@ class Request(cheroot.HTTPRequest):
 
 
 class Connection(cheroot.HTTPConnection):
-    """A connection whose requests the :class:`Gate` reads."""
+    """A connection whose requests the gate reads, and whose answers it sends on."""
 
     RequestHandlerClass = Request
 
     def __init__(self, server: Any, sock: socket.socket, make: Any = makefile.MakeFile) -> None:
         super().__init__(server, sock, make)
         self.rfile = Inbox()
-        self.wfile = bounds.Outbox(sock, server.answer_seconds)
+        self.wfile = bounds.Outbox(sock)
         self.arrival = Arrival()
+        #: Until when a request must have arrived.
         self.deadline = 0.0
         #: Bytes that may still be read and thrown away; None while requests are welcome.
         self.lingers: int | None = None
         self.shaken = not isinstance(sock, ssl.SSLSocket)
         self.told = False
+        #: It is one too many of its address, and learns that as soon as it can be told.
+        self.surplus = False
+        #: It is closed when its answer is sent.
+        self.ends = False
 
     def close(self) -> None:
-        """Close it, if its client may still be sending not before it could see the answer."""
-        if self.lingers is None and self.arrival.too_large and self.server.ready:
-            self.lingers = _LINGER_BYTES
+        """Close it when its answer is sent, and if it may still be sending, has been seen."""
+        if self.lingers is None and self.wfile.unsent:
+            self.ends = True
+            self.rfile.content.clear()
+            self.server.put_conn(self)
+        elif self.lingers is None and self.arrival.too_large and self.server.ready:
+            self.lingers = LINGER_BYTES
             self.server.put_conn(self)
         else:
-            super().close()
-            self.server.ledger.leave(self)
+            try:
+                super().close()
+            finally:
+                self.server.ledger.leave(self)
 
     def receive(self) -> None:
         """Take what has arrived.
 
-        :raises Refused: it can be no request
+        :raises Refused: it can be no request, or none of this connection is welcome
         :raises OSError: nothing has arrived, or nothing more will
         """
-        if not self.shaken:
+        if not self.shaken and self.lingers is None:
             self._shake_hands()
+        if self.surplus and self.lingers is None:
+            raise Refused("503 Service Unavailable", CROWDED)
         wanted = _PIECE
         while wanted:
             part = self.socket.recv(wanted)
@@ -338,227 +332,17 @@ class Connection(cheroot.HTTPConnection):
                 # Before the handshake there is no TLS to speak through.
                 socket.socket.send(self.socket, text.encode())
 
-    @property
+    @functools.cached_property
     def peer(self) -> str:
         """Who is counted as one client."""
         return bounds.peer_of(str(self.remote_addr))
 
     @property
+    def is_welcome(self) -> bool:
+        """Whether it may still send a request."""
+        return self.lingers is None and not self.surplus
+
+    @property
     def held(self) -> int:
         """Bytes that have arrived and are kept."""
         return len(self.rfile.content) + len(self.arrival.body)
-
-
-class Gate:
-    """Reads connections until a request has arrived, and hands the connection over then.
-
-    If that raises ``queue.Full``, the request is answered with 503.
-    """
-
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        hand_over: Callable[[Connection], None],
-        ledger: bounds.Ledger,
-    ) -> None:
-        self._conf = conf
-        self._ledger = ledger
-        self._hand_over = hand_over
-        self._selector = selectors.DefaultSelector()
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._new: collections.deque[Connection] = collections.deque()
-        #: In the order in which they came.
-        self._waiting: dict[Connection, None] = {}
-        self._looked = 0.0
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
-
-    @property
-    def waiting(self) -> int:
-        """Connections on which no request has arrived."""
-        return len(self._waiting)
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close the connections on which no request has arrived, and all that come later."""
-        self._stopped = True
-        self._wake()
-        self._thread.join()
-
-    def admit(self, connection: Connection) -> None:
-        """Read the next request of a connection; called by any thread."""
-        self._new.append(connection)
-        self._wake()
-        if self._stopped:
-            self._end_new_ones()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
-
-    def _run(self) -> None:
-        while not self._stopped:
-            for key, _ in self._selector.select(_TICK):
-                if key.data is None:
-                    self._woken.recv(_PIECE)
-                else:
-                    self._step(key.data)
-            while self._new:
-                self._try_to_enter(self._new.popleft())
-            self._end_late_ones()
-        for connection in list(self._waiting):
-            self._drop(connection)
-        self._end_new_ones()
-
-    def _end_new_ones(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._drop(self._new.popleft())
-
-    def _try_to_enter(self, connection: Connection) -> None:
-        try:
-            self._enter(connection)
-        except Exception:
-            # Such as a socket that was closed meanwhile; the gate serves all the others.
-            LOG.exception("A connection from %s is closed", connection.peer)
-            self._drop(connection)
-
-    def _enter(self, connection: Connection) -> None:
-        self._keep(connection)
-        if connection.lingers is None:
-            connection.arrival, connection.told = Arrival(), False
-            connection.deadline = time.monotonic() + self._conf.api.request_timeout
-        else:
-            self._linger(connection)
-        self._make_room(connection.peer)
-        if connection in self._waiting:
-            self._step(connection)
-
-    def _keep(self, connection: Connection) -> None:
-        connection.socket.settimeout(0)
-        self._ledger.note(connection, connection.peer, connection.held)
-        self._waiting[connection] = None
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-
-    def _make_room(self, peer: str) -> None:
-        most = self._conf.api.max_connections_per_peer
-        count = self._ledger.connections(peer)
-        if most and count > most:
-            LOG.info(
-                "Closed one of %d connections from %s; see [api] max_connections_per_peer",
-                count,
-                peer,
-            )
-            # If the requests of all others are being answered, this is the newest one.
-            self._drop(next(each for each in self._waiting if each.peer == peer))
-        if len(self._waiting) > _WAITING_MAX:
-            self._drop(next(iter(self._waiting)))
-
-    def _step(self, connection: Connection) -> None:
-        try:
-            if not self._is_through(connection):
-                connection.receive()
-                if not connection.arrival.begun:
-                    connection.arrival.begun = True
-                    connection.deadline = self._deadline(connection)
-                self._is_through(connection)
-        except Refused as refused:
-            self._refuse(connection, refused)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        except OSError:
-            self._drop(connection)
-        except Exception:
-            LOG.exception("A connection from %s is closed", connection.peer)
-            self._drop(connection)
-
-    def _weigh(self, connection: Connection) -> None:
-        """Send away who holds most, if all hold too much together.
-
-        :raises Refused: that is the connection itself
-        """
-        self._ledger.note(connection, connection.peer, connection.held)
-        if self._ledger.bytes <= max(_HELD_MAX, 4 * self._conf.api.max_request_body_size):
-            return
-        most = max(self._waiting, key=lambda each: each.held)
-        if most.held > _LITTLE:
-            LOG.warning("Requests of %d bytes are arriving or being answered", self._ledger.bytes)
-            refused = Refused("503 Service Unavailable", _FULL)
-            if most is connection:
-                raise refused
-            self._refuse(most, refused)
-
-    def _deadline(self, connection: Connection) -> float:
-        if connection.lingers is not None:
-            return connection.deadline
-        return float(time.monotonic() + self._conf.api.request_timeout)
-
-    def _is_through(self, connection: Connection) -> bool:
-        """Whether the gate has done with the connection."""
-        if connection.lingers is not None:
-            if connection.lingers >= 0:
-                return False
-            self._drop(connection)
-            return True
-        arrival = connection.arrival
-        limit = self._conf.api.max_request_body_size
-        complete = arrival.is_complete(connection.rfile.content, limit)
-        self._weigh(connection)
-        if complete:
-            self._leave(connection)
-            connection.wfile.begin()
-            try:
-                self._hand_over(connection)
-            except queue.Full:
-                self._keep(connection)
-                raise Refused("503 Service Unavailable", _BUSY) from None
-            return True
-        if arrival.head and arrival.head.waits and not connection.told:
-            connection.told = True
-            connection.say("HTTP/1.1 100 Continue\r\n\r\n")
-        return False
-
-    def _end_late_ones(self) -> None:
-        now = time.monotonic()
-        if now < self._looked + _TICK:
-            return
-        self._looked = now
-        for connection in [each for each in self._waiting if each.deadline < now]:
-            if connection.lingers is None and connection.rfile.content:
-                limit = self._conf.api.request_timeout
-                sentence = f"A request must arrive within {limit:g} seconds."
-                self._refuse(connection, Refused("408 Request Timeout", sentence))
-            else:
-                self._drop(connection)
-
-    def _refuse(self, connection: Connection, refused: Refused) -> None:
-        body = f"{refused.sentence}\n"
-        connection.say(
-            f"HTTP/1.1 {refused.status}\r\nConnection: close\r\nContent-Type: text/plain\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n{body}"
-        )
-        connection.lingers = _LINGER_BYTES
-        self._linger(connection)
-
-    def _linger(self, connection: Connection) -> None:
-        connection.rfile.content.clear()
-        connection.arrival.body.clear()
-        self._ledger.note(connection, connection.peer, 0)
-        connection.deadline = time.monotonic() + _LINGER_SECONDS
-        with contextlib.suppress(OSError):
-            connection.socket.shutdown(socket.SHUT_WR)
-
-    def _leave(self, connection: Connection) -> None:
-        self._waiting.pop(connection, None)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection.socket)
-
-    def _drop(self, connection: Connection) -> None:
-        self._leave(connection)
-        connection.lingers = 0
-        connection.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built-in HTTP server: threads of one process, for sites without a WSGI server.
 
-:mod:`cyborg.api.request_reader` reads the requests, so that a slow client holds none of the
-threads.
+:mod:`cyborg.api.gate` reads the requests and sends the answers, so that a slow client holds none
+of the threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
-from cyborg.api import bounds, middleware, noauth, request_reader
+from cyborg.api import bounds, gate, middleware, noauth, request_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -29,8 +29,9 @@ LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 10
 #: Requests that have arrived and wait for a thread; others are answered with 503.
 _QUEUE_MAX = 256
-#: Health checks that wait for their thread.
+#: Health checks that wait for their thread, of all and of one address.
 _CHECKS_MAX = 32
+_CHECKS_OF_PEER_MAX = 8
 #: Connections that are kept for a next request.
 _KEPT_MAX = 64
 
@@ -76,7 +77,7 @@ class _HttpServer(wsgi.Server):
         )
         self._conf = conf
         self.ledger = bounds.Ledger()
-        self._gate = request_reader.Gate(conf, self._hand_over, self.ledger)
+        self._gate = gate.Gate(conf, self._hand_over, self.ledger)
         self._checks: queue.Queue[request_reader.Connection | None] = queue.Queue(_CHECKS_MAX)
         self._checker = threading.Thread(target=self._answer_checks, name="check", daemon=True)
 
@@ -88,11 +89,13 @@ class _HttpServer(wsgi.Server):
 
     def stop(self) -> None:
         """Stop listening, and return when the requests that have arrived are answered."""
-        if self.ready:
-            self._gate.stop()
-            with contextlib.suppress(queue.Full):
-                self._checks.put(None, timeout=_STOP_SECONDS)
+        if not self.ready:
+            return
+        self._gate.stop()
+        with contextlib.suppress(queue.Full):
+            self._checks.put(None, timeout=_STOP_SECONDS)
         super().stop()
+        self._gate.end(_STOP_SECONDS)
 
     def process_conn(self, conn: request_reader.Connection) -> None:
         """Take a new connection."""
@@ -107,17 +110,24 @@ class _HttpServer(wsgi.Server):
         """Whether a connection may be kept when its request is answered."""
         return self.ready and self._gate.waiting < self.keep_alive_conn_limit
 
-    def answer_seconds(self) -> float:
-        """How long a client may take for the whole of an answer."""
-        return float(self._conf.api.request_timeout)
-
     def _hand_over(self, connection: request_reader.Connection) -> None:
         head = connection.arrival.head
         if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
-            self._checks.put_nowait(connection)
+            self._take_check(connection)
         else:
             # Cheroot would answer 503 itself if it is full, and leave the connection open.
             self.requests.put(connection)
+
+    def _take_check(self, connection: request_reader.Connection) -> None:
+        """Let a check wait for its thread.
+
+        :raises queue.Full: too many wait, or too many of one address that leave others no place
+        """
+        with self._checks.mutex:
+            waiting = [each for each in self._checks.queue if each is not None]
+        if sum(each.peer == connection.peer for each in waiting) >= _CHECKS_OF_PEER_MAX:
+            raise queue.Full
+        self._checks.put_nowait(connection)
 
     def _answer_checks(self) -> None:
         """Answer health checks, also while all other threads are busy."""

@@ -27,7 +27,8 @@ OPTS: list[cfg.Opt] = [
         help="Seconds within which the whole of a request, headers and body, must arrive at the "
         "built-in server. A later one is answered with 408. A request that has not arrived holds "
         "no thread. A connection without a request is closed after this time, and one whose client "
-        "has not taken the whole of an answer in this time.",
+        "has not taken an answer in this time and one second more for each 16 KiB of it that were "
+        "taken. Under uWSGI and gunicorn, a body must arrive within this time after the headers.",
     ),
     cfg.IntOpt(
         "max_connections_per_peer",
@@ -36,8 +37,9 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Connections from one address (of IPv6: from one network of 64 bits) to the built-in "
         "server. If there are more, the oldest on which no whole request has arrived is closed; if "
-        "there is none, the newest. Behind a proxy all clients have one address. With 0 there is "
-        "no limit for one address, but one of 512 for all connections without a request.",
+        "there is none, the newest is answered with 503. A warning tells of it. Behind a proxy "
+        "all clients have one address. With 0 there is no limit for one address, but one of 512 "
+        "for all connections without a request.",
     ),
     cfg.FloatOpt(
         "bind_wait",

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that come at once and waste what a server has: none sends a request that it can serve."""
+"""Clients that come at once and waste what a server has.
+
+Some send no request that it can serve, others take no answer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 
-SLOW, LARGE, HALF = 200, 50, 50
+SLOW, LARGE, HALF, UNREAD = 200, 50, 50, 20
 
 _SECONDS = 60
 _HEAD = (
@@ -18,13 +22,23 @@ _SLOW = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nX-More: "
 _LARGE = _HEAD + b"Content-Length: 200000000\r\n\r\n"
 #: Of a megabyte almost all is around the chunks.
 _HALF = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;%b\r\n \r\n" % (b"x" * 241) * 4000
+_DOCUMENT = "/v2/openapi.json"
 _PIECE = b" " * 65536
+#: Bytes of a half body that are sent at a time.
+_BIT = 8192
 #: Clients of one address: fewer than [api] max_connections_per_peer.
 _TOGETHER = 8
+#: Requests that a client sends at once: their answers fit in no buffer of the kernel.
+_AHEAD = 500
+#: Bytes of the smallest segments and buffers that the kernel permits, or less.
+_TINY = 128
 
 
 class Crowd:
-    """While the block runs, slow clients send byte after byte, and others as much as they can."""
+    """While the block runs, slow clients send byte after byte, and others as much as they can.
+
+    Those who send halves of bodies begin again when one is sent. Others ask and do not read.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -32,6 +46,8 @@ class Crowd:
         self._slow: list[socket.socket] = []
         #: Those whose large bodies the server still takes.
         self._large: list[socket.socket] = []
+        #: By their number: who sends half of a body, and what is left of it.
+        self._halves: dict[int, tuple[socket.socket, memoryview]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._send, name="crowd", daemon=True)
 
@@ -39,24 +55,25 @@ class Crowd:
         self._slow = [self._connect(number, _SLOW) for number in range(SLOW)]
         self._large = [self._connect(number, _LARGE) for number in range(LARGE)]
         for number in range(HALF):
-            one = self._connect(number, b"")
-            one.setblocking(True)
-            one.sendall(_HALF)
+            self._begin_half(number)
+        self._stack.enter_context(not_reading(self._port, _DOCUMENT, UNREAD))
         self._thread.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        assert self._thread.is_alive(), "the crowd gave up"
         self._end.set()
         self._thread.join()
+        for one, _ in self._halves.values():
+            one.close()
         self._stack.close()
 
     def _connect(self, number: int, sent: bytes) -> socket.socket:
-        source = (f"127.0.1.{1 + number // _TOGETHER}", 0)
-        address = ("127.0.0.1", self._port)
-        one = self._stack.enter_context(socket.create_connection(address, _SECONDS, source))
-        one.sendall(sent)
-        one.setblocking(False)
-        return one
+        return self._stack.enter_context(_connected(self._port, 1 + number // _TOGETHER, sent))
+
+    def _begin_half(self, number: int) -> None:
+        one = _connected(self._port, 1 + number // _TOGETHER, b"")
+        self._halves[number] = one, memoryview(_HALF)
 
     def _send(self) -> None:
         while not self._end.wait(0.02):
@@ -64,6 +81,30 @@ class Crowd:
                 with contextlib.suppress(OSError):
                     one.send(b"x")
             self._large = [one for one in self._large if _takes(one)]
+            for number in range(HALF):
+                self._go_on(number)
+
+    def _go_on(self, number: int) -> None:
+        one, rest = self._halves[number]
+        try:
+            rest = rest[one.send(rest[:_BIT]) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            rest = memoryview(b"")
+        if rest:
+            self._halves[number] = one, rest
+        else:
+            one.close()
+            self._begin_half(number)
+
+
+def _connected(port: int, network: int, sent: bytes) -> socket.socket:
+    source, address = (f"127.0.1.{network}", 0), ("127.0.0.1", port)
+    one = socket.create_connection(address, _SECONDS, source)
+    one.sendall(sent)
+    one.setblocking(False)
+    return one
 
 
 def _takes(one: socket.socket) -> bool:
@@ -75,3 +116,26 @@ def _takes(one: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def not_reading(
+    port: int, path: str, count: int, source: str = "127.0.2.1"
+) -> Iterator[list[socket.socket]]:
+    """While the block runs, so many clients of one address ask again and again, and do not read."""
+    request = b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            # The kernel keeps little of what is sent to it, on both sides.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _TINY)
+            one.bind((source, 0))
+            one.settimeout(_SECONDS)
+            one.connect(("127.0.0.1", port))
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                one.send(request * _AHEAD)
+            clients.append(one)
+        yield clients

@@ -9,6 +9,7 @@ relative to ``OS_CYBORG_CONFIG_DIR``; ``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import pathlib
@@ -68,7 +69,7 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
 def _compare_threads(conf: cfg.ConfigOpts) -> None:
     """Warn if requests that wait may take all threads of the server, as far as can be known."""
     uwsgi: Any = sys.modules.get("uwsgi")
-    actual = int(uwsgi.opt.get("threads", 1)) if uwsgi else None
+    actual = _threads(uwsgi.opt) if uwsgi else None
     location = conf.get_location("threads", group="api")
     if actual is not None and actual != conf.api.threads:
         seen = f"is {conf.api.threads}, but uWSGI has {actual} threads in each process"
@@ -81,6 +82,17 @@ def _compare_threads(conf: cfg.ConfigOpts) -> None:
         "that wait for binds and programs may hold all of them.",
         seen,
     )
+
+
+def _threads(options: Mapping[str, Any]) -> int | None:
+    """The number of threads in uWSGI's options, if it can be read there."""
+    given = options.get("threads", 1)
+    if isinstance(given, list):
+        # It was given more than once, and the last one counts.
+        given = given[-1]
+    with contextlib.suppress(TypeError, ValueError):
+        return int(given)
+    return None
 
 
 with process.one_sentence(__name__):

@@ -21,7 +21,7 @@ import trustme
 import webob
 from oslo_config import cfg
 
-from cyborg.api import app, middleware, request_reader, server
+from cyborg.api import app, gate, middleware, server
 from cyborg.tests import messages
 
 #: Seconds within which an answer comes, even on a busy machine.
@@ -155,8 +155,10 @@ def test_one_address_has_so_many_connections_without_a_request(
     conf.set_override("max_connections_per_peer", 3, group="api")
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(connect(port, b"GET", source="127.0.0.2"))
+        silent = stack.enter_context(connect(port))
         mine = [stack.enter_context(connect(port, b"GET")) for _ in range(5)]
-        assert [one.recv(1) for one in mine[:2]] == [b"", b""]
+        assert read_all(silent) == b""
+        assert [statuses(read_all(one)) for one in mine[:2]] == [[b"503"]] * 2
         for one in (other, *mine[2:]):
             one.sendall(GET[3:])
             assert one.recv(12) == b"HTTP/1.1 200"
@@ -298,8 +300,8 @@ def _answered(connections: list[socket.socket], count: int) -> list[socket.socke
 def test_all_that_arrives_has_a_bound(
     port: int, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_reader, "_HELD_MAX", 4 * LIMIT)
-    monkeypatch.setattr(request_reader, "_LITTLE", LIMIT // 4)
+    monkeypatch.setattr(gate, "_HELD_MAX", 4 * LIMIT)
+    monkeypatch.setattr(gate, "_LITTLE", LIMIT // 4)
     kinds = [
         POST + b"Content-Length: %d\r\n\r\n" % LIMIT + b" " * (LIMIT - 1),
         POST + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % LIMIT + b" " * (LIMIT - 1),
@@ -321,7 +323,7 @@ def test_all_that_arrives_has_a_bound(
 
 
 def test_what_is_around_chunks_is_not_kept(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_reader, "_HELD_MAX", 4 * LIMIT)
+    monkeypatch.setattr(gate, "_HELD_MAX", 4 * LIMIT)
     body, around = b'[{"name": "p", "groups": [{}]}]', b"1;" + b"x" * 200 + b"\r\n"
     chunks = b"".join(around + body[each : each + 1] + b"\r\n" for each in range(len(body)))
     spaces = around + b" \r\n"
@@ -340,33 +342,123 @@ def test_trailers_have_a_bound(port: int) -> None:
     assert b"trailers" in answer
 
 
-def test_an_answer_has_to_be_taken_in_time(start: Start, conf: cfg.ConfigOpts) -> None:
-    whole = 100_000_000
+def narrow(port: int, sent: bytes = GET, source: str = "127.0.0.1") -> socket.socket:
+    """A connection of which the kernel keeps little."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
+    one.settimeout(SOON)
+    one.bind((source, 0))
+    one.connect(("127.0.0.1", port))
+    one.sendall(sent)
+    return one
+
+
+def test_an_answer_has_to_be_taken_in_time(
+    start: Start,
+    conf: cfg.ConfigOpts,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(gate, "_BYTES_PER_SECOND", 200_000)
+    port = start(webob.Response(b"x" * 5_000_000))
+    conf.set_override("request_timeout", 0.5, group="api")
+    deadline = time.monotonic() + SOON
+    with narrow(port) as one:
+        while "A connection from 127.0.0.1 is closed: it has taken" not in caplog.text:
+            assert one.recv(200)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert "[api] request_timeout" in caplog.text
+
+
+def test_who_takes_an_answer_steadily_gets_all_of_it(start: Start, conf: cfg.ConfigOpts) -> None:
+    whole = 300_000
     port = start(webob.Response(b"x" * whole))
     conf.set_override("request_timeout", 0.5, group="api")
-    with connect(port, GET) as one:
-        taken, deadline = 0, time.monotonic() + SOON
-        with contextlib.suppress(ConnectionError):
-            while part := one.recv(65536):
-                taken += len(part)
-                time.sleep(0.02)
-                assert time.monotonic() < deadline
-    assert taken < whole
-    # The one thread is free again.
-    with connect(port, GET) as one:
-        assert statuses(one.recv(4096)) == [b"200"]
+    began = time.monotonic()
+    with narrow(port, GET[:-2] + b"Connection: close\r\n\r\n") as one:
+        content = b""
+        while part := one.recv(20_000):
+            content += part
+            time.sleep(0.05)
+    assert len(content) > whole
+    # Otherwise this has shown nothing.
+    assert time.monotonic() - began > 1
+
+
+@pytest.mark.parametrize("path", [b"/v2/devices", b"/healthcheck"])
+def test_who_does_not_read_holds_no_thread(start: Start, path: bytes) -> None:
+    port = start(webob.Response(b"x" * 300_000))
+    asked = GET.replace(b"/v2/devices", path)
+    with contextlib.ExitStack() as stack:
+        waits = [stack.enter_context(narrow(port, asked * 3)) for _ in range(6)]
+        for _ in range(5):
+            url = f"http://127.0.0.1:{port}{path.decode()}"
+            assert len(requests.get(url, timeout=SOON).content) == 300_000
+        # The next request is answered when the last answer was taken.
+        content = b""
+        while len(content) < 900_000 or content.count(b"HTTP/1.1 200") < 3:
+            content += waits[0].recv(65536)
+        assert statuses(content) == [b"200"] * 3
+
+
+def read_answer(one: socket.socket) -> bytes:
+    """An answer of 300,000 bytes, or what is left of it."""
+    content = b""
+    with contextlib.suppress(ConnectionError):
+        while len(content) < 300_000 and (part := one.recv(65536)):
+            content += part
+    return content
+
+
+def test_what_is_not_taken_has_a_bound(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gate, "_UNSENT_MAX", 1_000_000)
+    port = start(webob.Response(b"x" * 300_000))
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(narrow(port, source="127.0.0.2"))
+        mine = [stack.enter_context(narrow(port)) for _ in range(10)]
+        assert mine[-1].recv(1)
+        wholes = [len(read_answer(one)) > 300_000 for one in (*mine[:-1], other)]
+    # Of the address that leaves most, the oldest ones.
+    assert wholes[:5] == [False] * 5
+    assert wholes[-1]
+    assert "its address leaves most" in caplog.text
+
+
+def test_answers_are_sent_before_the_end(conf: cfg.ConfigOpts) -> None:
+    http = server.Server(conf, webob.Response(b"x" * 3_000_000), "127.0.0.1", 0)
+    port = http.listen()
+    http.start()
+    with narrow(port) as one:
+        content = one.recv(1)
+        stopping = threading.Thread(target=http.stop)
+        stopping.start()
+        while part := one.recv(65536):
+            content += part
+    stopping.join()
+    assert len(content) > 3_000_000
 
 
 def test_requests_that_are_being_answered_count_for_their_address(
-    start: Start, conf: cfg.ConfigOpts
+    start: Start, conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf.set_override("max_connections_per_peer", 3, group="api")
     busy = Busy()
     port = start(busy)
+    last = GET[:-2] + b"Connection: close\r\n\r\n"
     with contextlib.ExitStack() as stack:
         mine = [stack.enter_context(connect(port, GET)) for _ in range(3)]
         assert busy.asked.acquire(timeout=SOON)
-        assert read_all(connect(port, GET)) == b""
+        for _ in range(5):
+            answer = read_all(connect(port, last))
+            assert statuses(answer) == [b"503"]
+            assert b"try again later" in answer
+        said = [line.message for line in caplog.records if "max_connections_per" in line.message]
+        assert len(said) == 1
+        assert "127.0.0.1 has more connections" in said[0]
         other = stack.enter_context(connect(port, GET, source="127.0.0.2"))
         busy.go_on.set()
         assert [one.recv(12) for one in (*mine, other)] == [b"HTTP/1.1 200"] * 4
@@ -374,9 +466,32 @@ def test_requests_that_are_being_answered_count_for_their_address(
             one.close()
         # Their places are free again, if not at once.
         deadline = time.monotonic() + SOON
-        while not (answer := read_all(connect(port, GET[:-2] + b"Connection: close\r\n\r\n"))):
+        while statuses(answer := read_all(connect(port, last))) == [b"503"]:
             assert time.monotonic() < deadline
         assert statuses(answer) == [b"200"]
+
+
+def test_one_address_does_not_take_all_places_of_health_checks(start: Start) -> None:
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    def application(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
+        asked.release()
+        go_on.wait(SOON)
+        return webob.Response("it is me")(environ, begin)
+
+    port = start(application)
+    check = GET.replace(b"/v2/devices", b"/healthcheck")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(connect(port, check))
+        assert asked.acquire(timeout=SOON)
+        mine = [connect(port, check) for _ in range(40)]
+        for one in _answered(mine, 40 - server._CHECKS_OF_PEER_MAX):
+            assert statuses(read_all(one)) == [b"503"]
+        other = stack.enter_context(connect(port, check, source="127.0.0.2"))
+        go_on.set()
+        assert other.recv(12) == b"HTTP/1.1 200"
+        for one in mine:
+            one.close()
 
 
 def test_more_health_checks_than_can_wait_are_sent_away(
@@ -412,11 +527,11 @@ def test_a_client_that_is_silent_about_tls_stops_nobody(
     conf.set_override("enable_ssl_api", True, group="api")
     for name in ("cert_file", "key_file"):
         conf.set_override(name, str(own), group="ssl")
-    port = start(webob.Response("x" * 300_000))
+    port = start(webob.Response("x" * 3_000_000))
     with connect(port), connect(port, b"\x16\x03\x01"):
         for _ in range(3):
             answer = requests.get(f"https://localhost:{port}/", verify=str(above), timeout=SOON)
-            assert len(answer.text) == 300_000
+            assert len(answer.text) == 3_000_000
         assert b"HTTPS only" in read_all(connect(port, GET))
         plain = connect(port)
         with ssl.create_default_context(cafile=above).wrap_socket(
@@ -424,3 +539,10 @@ def test_a_client_that_is_silent_about_tls_stops_nobody(
         ) as one:
             one.sendall(POST + b"Content-Length: 9999\r\n\r\n" + b" " * 9999 + SMUGGLED)
             assert len(statuses(one.recv(4096))) == 1
+    conf.set_override("max_connections_per_peer", 1, group="api")
+    trusting = ssl.create_default_context(cafile=above)
+    with trusting.wrap_socket(narrow(port, b""), server_hostname="localhost") as one:
+        one.sendall(GET)
+        assert statuses(one.recv(4096)) == [b"200"]
+        another = trusting.wrap_socket(connect(port), server_hostname="localhost")
+        assert statuses(read_all(another)) == [b"503"]

@@ -218,6 +218,34 @@ def test_a_large_body_in_chunks_is_refused_and_no_part_of_it_answered(
     assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
 
 
+@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
+@pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
+def test_a_body_that_comes_in_drops_is_not_waited_for(
+    make: Callable[[str], Server], kind: str, length: bytes, tmp_path: pathlib.Path
+) -> None:
+    server = make(kind)
+    with (tmp_path / "secret.conf").open("a") as file:
+        file.write("[api]\nrequest_timeout = 1\n")
+    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT) as one:
+        one.sendall(b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % length)
+        for _ in range(150):
+            one.sendall(b"9" if length.endswith(b"chunked") else b"x")
+            if multiprocessing.connection.wait([one], 0.1):
+                break
+        assert re.match(rb"HTTP/1\.1 408 ", one.recv(65536))
+
+
+def test_options_of_uwsgi_may_be_there_twice(
+    make: Callable[[str], Server], tmp_path: pathlib.Path
+) -> None:
+    server = make("uwsgi")
+    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
+    server.start("--threads", "3", **environ)
+    assert "[api] threads is 10, but uWSGI has 3 threads" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize(("kind", "option"), [("uwsgi", "--http-socket"), ("gunicorn", "--bind")])
 def test_without_authentication_no_proxy_is_served(
     make: Callable[[str], Server], kind: str, option: str, tmp_path: pathlib.Path

@@ -3,19 +3,82 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import itertools
 import json
+import socket
+import sys
+import types
+from collections.abc import Iterable
 from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
+import webob
+from oslo_config import cfg
 
 from cyborg import errors
 from cyborg.api import guard
 
 DEPTH = 32
+CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
 def body(content: bytes, content_type: str = "application/json") -> guard.Body:
     return guard.Body(content_type=content_type, content=content, max_depth=DEPTH)
+
+
+class Drops(io.RawIOBase):
+    """A body of which a byte comes at a time, as long as the connection is open for it."""
+
+    def __init__(self, one: socket.socket) -> None:
+        self._one = one
+
+    def read(self, _size: int = -1) -> bytes:
+        return self._one.recv(1)
+
+
+def answer(conf: cfg.ConfigOpts, environ: dict[str, Any]) -> webob.Response:
+    """What the guard lets an application say: how large the body is."""
+
+    def application(seen: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        size = len(seen[guard.ENVIRON_KEY].data("text"))
+        return webob.Response(str(size))(seen, start)
+
+    given = {"CONTENT_TYPE": "application/json", **environ}
+    request = webob.Request.blank("/v2/device_profiles", given, method="POST")
+    return request.get_response(guard.Guard(application, conf))
+
+
+@pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "1000"}, CHUNKED])
+def test_a_body_that_does_not_end_is_waited_for_so_long(
+    conf: cfg.ConfigOpts, length: dict[str, str]
+) -> None:
+    conf.set_override("request_timeout", 0.2, group="api")
+    mine, theirs = socket.socketpair()
+    theirs.sendall(b"x")
+    with mine, theirs:
+        said = answer(conf, {**length, "wsgi.input": Drops(mine), "gunicorn.socket": mine})
+    assert said.status_code == 408
+    assert "within 0.2 seconds" in said.text
+
+
+def test_many_chunks_are_put_together_once(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # If each were put to a copy of those before it, that would take minutes.
+    count = 1_000_000
+    conf.set_override("max_request_body_size", count, group="api")
+    text = itertools.chain([b'"'], itertools.repeat(b"x", count - 2), [b'"'])
+    parts = itertools.chain(text, itertools.repeat(b""))
+    mine, theirs = socket.socketpair()
+    uwsgi = types.SimpleNamespace(
+        chunked_read=functools.partial(next, parts), connection_fd=mine.fileno
+    )
+    monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
+    with mine, theirs:
+        assert answer(conf, CHUNKED).text == str(count - 2)
 
 
 @pytest.mark.parametrize(
