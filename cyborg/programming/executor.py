@@ -539,26 +539,6 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
         raise later
 
 
-def _keep_from_drain(session: orm.Session, deployable_uuid: str) -> None:
-    """Have nobody drain the host before the transaction ends, where a function pool is filled.
-
-    Before anything else is locked, since drains and reports lock the host first.
-
-    :raises Refused: the host is drained
-    """
-    operation, deployable, device = models.Operation, models.Deployable, models.Device
-    query = (
-        sa.select(device.host_id)
-        .join(deployable, deployable.device_id == device.id)
-        .join(operation, operation.active == deployable.uuid)
-        .where(deployable.uuid == deployable_uuid, operations.is_queued_by_pool())
-    )
-    host_id = session.scalar(query)
-    if host_id is not None:
-        host = sa.select(models.Host).where(models.Host.id == host_id)
-        _refuse_drained(session.scalars(host.with_for_update(read=True)).one())
-
-
 def _refuse_drained(host: models.Host) -> None:
     """Return if a deployable of the host may be programmed for a function pool.
 
@@ -578,11 +558,13 @@ def begin_to_write(claim: work.Claim) -> bool:
     :raises Refused: nothing is written for a function pool there any more
     """
     with db.writer() as session:
-        # It may have been drained since it was read.
-        _keep_from_drain(session, claim.key)
         held = _hold(session, claim)
         if _end_needless(held):
             return False
+        if operations.fills_pool(held.operation) and held.deployable is not None:
+            # It may have been drained since it was read.
+            host = session.scalars(sa.select(models.Host).where(_is_host_of(held.deployable)))
+            _refuse_drained(host.one())
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)

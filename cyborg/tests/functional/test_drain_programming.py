@@ -4,25 +4,21 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, errors, work
-from cyborg.arqs import draining
 from cyborg.db import models
 from cyborg.programming import executor, operations, states
 from cyborg.tests import engine
 from cyborg.tests.fpgas import AES, Fpgas
-from cyborg.tests.service import PATIENCE, Site
+from cyborg.tests.service import Site
 
 pytestmark = pytest.mark.every_database
 
 VERSION = "2.27"
-#: Seconds in which whoever does not wait is done.
-SOON = 1.0
 BEGUN = (operations.QUEUED, operations.RESERVING, operations.WRITING)
 
 _numbers = itertools.count(1)
@@ -109,37 +105,6 @@ def test_a_host_that_is_drained_just_before_the_write(cloud: Fpgas) -> None:
     cloud.site.call("POST", "/hosts/host-1/drain", version=VERSION)
     with pytest.raises(executor.Refused, match="drained"):
         executor.begin_to_write(found)
-
-
-def test_who_drains_a_host_waits_for_a_write_that_begins(
-    cloud: Fpgas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a write might begin that the answer to the drain did not name."""
-    cloud.report({"a": ""})
-    cloud.pool(free=1)
-    cloud.look()
-    advance(operations.RESERVING)
-    found = claim()
-    assert found is not None
-    answers: list[draining.Drain] = []
-
-    def drain() -> None:
-        answers.append(draining.drain("host-1", None, 10))
-
-    beside = threading.Thread(target=drain, daemon=True)
-    move = operations.move
-
-    def move_beside(*arguments: Any, **options: Any) -> None:
-        if beside.ident is None:
-            beside.start()
-            beside.join(SOON)
-        move(*arguments, **options)
-
-    monkeypatch.setattr(operations, "move", move_beside)
-    assert executor.begin_to_write(found)
-    beside.join(PATIENCE)
-    (answer,) = answers
-    assert [each.state for each in answer.operations] == [operations.WRITING]
 
 
 def test_what_others_have_asked_for_is_carried_out(cloud: Fpgas) -> None:
