@@ -71,9 +71,9 @@ OPTS: list[cfg.Opt] = [
         max=1.0,
         mutable=True,
         help="Share of a host's devices, or of its attach handles, that may be missing from a "
-        "report all at once. If more are, and more than three, they are kept until the next "
-        "report does not have them either, and GET /v2/services shows that as an error of "
-        "cyborg-conductor. With 1 nothing is kept.",
+        "report all at once. If more are, as when the only card of a host is taken out, they are "
+        "kept until the next report does not have them either, and GET /v2/services shows that as "
+        "an error of cyborg-conductor. With 1 nothing is kept.",
     ),
     cfg.IntOpt(
         "arq_expiry",

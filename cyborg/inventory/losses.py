@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports that take away much at once: they are believed when the next one says the same.
 
-What counts is what guests could have: attach handles, with their device or without it. A few
-devices that are gone are believed at once, since somebody may have taken them out.
+What counts is what guests could have: attach handles, with their device or without it. The only
+card of a host is no exception: a report lacks it for one moment before it counts as taken out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from cyborg import program_modes
 from cyborg.db import models
 from cyborg.inventory.diff import KeptDevice, Plan
-
-#: Devices, or attach handles of devices that stay, that may go all at once, however few there are.
-_FEW = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +40,9 @@ def held(
     emptied = {kept.row: lost for kept in plan.kept if (lost := _lost(kept, reported))}
     devices = sum(not row.missing for row in known)
     handles, lost = _present(known), _present(gone) + sum(emptied.values())
-    if len(gone) > max(_FEW, max_share * devices):
+    if len(gone) > max_share * devices:
         missing = f"{len(gone)} of {devices} devices"
-    elif (emptied or len(gone) > _FEW) and lost > max(_FEW, max_share * handles):
+    elif lost > max_share * handles:
         missing = f"{lost} of {handles} attach handles"
     else:
         return None

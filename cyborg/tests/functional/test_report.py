@@ -300,9 +300,15 @@ def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.Co
     assert report(*cards) == (8, {})
     report()
     assert report() == (0, {})
-    # A host with few devices is believed, and one that the operator told to.
-    assert report(*cards[:3]) == (3, {})
-    assert report() == (0, {})
+    # A host with few devices is no exception, not even if it has one.
+    for count in range(1, 5):
+        assert report(*cards[:count]) == (count, {})
+        number, errors = report(*cards[: (count - 1) // 2])
+        assert (number, list(errors)) == (count, ["cyborg-conductor"])
+        gone = count - (count - 1) // 2
+        assert errors["cyborg-conductor"].startswith(f"{gone} of {count} devices are missing")
+        assert report(*cards[: (count - 1) // 2]) == ((count - 1) // 2, {})
+    # One is that the operator told to be.
     conf.set_override("max_gone_share", 1, group="conductor")
     assert report(*cards) == (8, {})
     assert report() == (0, {})
@@ -343,7 +349,7 @@ def test_devices_that_stay_and_are_empty_are_kept_for_one_report(
     assert send_kept(conf, *emptied) == (left, None)
     # It is back at once.
     assert send_kept(conf, *cards) == (32, None)
-    # Half may go, and a few always may.
+    # Half may go.
     assert send_kept(conf, *cards[:4], *[hosts.card(name, []) for name in "efgh"]) == (16, None)
     assert send_kept(conf, hosts.card("a", range(3)))[0] == 16
 
@@ -353,10 +359,16 @@ def test_a_card_that_is_emptied_is_kept_even_if_it_is_the_only_one(conf: cfg.Con
     assert send_kept(conf, hosts.card("a", range(4))) == (4, None)
     assert send_kept(conf, hosts.card("a", []))[0] == 4
     assert send_kept(conf, hosts.card("a", [])) == (0, None)
-    assert send_kept(conf, hosts.card("a", range(3))) == (3, None)
+    assert send_kept(conf, hosts.card("a", range(1))) == (1, None)
+    number, error = send_kept(conf, hosts.card("a", []))
+    assert (number, error is None) == (1, False)
     assert send_kept(conf, hosts.card("a", [])) == (0, None)
     assert send_kept(conf, hosts.card("a", range(8))) == (8, None)
     # It was taken out.
+    number, error = send_kept(conf)
+    assert number == 8
+    assert error is not None
+    assert error.startswith("1 of 1 devices are missing from the report;")
     assert send_kept(conf) == (0, None)
 
 
