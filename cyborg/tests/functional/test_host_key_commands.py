@@ -12,7 +12,7 @@ import tempfile
 import pytest
 
 from cyborg import host_keys
-from cyborg.tests import signed
+from cyborg.tests import servers, signed
 
 PATIENCE = 120
 
@@ -106,7 +106,7 @@ def test_root_makes_the_key_as_the_user_of_the_agent(
     config: pathlib.Path, *, linked: bool
 ) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can run it for another user")
+        servers.end_without("only root can run it for another user")
     # The folders of tests are closed to others.
     with tempfile.TemporaryDirectory() as name:
         top = pathlib.Path(name)
@@ -128,7 +128,7 @@ def test_root_makes_the_key_as_the_user_of_the_agent(
 
 def test_root_needs_the_folder_of_the_agent(config: pathlib.Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can run it for another user")
+        servers.end_without("only root can run it for another user")
     config.with_name("state").rmdir()
     done = run(config, "cyborg-agent", "key")
     assert (done.returncode, "state does not exist: make it" in done.stderr) == (1, True), done
