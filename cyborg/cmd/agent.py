@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     if conf.command.name is not None:
         return int(_COMMANDS[conf.command.name].run(conf))
     process.open_log(conf)
-    rpc.configure(conf)
+    rpc.configure(conf, replies_of=conf.host)
     own = keys.HostKeys(conf)
     own.start()
     rpc.use_keys(rpc.HOST, own)

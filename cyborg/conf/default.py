@@ -14,6 +14,16 @@ OPTS: list[cfg.Opt] = [
         "it, so it must be unique and must not change. With Nova it should equal Nova's "
         "[DEFAULT] host on the same machine.",
     ),
+    cfg.StrOpt(
+        "rpc_exchange",
+        default="cyborg",
+        choices=["cyborg", "amq.topic"],
+        help="Exchange of RabbitMQ through which the services send each other messages; the same "
+        "for all of them. Who uses cyborg must be permitted to make it, and then may delete it, "
+        "too, after which no message of anybody arrives. amq.topic is there in any case, and "
+        "nobody can delete it: use that if each agent has a RabbitMQ user of its own. Services "
+        "with different values do not hear each other.",
+    ),
     cfg.IntOpt(
         "bind_timeout",
         default=60,

@@ -97,6 +97,7 @@ _CONDUCTOR_THREADS = 16
 
 _configuring = threading.Lock()
 _current: client.Client | None = None
+_replies_of: str | None = None
 
 
 def use_memory(conf: cfg.ConfigOpts) -> None:
@@ -105,12 +106,16 @@ def use_memory(conf: cfg.ConfigOpts) -> None:
     conf.set_override("transport_url", "fake://")
 
 
-def configure(conf: cfg.ConfigOpts) -> None:
+def configure(conf: cfg.ConfigOpts, *, replies_of: str | None = None) -> None:
     """Create the transport of ``[DEFAULT] transport_url`` without connecting to anything.
+
+    ``replies_of`` is for agents: the host whose name the queue of their replies has.
 
     :raises Misconfigured: the option names no transport. The message does not have the URL, which
         has a password
     """
+    global _replies_of  # noqa: PLW0603 - one transport a process
+    _replies_of = replies_of
     try:
         _client(conf)
     except (messaging.InvalidTransportURL, ValueError) as exc:
@@ -307,14 +312,16 @@ def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Serve
 
 def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
     """Return the server of the agent of ``host``."""
-    return _server(conf, client.AGENT_TOPIC, host, server.AgentMethods(endpoint, host))
+    methods = server.AgentMethods(endpoint, host)
+    return _server(conf, client.agent_topic(host), client.AGENT_SERVER, methods)
 
 
 def _server(
     conf: cfg.ConfigOpts, topic: str, name: str, methods: object, *, threads: int | None = None
 ) -> Server:
-    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=name)
-    return Server(_client(conf).transport, target, methods, threads=threads)
+    own = _client(conf)
+    target = messaging.Target(exchange=own.exchange, topic=topic, server=name)
+    return Server(own.transport, target, methods, threads=threads)
 
 
 def _client(conf: cfg.ConfigOpts) -> client.Client:
@@ -325,6 +332,10 @@ def _client(conf: cfg.ConfigOpts) -> client.Client:
             if _current is not None:
                 _current.close()
             _current = client.Client(
-                url, conductor=conf.upgrade_levels.conductor, agent=conf.upgrade_levels.agent
+                url,
+                exchange=conf.rpc_exchange,
+                conductor=conf.upgrade_levels.conductor,
+                agent=conf.upgrade_levels.agent,
+                replies_of=_replies_of,
             )
         return _current

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
+#: A server's queue beside that of its topic, to which nobody sends. No host's name ends like that.
+AGENT_SERVER = "_"
 
 #: A topic that no queue is bound to.
 _UNBOUND = "cyborg-nobody"
@@ -37,19 +40,34 @@ _RECONNECT_PAUSE = 1.0
 _CLOSE_GRACE = 2.0
 
 
+def agent_topic(host: str) -> str:
+    """The topic of the agent of ``host``. Agents share none: who has a queue may delete it."""
+    return f"{AGENT_TOPIC}.{host}"
+
+
 class Client:
     """A transport with its clients. It opens no connection before something is sent.
 
     ``conductor`` and ``agent`` are the versions of messages to them; None for our own version.
+    ``replies_of`` is the host whose agent this is, if it is one.
     """
 
     def __init__(
-        self, url: messaging.TransportURL, *, conductor: str | None, agent: str | None
+        self,
+        url: messaging.TransportURL,
+        *,
+        exchange: str,
+        conductor: str | None,
+        agent: str | None,
+        replies_of: str | None,
     ) -> None:
         # oslo.messaging reads its options from the global configuration, whatever it is given. In
         # a service there is no other.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
+        if replies_of is not None:
+            _name_replies(self.transport, replies_of)
         self.url = str(url)
+        self.exchange = exchange
         self._conductor = self._client(CONDUCTOR_TOPIC, conductor or version.VERSION)
         self._agent = self._client(AGENT_TOPIC, agent or version.VERSION)
         self._lock = threading.Lock()
@@ -143,7 +161,7 @@ class Client:
         # at_least_once: a message that no queue takes is an error at once, not a time-out.
         return messaging.get_rpc_client(
             self.transport,
-            messaging.Target(exchange=EXCHANGE, topic=topic, version=version.LEAST),
+            messaging.Target(exchange=self.exchange, topic=topic, version=version.LEAST),
             version_cap=version_cap,
             transport_options=messaging.TransportOptions(at_least_once=True),
         )
@@ -169,7 +187,7 @@ class Client:
         wait: float,
     ) -> Mapping[str, Any]:
         client = self._agent.prepare(
-            server=host,
+            topic=agent_topic(host),
             version=least,
             timeout=wait + SILENCE,
             call_monitor_timeout=SILENCE,
@@ -234,6 +252,18 @@ class Client:
             except Exception as exc:  # noqa: BLE001 - any error of any library below
                 LOG.warning("Cannot reach the message broker: %s", exc)
                 self._closed.wait(_RECONNECT_PAUSE)
+
+
+def _name_replies(transport: Any, host: str) -> None:
+    """Name the queue of replies by its host, so that a broker can keep it from other hosts.
+
+    The library's own way needs a file in /dev/shm, which any user of the host could make before.
+    """
+
+    def name() -> str:
+        return f"reply_{host}:{uuid.uuid4().hex}"
+
+    transport._driver._get_reply_queue_name = name  # noqa: SLF001 - there is no option for it
 
 
 def _check_answer(

@@ -244,7 +244,7 @@ class Server:
         server = self._start()
         if server is not None:
             self._started.set()
-            LOG.info("Serving: %s on %s", self._target.topic, self._target.server)
+            LOG.info("Serving: %s", self._target.topic)
             self._stopping.wait()
             server.stop()
             server.wait()

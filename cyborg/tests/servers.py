@@ -84,12 +84,15 @@ def new_vhost() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def user_of_agent(url: str, host: str) -> Iterator[str]:
-    """The URL of a vhost as the shipped script permits it to the agent of a host."""
+def user_of_agent(url: str, host: str, *more: str) -> Iterator[str]:
+    """The URL of a vhost as the shipped script permits it to the agent of a host.
+
+    ``more`` is what the script gets besides.
+    """
     vhost = sa.make_url(url)
     name, password = f"cyborg-agent-{host}", uuid.uuid4().hex
     subprocess.run(
-        [str(REPOSITORY / "etc/rabbitmq/permit-agent.sh"), host, str(vhost.database)],
+        [str(REPOSITORY / "etc/rabbitmq/permit-agent.sh"), host, str(vhost.database), *more],
         env=os.environ | {"RABBITMQCTL": f"{REPOSITORY}/tools/services.sh rabbitmqctl"},
         input=f"{password}\n",
         text=True,

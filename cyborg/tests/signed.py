@@ -90,8 +90,8 @@ def ask(
     **context: object,
 ) -> dict[str, Any]:
     """Send a message as it is, to the agent of ``host`` or to a conductor; what comes back."""
-    topic = client.CONDUCTOR_TOPIC if host is None else client.AGENT_TOPIC
-    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, server=host, version="2.0")
+    topic = client.CONDUCTOR_TOPIC if host is None else client.agent_topic(host)
+    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, version="2.0")
     sender = messaging.get_rpc_client(rpc._client(conf).transport, target, timeout=PATIENCE)
     if signature is not None:
         context["signature"] = signature

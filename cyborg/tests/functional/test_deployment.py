@@ -142,7 +142,14 @@ def test_a_life_on_quorum_queues_and_tls(
         "list_queues", "-p", str(sa.make_url(vhost).database), "name", "type", "durable"
     ).splitlines()[1:]
     assert any(line.startswith("cyborg-conductor\t") for line in queues)
-    assert any(line.startswith("reply_") for line in queues)
+    assert any(line.startswith("reply_") and ":" not in line for line in queues)
+    # Those of the agent are its own, so that no other host can have them or delete them.
+    own, replies = f"cyborg-agent.{HOST}", f"reply_{HOST}:"
+    names = {line.split("\t", 1)[0] for line in queues}
+    of_agent = {name for name in names if name.startswith("cyborg-agent") or ":" in name}
+    assert {own, f"{own}._"} < of_agent
+    assert any(name.startswith(replies) for name in of_agent)
+    assert all(name.startswith((own, replies)) for name in of_agent), of_agent
     assert {line.split("\t", 1)[1] for line in queues} == {"quorum\ttrue"}
 
     wait_for("good health", lambda: cyborg.ask("GET", "/healthcheck").status_code == 200)

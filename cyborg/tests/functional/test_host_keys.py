@@ -528,7 +528,7 @@ def test_answers_that_are_not_those_of_the_host(
     assert earlier is not None
     for false in (done, done | {"signature": earlier.to_wire()}, done | {"signature": "true"}):
         # No agent of that host is there.
-        forger = rpc._server(conf, client.AGENT_TOPIC, "host-2", Forger(false))
+        forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(false))
         forger.start()
         assert forger.wait_started(PATIENCE)
         before = refusals()
@@ -562,7 +562,7 @@ def test_failures_have_no_signature_and_so_are_no_answer(
     if enrolled:
         host_keys.enrol("host-2", signed.new_key(tmp_path / "other.pem"))
     with messages.transport(conf, "rabbitmq"):
-        forger = rpc._server(conf, client.AGENT_TOPIC, "host-2", Forger(answer))
+        forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(answer))
         forger.start()
         assert forger.wait_started(PATIENCE)
         rpc.use_keys(rpc.CONDUCTOR, conductor_keys.DeploymentKeys(conf))

@@ -148,7 +148,7 @@ def answers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_answers_of_agents(conf: cfg.ConfigOpts) -> None:
     agent = Answering()
-    server = rpc._server(conf, client.AGENT_TOPIC, "host-2", agent)
+    server = rpc._server(conf, client.agent_topic("host-2"), "_", agent)
     server.start()
     assert server.wait_started(signed.PATIENCE)
     for what, agent.answer in answers():

@@ -170,8 +170,8 @@ def releases(
                 database_url, broker, tmp_path, placement, sink.url, folder / "control.json"
             )
             options |= {"oslo_messaging_rabbit__ssl": "false", "conductor__poll_interval": "1"}
-            # The release before signs nothing.
-            options["agent__require_host_keys"] = "false"
+            # The release before signs nothing, and knows one exchange.
+            options |= {"agent__require_host_keys": "false", "DEFAULT__rpc_exchange": "cyborg"}
             found[kind] = Deployment(folder, code, **options)
             stack.callback(found[kind].kill)
         yield found

@@ -127,7 +127,7 @@ def running(request):
             rpc.conductor_server(conf, services.conductor),
             rpc.agent_server(conf, "host-1", services.agent),
             rpc.agent_server(conf, "host-2", services.other_agent),
-            rpc._server(conf, rpc_client.AGENT_TOPIC, "older", OlderAgent()),
+            rpc._server(conf, rpc_client.agent_topic("older"), "_", OlderAgent()),
         ]
         for server in receiving:
             server.start()
@@ -355,7 +355,7 @@ def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monk
 
 def test_a_newer_caller_is_refused_with_its_version(services):
     target = messaging.Target(
-        exchange=rpc_client.EXCHANGE, topic=rpc_client.AGENT_TOPIC, server="host-1", version="2.9"
+        exchange=rpc_client.EXCHANGE, topic=rpc_client.agent_topic("host-1"), version="2.9"
     )
     newer = messaging.get_rpc_client(rpc._client(services.conf).transport, target, timeout=PATIENCE)
 
