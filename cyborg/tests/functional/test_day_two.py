@@ -41,9 +41,9 @@ THOROUGH = 25
 HOUR_MS = 3_600_000
 
 CARDS: dict[str, dict[str, Any]] = {
-    "a": {"handles": range(4), "cleans": True},
     # What a guest left on it is still there when it is back.
-    "b": {"handles": range(4, 8), "cleans": True, "prepares": True, "clean_erases": True},
+    "a": {"handles": range(4), "cleans": True, "clean_erases": True},
+    "b": {"handles": range(4, 8), "cleans": True, "prepares": True},
     "c": {"handles": range(8, 12)},
 }
 LIMITS = {quotas.REQUESTS: 7, f"{quotas.CLASS}FPGA": 6}
@@ -251,6 +251,16 @@ class Life:
         without, ill = (self.chance.choice(["", "", "", *CARDS]) for _ in range(2))
         self.report(without, ill)
 
+    def pull(self) -> None:
+        """A card is away for a moment that has a handle which could not be cleaned."""
+        waiting = {arq for arq, state in self.holders().values() if state not in models.SERVING}
+        for name in ("a", "b"):
+            if waiting & {self.dirty.get(place, "") for place in PLACES[name]}:
+                self.report(without=name)
+                self.retry()
+                self.check()
+                self.report()
+
     def device(self) -> str:
         with db.reader() as session:
             return self.chance.choice(
@@ -408,6 +418,7 @@ def steps(life: Life) -> dict[Callable[[], None], int]:
         life.close_host: 1,
         life.open_host: 3,
         life.look: 5,
+        life.pull: 8,
         life.let_time_pass: 6,
     }
 
