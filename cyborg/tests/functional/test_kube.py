@@ -272,9 +272,11 @@ def test_a_server_without_partitions_is_not_written_to_again_and_again(tainted: 
     tainted.cluster.drops = {"consumesCounters"}
     tainted.start()
     tainted.devices()
-    assert tainted.cluster.writes == 2
+    # By then it has seen all that the start of the site has changed.
     tainted.look_twice()
-    assert tainted.cluster.writes == 2
+    before = tainted.cluster.writes
+    tainted.look_twice()
+    assert tainted.cluster.writes == before > 0
 
 
 def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Node) -> None:

@@ -317,9 +317,13 @@ def test_all_that_arrives_has_a_bound(
         # Who holds little is served, and what is left is answered when all of it is there.
         for _ in range(3):
             assert devices(port) == 200
+        last = []
         for one in mine:
             one.sendall(b" \r\n0\r\n\r\n")
-            assert statuses(one.recv(65536))[0] in {b"200", b"400"}
+            last.append(statuses(one.recv(65536))[0])
+        # With what frames them, four are a little too much.
+        assert last.count(b"503") <= 1
+        assert set(last) <= {b"200", b"400", b"503"}
 
 
 def test_what_is_around_chunks_is_not_kept(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
