@@ -10,6 +10,7 @@ import pytest
 
 from cyborg.drivers import pci, privileged
 from cyborg.tests.layouts_site import LayoutsSite, forget
+from cyborg.tests.service import until
 
 OPTIONS = "[gpu_devices]\nlayouts = T4-1Q, T4-16Q, A100-10C, A100-40C, H100XM-40C\n"
 ARQ = {"resources:VGPU": "1"}
@@ -88,5 +89,5 @@ def test_a_card_with_somebody_elses_devices_is_not_changed(start_layouts: Any) -
 
     assert operation["state"] == "failed"
     assert f"GPU {gpu} has mediated devices of type GRID T4-1B" in operation["error"]
-    # It is not offered while it is not what it should be.
-    assert site.offered(gpu).get("VGPU", 0) == 0
+    # It is not offered while it is not what it should be: two reports must lack all its handles.
+    until(lambda: site.offered(gpu).get("VGPU", 0) == 0)

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -35,6 +36,8 @@ HOSTS = {
 }
 CARDS = 10
 HANDLES = 2
+
+_FAULTS_AT_ONCE = 2
 
 #: Which way of a wire is held.
 _ASKS, _ANSWERS = "asks", "answers"
@@ -164,10 +167,7 @@ class Cloud:
         with contextlib.ExitStack() as stack:
             for lock in host.locks.values():
                 stack.enter_context(lock)
-            row = models.Host
-            with db.writer() as session:
-                db.update(session, row, row.name == host.name, down=True)
-                uuid = session.scalar(sa.select(row.uuid).where(row.name == host.name))
+            uuid = _stand_down(host.name)
             for leave in host.leave:
                 leave()
             if uuid is not None:
@@ -249,6 +249,16 @@ class Cloud:
         return {"auth_type": "none", "endpoint_override": self._conf.glance.endpoint_override}
 
 
+# A conductor that was cut off from the database meanwhile may still hold the row.
+@db.retry
+def _stand_down(name: str) -> str | None:
+    """Have a host be down; the UUID of its record, if it has one."""
+    row = models.Host
+    with db.writer() as session:
+        db.update(session, row, row.name == name, down=True)
+        return session.scalar(sa.select(row.uuid).where(row.name == name))
+
+
 class Storm:
     """Faults, one after the other, as chance will have it."""
 
@@ -260,21 +270,21 @@ class Storm:
         #: What a fault may hit; each is hit by one at a time.
         self._free = [*CONDUCTORS, *HOSTS]
         self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._rage, args=(random.Random(chance.random()),), daemon=True)
-            for _ in range(2)
-        ]
+        self._pool = futures.ThreadPoolExecutor(_FAULTS_AT_ONCE)
+        self._rages: list[futures.Future[None]] = []
 
     def begin(self) -> None:
         """Let it rage until :meth:`end`."""
-        for thread in self._threads:
-            thread.start()
+        for _ in range(_FAULTS_AT_ONCE):
+            chance = random.Random(self._chance.random())
+            self._rages.append(self._pool.submit(self._rage, chance))
 
     def end(self) -> None:
-        """Return when all works again."""
+        """Return when all works again; what a fault itself failed of is raised."""
         self._over.set()
-        for thread in self._threads:
-            thread.join()
+        self._pool.shutdown()
+        for rage in self._rages:
+            rage.result()
 
     def _rage(self, chance: random.Random) -> None:
         faults: list[tuple[int, Callable[[str, random.Random], None]]] = [
@@ -354,7 +364,9 @@ class Storm:
         part, wire = self._cloud.parts[name], self._cloud.wires[name]["the broker"]
         is_suspended = chance.random() < 0.5
         part.stop() if is_suspended else wire.hold()
-        self._wait(chance, 2.0)
-        self._cloud.remove(self._cloud.hosts[name])
-        self._wait(chance, 1.0)
-        part.go_on() if is_suspended else wire.release()
+        try:
+            self._wait(chance, 2.0)
+            self._cloud.remove(self._cloud.hosts[name])
+            self._wait(chance, 1.0)
+        finally:
+            part.go_on() if is_suspended else wire.release()
