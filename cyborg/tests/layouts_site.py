@@ -181,6 +181,8 @@ def start_layouts(
         monkeypatch.setattr(registry, "load", lambda _conf: loaded)
         conf.set_override("state_path", str(tmp_path / "state"))
         conf.set_override("discovery_interval", 2, group="agent")
+        # What a report lacks is believed when the next one lacks it too.
+        conf.set_override("report_interval", 2, group="agent")
         conf.set_override("pool_interval", 1, group="programming")
         site.run_services()
         one = LayoutsSite(site, host)

@@ -313,7 +313,8 @@ def test_an_unclean_handle_that_leaves_a_report_is_given_to_nobody(
     site: Site, ctx: context.RequestContext, request: pytest.FixtureRequest
 ) -> None:
     site.conf.set_override("drivers", {"fake_driver": "required"}, group="cleaning")
-    site.conf.set_override("discovery_interval", 1, group="agent")
+    for interval in ("discovery_interval", "report_interval"):
+        site.conf.set_override(interval, 1, group="agent")
     arq = request.getfixturevalue("unclean")
     held = site.held()
     assert held.keys() == {arq}

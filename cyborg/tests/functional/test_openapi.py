@@ -188,7 +188,7 @@ def test_the_api_keeps_to_it(url: str, version: versions.Version, tmp_path: path
         CONFIG.format(
             header=versions.HEADER,
             version=f"{versions.SERVICE_TYPE} {version}",
-            examples=12,
+            examples=8,
             uuids=known_uuids(url),
             strict="true" if version >= versions.REGULAR else "false",
         )
