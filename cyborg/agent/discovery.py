@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cyborg import metrics
 from cyborg.agent import background_calls, ownership
 from cyborg.agent.background_calls import BackgroundCall
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, claims, pci
 
 LOG = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class HostView:
         self._walk_lock = threading.Lock()
         self._owners_lock = threading.Lock()
         self._functions: pci.Snapshot | None = None
-        self._owners: ownership.Owners | None = None
+        self._owners: claims.Owners | None = None
 
     @property
     def walked(self) -> pci.Snapshot | None:
@@ -119,13 +119,13 @@ class HostView:
             return self._functions
 
     @property
-    def owners(self) -> ownership.Owners:
+    def owners(self) -> claims.Owners:
         """Which driver may report which function."""
         functions = self.pci
         with self._owners_lock:
             if self._owners is None:
                 self.answers = ownership.ask(self._claiming, functions, self._claim_timeout)
-                self._owners = ownership.assign(self.answers.claims)
+                self._owners = claims.assign(self.answers.claims)
             return self._owners
 
     @property
@@ -160,7 +160,7 @@ class Discovery:
         #: May be changed between two passes.
         self.timeout = timeout
         self._hanging: dict[
-            str, BackgroundCall[_Answer] | BackgroundCall[ownership.Claims]
+            str, BackgroundCall[_Answer] | BackgroundCall[claims.Claims]
         ] = {}
         self._ownership = ownership.Ownership(drivers)
 

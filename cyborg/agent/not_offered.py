@@ -13,12 +13,6 @@ from dataclasses import dataclass
 from cyborg.agent import discovery
 from cyborg.drivers import base, pci
 
-#: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
-_CLASSES = ("03", "12", "0b40", "0880")
-
-#: Disks, networks, memory, bridges and buses are no accelerators: not looked at any closer.
-_NEVER = ("01", "02", "05", "06", "0c")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotOffered:
@@ -86,8 +80,8 @@ def _left_out(functions: pci.Snapshot, findings: discovery.Findings) -> Iterator
     offered = _offered(functions, findings)
     for function in functions.values():
         # What is said of a card is not said again of each part.
-        is_part = function.pf is not None
-        if function.address not in offered and not is_part and _may_be_one(function, functions):
+        is_known = function.pf is not None or function.address in offered
+        if not is_known and pci.may_be_accelerator(function, functions):
             yield function
 
 
@@ -106,17 +100,6 @@ def _offered(functions: pci.Snapshot, findings: discovery.Findings) -> set[str]:
 def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
     for deployable in device.deployables:
         yield from (handle.attach_info for handle in deployable.attach_handles)
-
-
-def _may_be_one(function: pci.Function, functions: pci.Snapshot) -> bool:
-    if function.class_code.startswith(_CLASSES):
-        return True
-    if function.class_code.startswith(_NEVER):
-        return False
-    try:
-        return bool(functions.names(function.address, "accel"))
-    except (OSError, pci.Vanished):
-        return False
 
 
 def _why(function: pci.Function, host: _Host) -> base.Refusal:

@@ -14,16 +14,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cyborg.agent import background_calls
 from cyborg.agent.background_calls import BackgroundCall
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, claims, pci
+from cyborg.drivers.claims import Claims
 
 LOG = logging.getLogger(__name__)
 
-#: How exactly a driver matches each PCI function that it claims.
-Claims = Mapping[str, int]
 #: What a driver found in a pass: its devices.
 Devices = tuple[base.Device, ...]
 
@@ -48,29 +47,14 @@ class Answers:
     errors: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
-    """The driver of each claimed PCI function, and a sentence for each driver that lost a tie.
-
-    A driver that loses to a more exact claim gets no sentence: that is what the operator wants.
-    """
-
-    of: Mapping[str, str]
-    ties: Mapping[str, str]
-
-    def foreign_to(self, driver: str) -> frozenset[str]:
-        """The functions that other drivers report."""
-        return frozenset(address for address, owner in self.of.items() if owner != driver)
-
-
 def ask(
     drivers: Mapping[str, base.Claiming], functions: pci.Snapshot, timeout: float
 ) -> Answers:
     """Ask each driver for its claims, and wait at most ``timeout`` seconds for them."""
     calls = {
-        name: functools.partial(_claims_of, driver, functions) for name, driver in drivers.items()
+        name: functools.partial(claims.of, driver, functions) for name, driver in drivers.items()
     }
-    claims: dict[str, Claims] = {}
+    found: dict[str, Claims] = {}
     hanging: dict[str, BackgroundCall[Claims]] = {}
     errors: dict[str, str] = {}
     for name, call in background_calls.call_all("claims", calls, timeout).items():
@@ -80,29 +64,8 @@ def ask(
         elif call.value is None:
             errors[name] = call.error or ""
         else:
-            claims[name] = call.value
-    return Answers(claims=claims, hanging=hanging, errors=errors)
-
-
-def assign(claims: Mapping[str, Claims]) -> Owners:
-    """Give each function to the driver that claims it most exactly, among equals to the first."""
-    best: dict[str, tuple[int, str]] = {}
-    tied: dict[tuple[str, str], list[str]] = {}
-    for name, claimed in claims.items():
-        for address, exactness in claimed.items():
-            present = best.get(address)
-            if present is None or exactness > present[0]:
-                best[address] = (exactness, name)
-                for pair in [pair for pair in tied if address in tied[pair]]:
-                    tied[pair].remove(address)
-            elif exactness == present[0]:
-                tied.setdefault((name, present[1]), []).append(address)
-    ties = {
-        loser: _sentence(winner, addresses)
-        for (loser, winner), addresses in tied.items()
-        if addresses
-    }
-    return Owners(of={address: name for address, (_, name) in best.items()}, ties=ties)
+            found[name] = call.value
+    return Answers(claims=found, hanging=hanging, errors=errors)
 
 
 class Ownership:
@@ -201,26 +164,6 @@ def given_twice(device: base.Device) -> str | None:
                 return address
             given.add(address)
     return None
-
-
-def _claims_of(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
-    """What a driver claims.
-
-    :raises TypeError: it is not comparable with the claims of others
-    """
-    claimed: dict[Any, Any] = dict(driver.claims(functions))
-    for address, exactness in claimed.items():
-        if not isinstance(address, str) or not isinstance(exactness, int):
-            raise TypeError(f"claims() returned {address!r}: {exactness!r}, not address and number")
-    return claimed
-
-
-def _sentence(winner: str, addresses: list[str]) -> str:
-    more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
-    return (
-        f"PCI function {min(addresses)}{more} is left to driver {winner}, which means it as "
-        "exactly and comes first in enabled_drivers"
-    )
 
 
 def _functions_of(

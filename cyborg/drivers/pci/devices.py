@@ -19,11 +19,14 @@ def device_of(
     deployables: tuple[base.Deployable, ...],
     *,
     place: str | None = None,
+    product: str | None = None,
 ) -> base.Device:
     """A device whose control path is the function, or the address ``place`` if given.
 
-    Its model is the product of its first deployable, as far as that is known.
+    Its model is the ``product``, or that of its first deployable, as far as that is known.
     """
+    if product is None and deployables:
+        product = str(deployables[0].attributes.get("product") or "")
     board = {
         "product_id": function.device,
         "class": function.class_code,
@@ -33,7 +36,7 @@ def device_of(
     return base.Device(
         type=kind,
         vendor=function.vendor,
-        model=str(deployables[0].attributes.get("product") or "") or function.device,
+        model=product or function.device,
         std_board_info=json.dumps(board),
         control_path=_path_to(place or function.address),
         deployables=deployables,

@@ -283,6 +283,17 @@ class PciDriver:
             return base.Refusal(reason=f"{self.option} does not list it", remedy=self.option)
         return None
 
+    def described(self, function: Function, functions: Snapshot) -> base.Device:
+        """The function's device by its ids alone, with nothing that could be given out."""
+        product = self._named_product(function, functions) or functions.product(function)
+        return devices.device_of(
+            function,
+            self._kind(function, functions),
+            (),
+            place=self._place(function),
+            product=product,
+        )
+
     @property
     def option(self) -> str:
         """The name of the option with the operator's list."""
@@ -418,11 +429,10 @@ class PciDriver:
         offered: Sequence[Function],
         functions: Snapshot,
     ) -> base.Device | None:
-        place = function.address
+        place = self._place(function)
         groups = self.groups(function, offered, functions)
         if self.expose == "slot":
-            # The name must stay the same if one of the functions is lost.
-            place, groups = f"{place.rpartition('.')[0]}.0", [offered]
+            groups = [offered]
         deployables = []
         for members in groups:
             name = place if self.expose == "slot" else members[0].address
@@ -432,9 +442,19 @@ class PciDriver:
                 LOG.info("%s: it is left out of this pass", exc)
         if not deployables:
             return None
-        spec = device_spec.first_match(self._specs, function, functions)
-        kind = (spec.type if spec else None) or self.type
+        kind = self._kind(function, functions)
         return devices.device_of(function, kind, tuple(deployables), place=place)
+
+    def _kind(self, function: Function, functions: Snapshot) -> str:
+        spec = device_spec.first_match(self._specs, function, functions)
+        return (spec.type if spec else None) or self.type
+
+    def _place(self, function: Function) -> str:
+        """The address of the function's device."""
+        if self.expose != "slot":
+            return function.address
+        # It must stay the same if one of the functions is lost.
+        return f"{function.address.rpartition('.')[0]}.0"
 
     def _deployable(
         self, name: str, members: Sequence[Function], functions: Snapshot

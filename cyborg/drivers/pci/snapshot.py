@@ -31,6 +31,11 @@ _OTHER_BRIDGES = "06"
 #: The offset of the header type in PCI configuration space, its bits, and that of bridges.
 _HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
 
+#: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
+_ACCELERATORS = ("03", "12", "0b40", "0880")
+#: Disks, networks, memory, bridges and buses are no accelerators: not looked at any closer.
+_NO_ACCELERATORS = ("01", "02", "05", "06", "0c")
+
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ID_WIDTH = 4
 _VFS_MAX = 0xFFFF
@@ -317,6 +322,18 @@ def join(parts: Mapping[str, str]) -> str:
 def can_carry(function: Function) -> bool:
     """Whether disks or networks of the host can be on the function."""
     return function.class_code.startswith(_HOST_CLASSES)
+
+
+def may_be_accelerator(function: Function, functions: Snapshot) -> bool:
+    """Whether an operator may take the function for an accelerator, by its class and directory."""
+    if function.class_code.startswith(_ACCELERATORS):
+        return True
+    if function.class_code.startswith(_NO_ACCELERATORS):
+        return False
+    try:
+        return bool(functions.names(function.address, "accel"))
+    except (OSError, Vanished):
+        return False
 
 
 def is_bridge(function: Function) -> bool:

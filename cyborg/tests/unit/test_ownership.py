@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cyborg.agent import discovery, ownership
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, claims, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 from cyborg.tests.unit.test_discovery import until
@@ -57,11 +57,11 @@ def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
     )
 
 
-def settle(**drivers: Claimer) -> ownership.Owners:
+def settle(**drivers: Claimer) -> claims.Owners:
     functions = contract.snapshot([function(each) for each in (A, B, C)])
     answers = ownership.ask(drivers, functions, PATIENCE)
     assert answers.hanging == {}
-    return ownership.assign(answers.claims)
+    return claims.assign(answers.claims)
 
 
 def test_the_most_exact_claim_wins_whatever_the_order():
