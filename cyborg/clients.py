@@ -15,7 +15,7 @@ from oslo_config import cfg
 if TYPE_CHECKING:
     from cyborg import connection
 
-_NAMES = {"glance": "Glance", "nova": "Nova", "placement": "Placement"}
+_NAMES = {"glance": "Glance", "ironic": "Ironic", "nova": "Nova", "placement": "Placement"}
 
 _lock = threading.Lock()
 #: By the id of a configuration, which cannot be hashed. The connection keeps its configuration, so

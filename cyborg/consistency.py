@@ -38,6 +38,7 @@ def violations() -> list[str]:
             *_gone_but_kept(session),
             *_wrong_parent(session),
             *_removed_but_kept(session),
+            *_given_without_agent(session),
             *_programs_without_work(session),
             *_wrong_end(session),
             *_wrong_function(session),
@@ -220,6 +221,19 @@ def _removed_but_kept(session: orm.Session) -> Iterator[str]:
     query = sa.select(host.name).where(host.removed.is_(True), sa.or_(device, ~wanted))
     for (name,) in session.execute(query):
         yield f"Host {name} was removed, but has devices, or no work that would forget it."
+
+
+def _given_without_agent(session: orm.Session) -> Iterator[str]:
+    """A host without agent has devices, and nothing that could be given out."""
+    host, device = models.Host, models.Device
+    deployable = sa.exists().where(
+        models.Deployable.device_id == device.id, device.host_id == host.id
+    )
+    provider = sa.exists().where(models.ResourceProvider.host_id == host.id)
+    has_any = sa.or_(deployable, provider, host.drained, host.tainted, host.removed)
+    query = sa.select(host.name).where(host.managed_by == models.IRONIC, has_any)
+    for (name,) in session.execute(query):
+        yield f"Host {name} has no agent, and has something of what only agents' hosts have."
 
 
 def _programs_without_work(session: orm.Session) -> Iterator[str]:

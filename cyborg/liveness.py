@@ -130,7 +130,7 @@ def _silences() -> _Silences:
         db.now_ms() - sa.func.max(host.last_seen_ms),
         db.now_ms() - sa.func.min(last_of_up),
         sa.func.count(last_of_up),
-    ).where(host.removed.is_(False))
+    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
     with db.reader() as session:
         least, most, up = session.execute(query).one()
     return _Silences(least=float(least or 0) / 1000, most=float(most or 0) / 1000, up=up)
@@ -146,6 +146,7 @@ def mark_hosts_down(conf: cfg.ConfigOpts, *, not_counted: float = 0.0) -> None:
     overdue = (
         host.down.is_(False),
         host.removed.is_(False),
+        host.managed_by == models.AGENT,
         host.last_seen_ms < _before(seconds + not_counted),
     )
     for found in db.change_due(host, *overdue, limit=_BATCH, change=_mark_down):
@@ -215,7 +216,7 @@ def _union() -> sa.Subquery:
         _devices_of(host.id).label("devices"),
         host.not_offered,
         host.created_at,
-    ).where(host.removed.is_(False))
+    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
     conductors = sa.select(
         (conductor.id * 2 + 1).label("id"),
         conductor.uuid,

@@ -79,7 +79,9 @@ ADDRESSES = Version(2, 26)
 HOST_OPERATIONS = Version(2, 27)
 #: A part of an allocation can name the provider that is to serve it.
 NAMED_PROVIDER = Version(2, 28)
-MAX = NAMED_PROVIDER
+#: Devices say who manages their host: its agent, or Ironic.
+MANAGED_BY = Version(2, 29)
+MAX = MANAGED_BY
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -161,6 +161,10 @@ def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host
     found = session.scalars(query.with_for_update() if lock else query).first()
     if found is None:
         raise errors.NotFound.of("Host", name=name)
+    if found.managed_by == models.IRONIC:
+        raise errors.NotFound(
+            f"Host {name} has no agent: only Ironic knows it, and nothing of it is given out."
+        )
     return found
 
 

@@ -50,7 +50,8 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
         due = models.Host.allocations_ms < db.now_ms() - options.allocation_audit_interval * 1000
         interval_ms = options.allocation_audit_interval * 1000
         change = functools.partial(_want, interval_ms)
-        db.change_due(models.Host, due, limit=_BATCH, change=change)
+        has_agent = models.Host.managed_by == models.AGENT
+        db.change_due(models.Host, due, has_agent, limit=_BATCH, change=change)
 
 
 def _want(interval_ms: int, session: orm.Session, hosts: list[models.Host]) -> None:

@@ -19,7 +19,7 @@ from cyborg import db, errors, history, host_keys, notifications, work
 from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
-from cyborg.inventory import missing
+from cyborg.inventory import bare_metal, missing
 from cyborg.notifications import notices
 from cyborg.programming import operations, permits
 
@@ -247,6 +247,7 @@ def _remove_device(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
         row = session.scalar(sa.select(device).where(device.uuid == uuid))
         if host is None or row is None:
             raise errors.NotFound.of("Device", uuid=uuid)
+        bare_metal.refuse(host, f"Device {uuid}")
         if not (host.down or row.missing):
             raise errors.Conflict(
                 f"Device {uuid} is there, its host {host.name} reports it: it would come back. "
@@ -279,7 +280,7 @@ def _remove_host(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     device, record = models.Device, models.ResourceProvider
     with db.writer() as session:
         host = _lock_host(session, models.Host.uuid == uuid)
-        if host is None or host.removed:
+        if host is None or host.removed or host.managed_by == models.IRONIC:
             _refuse_conductor(session, uuid)
             raise errors.NotFound.of("Service", uuid=uuid)
         if not host.down:

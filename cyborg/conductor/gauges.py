@@ -171,12 +171,14 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
 def _devices(session: orm.Session) -> Iterator[_Sample]:
     device = models.Device
     conditions = {
+        models.IRONIC: models.Host.managed_by == models.IRONIC,
         "missing": device.missing.is_(True),
         "unhealthy": ~availability.healthy(),
         models.MAINTAINING: ~availability.enabled(),
         models.ENABLED: sa.true(),
     }
-    for name, state, count in _by_state(session, sa.select(device.id), device.type, conditions):
+    query = sa.select(device.id).join(models.Host, models.Host.id == device.host_id)
+    for name, state, count in _by_state(session, query, device.type, conditions):
         yield "cyborg_devices", (name, state), count
 
 
@@ -184,7 +186,7 @@ def _hosts(session: orm.Session) -> Iterator[_Sample]:
     host = models.Host
     query = sa.select(
         sa.func.count(), _count_if(host.down.is_(True)), _count_if(host.driver_errors != {})
-    ).where(host.removed.is_(False))
+    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
     total, down, failing = session.execute(query).one()
     yield "cyborg_hosts", ("up",), total - (down or 0)
     yield "cyborg_hosts", ("down",), down or 0

@@ -53,6 +53,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 #: Groups with keystoneauth options for another service, and the type of that service.
 SERVICES = {
     "glance": "image",
+    "ironic": "baremetal",
     "kube": "accelerator",
     "nova": "compute",
     "nova_watcher": "accelerator",

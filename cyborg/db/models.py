@@ -33,6 +33,10 @@ SERVING = frozenset({BIND_STARTED, BOUND})
 #: States of an ARQ that a consumer has asked to be bound, however that has ended.
 ASKED = SERVING | {BIND_FAILED}
 
+#: Whose facts those of a host are: its agent's, or Ironic's, of a bare-metal node without agent.
+AGENT = "agent"
+IRONIC = "ironic"
+
 #: What an administrator says of a device: it may be given out, or it is disabled.
 ENABLED = "enabled"
 MAINTAINING = "maintaining"
@@ -94,12 +98,20 @@ def table_args(*constraints: sa.schema.SchemaItem) -> tuple[Any, ...]:
 
 
 class Host(Base):
-    """A compute host, as its agent reports it."""
+    """A compute host, as its agent reports it, or a bare-metal node, as Ironic knows it.
+
+    The devices of a bare-metal node have no deployables, and it has no resource providers.
+    """
 
     __tablename__ = "hosts"
 
+    #: That of the node in Ironic, if the host was known from there first.
     uuid: orm.Mapped[str] = orm.mapped_column(
         string(36), unique=True, index=True, nullable=True, default=new_uuid
+    )
+    #: :data:`AGENT` or :data:`IRONIC`.
+    managed_by: orm.Mapped[str] = orm.mapped_column(
+        string(20), default=AGENT, server_default=AGENT
     )
     #: The agent's RPC server name, ``[DEFAULT] host`` there.
     name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
@@ -110,7 +122,7 @@ class Host(Base):
     report_counter: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
     #: Digest of the last report applied; null makes the next one be read in full.
     report_digest: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
-    #: When it reported last, in milliseconds by the database's clock.
+    #: When it reported last, in milliseconds by the database's clock; 0 if it never did.
     last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)

@@ -31,10 +31,22 @@ def conflicts_of_profiles(session: orm.Session, found: Sequence[Values]) -> list
 
 
 def conflicts_of_devices(session: orm.Session, found: Sequence[Whole]) -> list[str]:
-    """A sentence for each deployable whose name another one has here already."""
+    """A sentence for each deployable whose name another one has here already.
+
+    And one for each host that is known from Ironic here, and so may have no deployables.
+    """
+    host = models.Host
+    nodes = {whole.hostname for whole in found}
+    of_ironic = session.scalars(
+        sa.select(host.node).where(host.node.in_(nodes), host.managed_by == models.IRONIC)
+    )
+    bare = [
+        f"Host {node} is known here from Ironic alone. Run `cyborg-ironic forget {node}` first."
+        for node in sorted(of_ironic)
+    ]
     names = [part.values["name"] for whole in found for part in whole.parts]
     there = _uuids_by(session, models.Deployable.name, names)
-    return [
+    return bare + [
         f"Deployable {part.values['name']} exists here with the uuid "
         f"{there[part.values['name']]}, and has {part.values['uuid']} in the old database: an "
         "agent has reported it here. Import into a new, empty database."

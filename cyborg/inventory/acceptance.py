@@ -149,7 +149,9 @@ def names_of_others(session: orm.Session, host_name: str, names: set[str]) -> di
     other = models.Host
     nodes = set(session.scalars(sa.select(other.node).where(other.node.in_(names))))
     longer = other.name.startswith(f"{host_name}_", autoescape=True)
-    hosts = list(session.scalars(sa.select(other.name).where(longer, other.removed.is_(False))))
+    # A host without agent has no deployables.
+    theirs = (longer, other.removed.is_(False), other.managed_by == models.AGENT)
+    hosts = list(session.scalars(sa.select(other.name).where(*theirs)))
     found = dict.fromkeys(nodes, "a compute node has that name")
     for name in names - nodes:
         owner = next((each for each in hosts if name.startswith(f"{each}_")), None)

@@ -20,7 +20,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, history, notifications, rpc, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
-from cyborg.inventory import attributes
+from cyborg.inventory import attributes, bare_metal
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ def enable_device(uuid: str) -> None:
     """Put a device back into service; it may be enabled already.
 
     :raises NotFound: there is no such device
+    :raises Conflict: its host has no agent
     """
     _set_device_status(uuid, ENABLED, None)
     LOG.info("Device %s is enabled", uuid)
@@ -66,6 +67,7 @@ def disable_device(uuid: str, reason: str | None = None) -> None:
     It may be disabled already; another reason takes the place of the one before.
 
     :raises NotFound: there is no such device
+    :raises Conflict: its host has no agent
     """
     _set_device_status(uuid, MAINTAINING, reason)
     # %r: the reason may hold what no log file can.
@@ -89,6 +91,7 @@ def _set_device_status(uuid: str, status: str, reason: str | None) -> None:
         if found is None:
             raise errors.NotFound.of("Device", uuid=uuid)
         row, host = found
+        bare_metal.refuse(host, f"Device {uuid}")
         work.want(session, work.PLACEMENT, [host.name])
         if changed:
             event = _STATUS_EVENTS[status]
@@ -99,6 +102,7 @@ def taint_device(uuid: str, reason: str | None = None) -> None:
     """Keep a device from new guests whose profile does not tolerate that; it may be so already.
 
     :raises NotFound: there is no such device
+    :raises Conflict: its host has no agent
     """
     _set_device_taint(uuid, tainted=True, reason=reason)
     LOG.info("Device %s is tainted: %r", uuid, reason)
@@ -108,6 +112,7 @@ def untaint_device(uuid: str) -> None:
     """Give a device to every guest again; it may not be tainted.
 
     :raises NotFound: there is no such device
+    :raises Conflict: its host has no agent
     """
     _set_device_taint(uuid, tainted=False, reason=None)
     LOG.info("Device %s is not tainted any more", uuid)
@@ -124,6 +129,7 @@ def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
         )
         if device is None:
             raise errors.NotFound.of("Device", uuid=uuid)
+        bare_metal.refuse(device.host, f"Device {uuid}")
         if device.tainted != tainted or reason not in {None, device.taint_reason}:
             device.tainted, device.taint_reason = tainted, reason
             history.end_of_devices(session, [uuid], {history.TAINTED})
@@ -332,7 +338,8 @@ def rename_host(old: str, new: str) -> None:
         raise errors.Invalid(f"{new!r} is no name of a host.")
     host = models.Host
     with db.writer() as session:
-        found = session.scalar(sa.select(host).where(host.name == old).with_for_update())
+        named = (host.name == old, host.managed_by == models.AGENT)
+        found = session.scalar(sa.select(host).where(*named).with_for_update())
         if found is None:
             raise errors.NotFound.of("Host", name=old)
         if not found.down:

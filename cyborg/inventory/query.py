@@ -49,6 +49,7 @@ DEPLOYABLE_COLUMNS: dict[str, Any] = {
 _DEVICE_FILTERS = {
     **DEVICE_COLUMNS,
     "missing": models.Device.missing,
+    "managed_by": models.Host.managed_by,
     "tainted": models.Device.tainted,
     "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
 }

@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.db import models
-from cyborg.inventory import acceptance, apply, diff, losses, missing
+from cyborg.inventory import acceptance, apply, bare_metal, diff, losses, missing
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -167,6 +167,7 @@ def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, o
 def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
+        bare_metal.take_over(session, host, report)
         acceptance.check_host(session, host, report, now_ms)
         if _is_old(host, now_ms, report):
             _show_old(host, report)
@@ -270,15 +271,17 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
 def _name_imported(session: orm.Session, report: rpc.HostReport) -> None:
     """Give a host that was imported the name that its agent has: it had that of its node.
 
-    The names of its deployables begin with the right one.
+    The names of its deployables begin with the right one, if it has any: one that only Ironic
+    knows has none.
     """
     host, deployable, device = models.Host, models.Deployable, models.Device
     own = deployable.name.startswith(f"{report.host}_", autoescape=True)
+    own = sa.or_(own, host.managed_by == models.IRONIC)
     known = session.scalar(sa.select(host.id).where(host.name == report.host))
     on_node = (
         sa.select(host.id)
         .join(device, device.host_id == host.id)
-        .join(deployable, deployable.device_id == device.id)
+        .outerjoin(deployable, deployable.device_id == device.id)
         .where(host.name == report.node, own)
         .limit(1)
     )

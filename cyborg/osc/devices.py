@@ -17,6 +17,7 @@ class List(command.Lister):
     collection = "devices"
     short = ("uuid", "type", "vendor", "hostname", "address", "status", "health")
     rest = (
+        "managed_by",
         "std_board_info",
         "disabled_reason",
         "tainted",
@@ -36,6 +37,7 @@ class List(command.Lister):
         "status": ("Only devices of this status", "2.4"),
         "tainted": ("Only devices that are tainted, or are not (true or false)", "2.17"),
         "health": ("Only devices that are healthy or unhealthy", "2.7"),
+        "managed_by": ("Only devices of hosts with an agent, or of ironic's without", "2.29"),
     }
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

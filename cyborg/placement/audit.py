@@ -27,7 +27,8 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
 
 def _turn(conf: cfg.ConfigOpts, interval: int, *which: sa.ColumnElement[bool]) -> None:
     """Have those of the hosts audited whose turn it is, so that each has one in the interval."""
-    due = sa.and_(models.Host.audited_ms < db.now_ms() - interval * 1000, *which)
+    has_agent = models.Host.managed_by == models.AGENT
+    due = sa.and_(models.Host.audited_ms < db.now_ms() - interval * 1000, has_agent, *which)
     ids = _next(due, conf.conductor.poll_interval / interval)
     if ids:
         _want(ids, due)

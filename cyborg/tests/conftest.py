@@ -21,6 +21,7 @@ from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
 from cyborg.tests.fpga import dynamic, glance_line, single, start_card  # noqa: F401
 from cyborg.tests.glance_server import glance_process, images  # noqa: F401
+from cyborg.tests.ironic_server import ironic  # noqa: F401
 from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.layouts_site import start_layouts  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401

@@ -23,6 +23,7 @@ _COMMANDS = {
     "cyborg-api": "serve the REST API",
     "cyborg-conductor": "bind accelerators, write to Placement, tell Nova",
     "cyborg-dbsync": "create, upgrade and fill the database",
+    "cyborg-ironic": "show the accelerators of bare-metal nodes",
     "cyborg-kube": "give the devices of a node to pods of Kubernetes",
     "cyborg-nova-watcher": "report to function pools that Nova found no host",
     "cyborg-privsep-helper": "start a privileged helper of the agent",

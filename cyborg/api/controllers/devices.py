@@ -67,24 +67,33 @@ class Devices(Resource):
         given_up = removal.remove_device(uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
 
-    @declare.operation(policies.ENABLE, member=_MEMBER, success=204)
+    @declare.operation(policies.ENABLE, member=_MEMBER, success=204, faults=[409])
     def enable(self, request: Request, uuid: str) -> None:
         """Put a device back into service."""
         admin.enable_device(uuid)
 
-    @declare.operation(policies.DISABLE, member=_MEMBER, body=_REASON, success=204)
+    @declare.operation(
+        policies.DISABLE, member=_MEMBER, body=_REASON, success=204, faults=[409]
+    )
     def disable(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Take a device out of service."""
         admin.disable_device(uuid, body.get("reason"))
 
     @declare.operation(
-        policies.TAINT, since=versions.TAINTS, member=_MEMBER, body=_WHY, success=204
+        policies.TAINT,
+        since=versions.TAINTS,
+        member=_MEMBER,
+        body=_WHY,
+        success=204,
+        faults=[409],
     )
     def taint(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Keep a device from guests whose profile does not tolerate that."""
         admin.taint_device(uuid, body.get("reason"))
 
-    @declare.operation(policies.TAINT, since=versions.TAINTS, member=_MEMBER, success=204)
+    @declare.operation(
+        policies.TAINT, since=versions.TAINTS, member=_MEMBER, success=204, faults=[409]
+    )
     def untaint(self, request: Request, uuid: str) -> None:
         """Give a device to every guest again."""
         admin.untaint_device(uuid)
@@ -117,6 +126,7 @@ class Devices(Resource):
             # Nova's name of the host, as upstream shows it.
             "hostname": device.host.node,
             "address": query.address(device),
+            "managed_by": device.host.managed_by,
             "status": device.status,
             "disabled_reason": device.disabled_reason,
             "tainted": device.tainted,

@@ -6,10 +6,12 @@ from __future__ import annotations
 from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object
+from cyborg.db import models
 from cyborg.inventory import admin, query
 
 _STATUS = fields.one_of([admin.ENABLED, admin.MAINTAINING])
 _HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY])
+_MANAGED_BY = fields.one_of([models.AGENT, models.IRONIC])
 
 
 class Device(Object):
@@ -24,6 +26,11 @@ class Device(Object):
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
     address = Field(
         fields.TEXT, "Where it is on its host: a PCI address, or a name.", since=versions.ADDRESSES
+    )
+    managed_by = Field(
+        _MANAGED_BY,
+        "Whose facts these are: the host's agent's, or Ironic's if the host has no agent.",
+        since=versions.MANAGED_BY,
     )
     status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)
     disabled_reason = Field(
@@ -54,4 +61,7 @@ QUERY = fields.paging(
     tainted=Field(bool, "Only devices that are tainted, or are not.", since=versions.TAINTS),
     health=Field(_HEALTH, "Only devices of this health.", since=versions.FACTS),
     missing=Field(bool, "Only devices that are missing, or not.", since=versions.FACTS),
+    managed_by=Field(
+        _MANAGED_BY, "Only devices of hosts with an agent, or without.", since=versions.MANAGED_BY
+    ),
 )

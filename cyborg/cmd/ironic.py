@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg-ironic``: read the devices of bare-metal nodes, which have no agent, from Ironic."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import prettytable
+from oslo_config import cfg
+
+from cyborg import clients, db, errors, process
+from cyborg.db import revision, schema
+from cyborg.ironic import api, run, store
+
+_HELP = (
+    "Read from Ironic which accelerators bare-metal nodes have, so that the API shows them beside "
+    "those of hosts with an agent. Nothing of them is given out. It reads [ironic], [database] and "
+    "[agent] enabled_drivers of cyborg.conf. It ends when that is done; run it again for changes."
+)
+_COLUMNS = ("Host", "Devices", "New", "Changed", "Gone", "Unknown", "")
+
+
+def _add_commands(subparsers: Any) -> None:
+    imported = subparsers.add_parser("import", help="Import what Ironic's inspection has found.")
+    imported.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="UUID",
+        help="Only this node, by UUID or name. May be repeated.",
+    )
+    imported.add_argument(
+        "--from-file",
+        metavar="PATH",
+        help="Do not ask Ironic, but read the inventory of the one --node from a file, as "
+        "`openstack baremetal node inventory save` has written it.",
+    )
+    imported.add_argument(
+        "--hostname", metavar="NAME", help="With --from-file: the name of the node's host."
+    )
+    imported.add_argument(
+        "--remove-gone",
+        action="store_true",
+        help="Forget the nodes that Ironic does not show any more, even if these are most of them.",
+    )
+    imported.add_argument(
+        "--dry-run", action="store_true", help="Show what would change; write nothing."
+    )
+    imported.set_defaults(run=_import)
+    forget = subparsers.add_parser("forget", help="Delete what was imported of hosts.")
+    which = forget.add_mutually_exclusive_group(required=True)
+    which.add_argument("hosts", nargs="*", default=[], metavar="HOST", help="Name or UUID.")
+    which.add_argument("--all", action="store_true", help="Of all hosts.")
+    forget.set_defaults(run=_forget)
+
+
+def _import(conf: cfg.ConfigOpts) -> int:
+    wanted = conf.command
+    if wanted.from_file is not None:
+        return _show([_import_file(conf)], dry_run=wanted.dry_run)
+    if wanted.hostname is not None:
+        raise errors.Misconfigured("Give --hostname with --from-file only.")
+    if not clients.configured(conf, api.GROUP):
+        raise errors.Misconfigured(
+            "[ironic] auth_type is not set: it says as which user Ironic is asked."
+        )
+    wish = run.Wish(
+        nodes=wanted.node, dry_run=wanted.dry_run, remove_gone=wanted.remove_gone
+    )
+    outcomes = run.import_some(conf, wish) if wish.nodes else run.import_all(conf, wish)
+    return _show(outcomes, dry_run=wish.dry_run)
+
+
+def _import_file(conf: cfg.ConfigOpts) -> store.Outcome:
+    wanted = conf.command
+    if len(wanted.node) != 1:
+        raise errors.Misconfigured("Give --from-file with one --node, the UUID of the node.")
+    try:
+        document = json.loads(pathlib.Path(wanted.from_file).read_bytes())
+    except ValueError as exc:
+        raise errors.Misconfigured(f"{wanted.from_file} is no JSON: {exc}") from exc
+    if not isinstance(document, Mapping) or "inventory" not in document:
+        raise errors.Misconfigured(f"{wanted.from_file} has no inventory of Ironic.")
+    return run.import_document(
+        conf, document, wanted.node[0], wanted.hostname, dry_run=wanted.dry_run
+    )
+
+
+def _forget(conf: cfg.ConfigOpts) -> int:
+    known = store.known_hosts()
+    wanted = set(conf.command.hosts)
+    if unknown := wanted - {*known, *known.values()}:
+        raise errors.Misconfigured(f"Not known from Ironic: {', '.join(sorted(unknown))}.")
+    uuids = [
+        uuid for uuid, name in known.items() if conf.command.all or wanted & {uuid, name}
+    ]
+    devices = store.forget(uuids, dry_run=False)
+    print(f"Forgot {len(uuids)} hosts with {devices} devices.")
+    return 0
+
+
+def _show(outcomes: Iterable[store.Outcome], *, dry_run: bool) -> int:
+    """Print what has become of each node, and return the exit status."""
+    table = prettytable.PrettyTable(_COLUMNS, align="l")
+    failed = False
+    for each in outcomes:
+        failed = failed or each.failure is not None
+        table.add_row(
+            [
+                each.host,
+                each.devices,
+                each.new,
+                each.changed,
+                each.gone,
+                each.unknown,
+                _sentence(each),
+            ]
+        )
+    print(table)
+    if dry_run:
+        print("Nothing was written.")
+    return int(failed)
+
+
+def _sentence(outcome: store.Outcome) -> str:
+    if outcome.failure is not None:
+        return f"failed: {outcome.failure}"
+    if outcome.has_agent:
+        return "it has an agent, which says what it has"
+    return "; ".join(outcome.notes)
+
+
+@process.one_sentence("cyborg-ironic")
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    conf = cfg.CONF
+    conf.register_cli_opt(
+        cfg.SubCommandOpt("command", title="Commands", handler=_add_commands)
+    )
+    process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
+    if not hasattr(conf.command, "run"):
+        conf.print_help()
+        return 2
+    if not (conf.log_file or conf.log_dir):
+        # Standard output is for the table.
+        conf.set_default("use_stderr", True)
+    process.set_up_log(conf)
+    db.configure(conf)
+    if revision.version() != schema.head():
+        raise errors.Misconfigured(
+            "The schema of the database is not this release's; run `cyborg-dbsync upgrade` first."
+        )
+    return int(conf.command.run(conf))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

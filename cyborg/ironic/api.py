@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ironic's HTTP API: nodes, and what their inspection has found."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+
+from cyborg import clients, errors
+
+GROUP = "ironic"
+#: The first microversion that shows an inventory.
+_MICROVERSION = "1.81"
+_FIELDS = "uuid,name,properties,extra"
+
+
+class Unreadable(errors.CyborgError):
+    """Ironic does not answer for one node as its API says."""
+
+
+def nodes(conf: cfg.ConfigOpts) -> Iterator[Mapping[str, Any]]:
+    """Every node that the user of ``[ironic]`` may see.
+
+    :raises Misconfigured: Ironic does not list them
+    """
+    query = {"fields": _FIELDS}
+    more = True
+    while more:
+        document = _listed(conf, query)
+        page = document["nodes"]
+        yield from page
+        more = bool(page and document.get("next"))
+        if more:
+            query["marker"] = page[-1]["uuid"]
+
+
+def node(conf: cfg.ConfigOpts, ident: str) -> Mapping[str, Any] | None:
+    """The node of that UUID or name, or None if there is none.
+
+    :raises Misconfigured: Ironic cannot be used
+    :raises Unreadable: its answer is an error
+    """
+    return _get(conf, f"/nodes/{urllib.parse.quote(ident, safe='')}", {"fields": _FIELDS})
+
+
+def inventory(conf: cfg.ConfigOpts, uuid: str) -> Mapping[str, Any] | None:
+    """What the last inspection of a node has found, or None if Ironic has nothing of one.
+
+    :raises Misconfigured: Ironic cannot be used
+    :raises Unreadable: its answer is an error
+    """
+    return _get(conf, f"/nodes/{uuid}/inventory", {})
+
+
+def _listed(conf: cfg.ConfigOpts, query: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        found = _get(conf, "/nodes", query)
+    except Unreadable as exc:
+        raise errors.Misconfigured(str(exc)) from exc
+    if found is None or not isinstance(found.get("nodes"), list):
+        raise errors.Misconfigured("[ironic] names a service that lists no nodes: it is no Ironic.")
+    return found
+
+
+def _get(
+    conf: cfg.ConfigOpts, path: str, query: Mapping[str, str]
+) -> Mapping[str, Any] | None:
+    try:
+        proxy = clients.proxy(conf, GROUP)
+        # Some catalogs name the endpoint with the version, others without it.
+        endpoint = proxy.get_endpoint() or ""
+        base = "" if endpoint.rstrip("/").endswith("/v1") else "/v1"
+        answer = proxy.get(
+            base + path, params=query, microversion=_MICROVERSION, raise_exc=True
+        )
+        document = answer.json()
+    except ka_exc.NotFound:
+        return None
+    except ka_exc.HttpError as exc:
+        raise Unreadable(clients.why_not(GROUP, exc)) from exc
+    except ka_exc.ClientException as exc:
+        raise errors.Misconfigured(clients.why_not(GROUP, exc)) from exc
+    except ValueError as exc:
+        raise Unreadable("Ironic answered with something that is no JSON.") from exc
+    if not isinstance(document, Mapping):
+        raise Unreadable("Ironic answered with something that is no JSON object.")
+    return document
