@@ -545,8 +545,12 @@ def test_a_client_that_is_silent_about_tls_stops_nobody(
             assert len(statuses(one.recv(4096))) == 1
     conf.set_override("max_connections_per_peer", 1, group="api")
     trusting = ssl.create_default_context(cafile=above)
-    with trusting.wrap_socket(narrow(port, b""), server_hostname="localhost") as one:
+    # No connection from above counts for this address.
+    address = "127.0.0.2"
+    first = narrow(port, b"", address)
+    with trusting.wrap_socket(first, server_hostname="localhost") as one:
         one.sendall(GET)
         assert statuses(one.recv(4096)) == [b"200"]
-        another = trusting.wrap_socket(connect(port), server_hostname="localhost")
+        last = connect(port, source=address)
+        another = trusting.wrap_socket(last, server_hostname="localhost")
         assert statuses(read_all(another)) == [b"503"]
