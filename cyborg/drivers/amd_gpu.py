@@ -12,7 +12,7 @@ from cyborg.drivers import pci
 from cyborg.drivers.pci import readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
-_UNCORRECTABLE = re.compile(r"^ue: (\d+)$", re.MULTILINE)
+_UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
 
 
 class AmdGpuDriver(pci.PciDriver):
@@ -67,15 +67,19 @@ class AmdGpuDriver(pci.PciDriver):
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """Blocks of the card have had errors that they could not correct."""
         card = function.pf or function.address
-        counts = {
-            name.removesuffix("_err_count"): _UNCORRECTABLE.findall(
-                functions.text(card, f"ras/{name}") or ""
-            )
-            for name in (functions.names(card, "ras") if self._errors_max else ())
-            if name.endswith("_err_count")
-        }
-        faulty = sorted(block for block, found in counts.items() if any(map(int, found)))
-        if not faulty or sum(int(each) for of in counts.values() for each in of) < self._errors_max:
-            return None
-        blocks = ", ".join(faulty)
-        return f"The GPU {card} has had uncorrectable errors of its memory or logic: {blocks}"
+        counts: dict[str, int] = {}
+        unknown: list[str] = []
+        for name in functions.names(card, "ras") if self._errors_max else ():
+            if name.endswith("_err_count"):
+                # While the card is reset after an error, the kernel shows no number.
+                found = _UNCORRECTABLE.search(functions.text(card, f"ras/{name}") or "")
+                if found is None:
+                    unknown.append(name)
+                else:
+                    counts[name.removesuffix("_err_count")] = int(found.group(1))
+        blocks = ", ".join(sorted(block for block, count in counts.items() if count))
+        if blocks and sum(counts.values()) >= self._errors_max:
+            return f"The GPU {card} has had uncorrectable errors of its memory or logic: {blocks}"
+        if unknown:
+            raise ValueError(f"ras/{min(unknown)} of {card} holds no number of errors")
+        return None

@@ -15,7 +15,17 @@ _GENERATIONS = {
     "1020": "GAUDI2",
     "1060": "GAUDI3",
 }
+_DRIVER = "habanalabs"
 _BROKEN = ("malfunction", "disabled")
+#: Of older kernels too; they differ in blanks and in the upper case.
+_STATES = (
+    *_BROKEN,
+    "operational",
+    "in reset",
+    "needs reset",
+    "in device creation",
+    "in reset after device release",
+)
 
 
 class HabanaDriver(pci.PciDriver):
@@ -42,5 +52,7 @@ class HabanaDriver(pci.PciDriver):
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The host's driver has given the processor up."""
-        status = (functions.text(function.address, "status") or "").lower()
+        if function.driver != _DRIVER:
+            return None
+        status = functions.required_state(function.address, "status", _STATES)
         return f"Gaudi {function.address} is in status {status}" if status in _BROKEN else None

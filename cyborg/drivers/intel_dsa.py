@@ -17,6 +17,8 @@ _KINDS = {
 }
 #: How the host's driver names the devices of the two kinds, below the function.
 _NAMES = ("dsa", "iax")
+_ENABLED, _HALTED = "enabled", "halted"
+_STATES = (_ENABLED, _HALTED, "disabled")
 
 
 class IntelDsaDriver(pci.PciDriver):
@@ -52,10 +54,27 @@ class IntelDsaDriver(pci.PciDriver):
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
         """The host uses it itself."""
-        path = _shown(function, functions)
-        if path is None or functions.text(function.address, f"{path}/state") != "enabled":
+        path, state = _shown(function, functions), _state(function, functions)
+        if state != _ENABLED:
             return None
         return f"the host has enabled {path}", f"accel-config disable-device {path}"
+
+    def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        """The device has met an error that it cannot go on after."""
+        if _state(function, functions) != _HALTED:
+            return None
+        return f"{_shown(function, functions)} of PCI function {function.address} has halted"
+
+
+def _state(function: pci.Function, functions: pci.Snapshot) -> str | None:
+    """How the device of the function is, or None if the host's driver has not made one.
+
+    :raises OSError, ValueError: it cannot be told
+    """
+    path = _shown(function, functions)
+    if path is None:
+        return None
+    return functions.required_state(function.address, f"{path}/state", _STATES)
 
 
 def _shown(function: pci.Function, functions: pci.Snapshot) -> str | None:

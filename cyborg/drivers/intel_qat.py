@@ -26,6 +26,7 @@ _GENERATIONS = {
 }
 _SERVICES = {"sym", "asym", "dc", "dcc"}
 _SHOWN = "qat/cfg_services"
+_STATE, _STATES = "qat/state", ("up", "down")
 #: The kind of the kept facts: what virtual functions an endpoint has.
 _VFS = "virtual_functions"
 
@@ -68,7 +69,8 @@ class IntelQatDriver(pci.PciDriver):
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The endpoint is down, or its firmware does not answer."""
-        if functions.text(function.address, "qat/state") == "down":
+        shown = functions.names(function.address, "qat")
+        if shown and functions.required_state(function.address, _STATE, _STATES) == "down":
             return f"QAT endpoint {function.address} is down"
         heartbeat = f"/sys/kernel/debug/qat_{function.driver}_{function.address}/heartbeat/status"
         if functions.text(function.address, heartbeat) == "-1":
@@ -177,7 +179,7 @@ def _shown(address: str, functions: pci.Snapshot) -> str:
 
 
 def _is_up(address: str, functions: pci.Snapshot) -> bool:
-    return functions.text(address, "qat/state") == "up"
+    return functions.text(address, _STATE) == "up"
 
 
 def _plain(layout: str) -> str:

@@ -23,6 +23,18 @@ CLASS = "0108*"
 #: A namespace, or one of several paths to it.
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+")
 _BLOCK = "/sys/class/block"
+_DEAD = "dead"
+_STATES = (
+    _DEAD,
+    "new",
+    "live",
+    "resetting",
+    "connecting",
+    "deleting",
+    "deleting (no io)",
+    "only-admin",  # older kernels
+    "reconnecting",
+)
 _SECTORS_OF_A_MIB = 2048
 #: Seconds between two reads of the state of an erasure.
 _POLL = 1.0
@@ -75,7 +87,7 @@ class NvmeController(pci.PciDriver):
         """
         address = function.address
         for path in _controllers(function, functions):
-            if functions.text(address, f"{path}/state") == "dead":
+            if functions.required_state(address, f"{path}/state", _STATES) == _DEAD:
                 return f"NVMe controller {address} is dead"
             for disk in _disks(address, path, functions):
                 if functions.names(address, f"{_BLOCK}/{disk}/holders"):

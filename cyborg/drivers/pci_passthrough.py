@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
+
+from oslo_config import cfg
 
 from cyborg.drivers import base, pci, trait_names
 from cyborg.drivers.pci import devices
@@ -42,6 +44,11 @@ class PciPassthroughDriver(pci.PciDriver):
     group = "pci"
     own_keys = MappingProxyType({_BOARD: None})
 
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._has_boards = any(_BOARD in each.own for each in self._specs)
+        self._members: tuple[pci.Snapshot, Mapping[str, Sequence[str]]] | None = None
+
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The traits that device profiles of earlier releases ask for."""
         yield "OWNER_CYBORG"
@@ -60,25 +67,24 @@ class PciPassthroughDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The whole board, with its first function; None for a function that is on no board."""
-        board = self.own(function, functions).get(_BOARD)
+        board = self._board_of(function, functions)
         if board is None:
             return None
-        claimed = self.claims(functions).keys()
-        listed = [each for each in sorted(claimed) if self._is_of(board, each, functions)]
+        listed = self._boards(functions)[board]
         members = [functions[address] for address in listed if address not in host.foreign]
         if function != members[0]:
             return []
-        if unread := functions.unread.intersection(self._known(board)):
+        if unread := self._unread_of(board, functions):
             functions.give_up(function)
-            self.refuse(function, f"{min(unread)} of its board {board} cannot be read")
+            reason = f"{min(unread)}, which is or may be of its board {board}, cannot be read"
+            self._problems.append(f"{function.address}: {reason}")
+            self.refuse(function, reason, f"address in {self.option}")
             return []
         if len(members) < len(listed):
             self._refuse_divided(board, members, min(host.foreign.intersection(listed)))
             return []
-        offered = self._offered(members, functions, claimed - host.foreign, host.foreign)
-        if len(offered) < len(members):
-            for each in offered:
-                self.refuse(each, f"another function of its board {board} is not offered")
+        mine = self.claims(functions).keys() - host.foreign
+        if not self._offered(members, functions, mine, host.foreign, f"board {board}"):
             return []
         return [self._board(board, members, functions, host.name)]
 
@@ -99,8 +105,35 @@ class PciPassthroughDriver(pci.PciDriver):
             sentences += [sentence] if sentence is not None else []
         return "; ".join(dict.fromkeys(sentences)) or None
 
-    def _is_of(self, board: str, address: str, functions: pci.Snapshot) -> bool:
-        return self.own(functions[address], functions).get(_BOARD) == board
+    def _board_of(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
+        return self.own(function, functions).get(_BOARD) if self._has_boards else None
+
+    def _boards(self, functions: pci.Snapshot) -> Mapping[str, Sequence[str]]:
+        """The addresses of the functions of each board, in their order."""
+        known = self._members
+        if known is None or known[0] is not functions:
+            found: dict[str, list[str]] = {}
+            for address in sorted(self.claims(functions)):
+                board = self._board_of(functions[address], functions)
+                if board is not None:
+                    found.setdefault(board, []).append(address)
+            known = self._members = functions, found
+        return known[1]
+
+    def _unread_of(self, board: str, functions: pci.Snapshot) -> Set[str]:
+        """The functions that cannot be read and belong to a board.
+
+        Of a board that was never seen, those that may belong to it: their ids are not known.
+        """
+        known = self._known(board)
+        if known:
+            return functions.unread.intersection(known)
+        specs = [each for each in self._specs if each.own.get(_BOARD) == board]
+        return {
+            address
+            for address in functions.faults
+            if any(each.may_match(address) for each in specs)
+        }
 
     def _refuse_divided(
         self, board: str, members: Sequence[pci.Function], foreign: str

@@ -16,9 +16,9 @@ from cyborg.drivers.pci.snapshot import (
     may_be_accelerator,
     once,
     reason_to_keep,
-    scan,
     split,
 )
+from cyborg.drivers.pci.walk import scan
 
 __all__ = [
     "Details",

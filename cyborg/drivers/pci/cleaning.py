@@ -15,7 +15,8 @@ from dataclasses import replace
 from cyborg.conf import cleaning
 from cyborg.drivers import base, privileged
 from cyborg.drivers.pci import facts
-from cyborg.drivers.pci.snapshot import Function, Snapshot, join, scan
+from cyborg.drivers.pci.snapshot import Function, Snapshot, join
+from cyborg.drivers.pci.walk import scan
 
 LOG = logging.getLogger(__name__)
 

@@ -46,6 +46,9 @@ class _Address(Protocol):
     def matches(self, function: Function, functions: Snapshot) -> bool:
         """Whether the function has the address."""
 
+    def may_be(self, address: str) -> bool:
+        """Whether it may be that of a function of which nothing else is known."""
+
     @property
     def digits(self) -> int:
         """How many digits of an address it fixes."""
@@ -63,6 +66,10 @@ class _Globs:
             return True
         whole = not any(char in glob for glob in self.globs for char in "*?[")
         return whole and function.pf is not None and self._fit(function.pf)
+
+    def may_be(self, address: str) -> bool:
+        """Whether it may be that of the function."""
+        return self._fit(address)
 
     @property
     def digits(self) -> int:
@@ -84,7 +91,12 @@ class _Expressions:
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
         """Whether the function has the address."""
-        parts = split(function.address).values()
+        del functions
+        return self.may_be(function.address)
+
+    def may_be(self, address: str) -> bool:
+        """Whether it may be that of the function."""
+        parts = split(address).values()
         return all(
             expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
         )
@@ -105,6 +117,11 @@ class _Interface:
         """Whether the interface is the function's; a PF's interface also fits its VFs."""
         pf = functions.get(function.pf or "")
         return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
+
+    def may_be(self, address: str) -> bool:
+        """Whether it may be that of the function: its interfaces are not known."""
+        del address
+        return True
 
     @property
     def digits(self) -> int:
@@ -144,6 +161,10 @@ class Spec(Tags):
         """How many digits of ids and address it fixes."""
         ids = (self.vendor_id, self.product_id)
         return sum(len(text) for text in ids if text is not None) + self.address.digits
+
+    def may_match(self, address: str) -> bool:
+        """Whether a function of which nothing but the address is known may match."""
+        return self.address.may_be(address)
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
         """Whether the function matches."""

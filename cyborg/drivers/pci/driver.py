@@ -22,12 +22,11 @@ from oslo_config import cfg
 
 from cyborg.conf import cleaning as cleaning_options
 from cyborg.drivers import base, kept_facts, registry, trait_names
-from cyborg.drivers.pci import cleaning, device_spec, devices, facts, health, readings
+from cyborg.drivers.pci import cleaning, device_spec, devices, facts, groups, health, readings
 from cyborg.drivers.pci.snapshot import (
     Function,
     Snapshot,
     Vanished,
-    is_bridge,
     join,
     reason_to_keep,
 )
@@ -36,7 +35,9 @@ LOG = logging.getLogger(__name__)
 
 #: What an operator can do about a function that is not offered.
 _FREE_ITS_PARTS = "remove what its parts are used for"
-_FREE_ITS_GROUP = "bind the other function to vfio-pci, or list both in [pci] device_spec"
+_FREE_ITS_GROUP = (
+    "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
+)
 _LOOK_AT_THE_CARD = "look at the card and its driver"
 
 _FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
@@ -110,6 +111,7 @@ class PciDriver:
         self._logged: set[tuple[str, str]] = set()
         self._problems: list[str] = []
         self._refusals: dict[str, base.Refusal] = {}
+        self._groups = groups.Groups()
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
@@ -208,6 +210,7 @@ class PciDriver:
         """Every device of this kind that can be given out."""
         self._problems = []
         self._refusals = {}
+        self._groups = groups.Groups()
         if self.listed and not self._specs:
             self._problems.append(f"{self.option} is not set, so the driver reports nothing")
             return
@@ -321,7 +324,8 @@ class PciDriver:
             return
         given = self._given(function, functions, mine)
         done.update(each.address for each in given)
-        offered = self._offered(given, functions, mine, host.foreign)
+        together = "card" if self.expose == "slot" else None
+        offered = self._offered(given, functions, mine, host.foreign, together)
         device = self._device(host.name, function, offered, functions) if offered else None
         if device is not None:
             yield self.refine(device, function, functions)
@@ -363,56 +367,52 @@ class PciDriver:
         functions: Snapshot,
         mine: Set[str],
         foreign: Set[str],
+        together: str | None = None,
     ) -> list[Function]:
-        """Those that can be given out, without those that must stay with the host."""
-        offered = []
-        for each in given:
-            reason, remedy = reason_to_keep(each, functions), ""
-            if reason is None:
-                reason, remedy = self.why_kept(each, functions) or (None, "")
-            if reason is None:
-                reason, remedy = self._excluded_part(each, functions), self.option
-            if reason is None:
-                reason, remedy = reason_to_keep_whole(each, functions, foreign), _FREE_ITS_PARTS
-            if reason is None:
-                reason = self._reason_of_group(each, given, functions, mine)
-                remedy = _FREE_ITS_GROUP
-            if self.expose == "each" and any(vf in mine for vf in each.vfs):
-                reason = reason or "its virtual functions are offered instead"
-            if reason is None:
-                offered.append(each)
-            else:
-                self.refuse(each, reason, remedy)
-        if self.expose != "slot" or len(offered) == len(given):
-            return offered
-        for each in offered:
-            self.refuse(each, "another function of its card is not offered")
-        return []
+        """Those that can be given out, without those that must stay with the host.
 
-    def _reason_of_group(
-        self,
-        function: Function,
-        given: Sequence[Function],
-        functions: Snapshot,
-        mine: Set[str],
-    ) -> str | None:
-        """The function of its IOMMU group that prevents attaching it to a guest, or None.
-
-        The kernel gives a group to one guest, as a whole. Functions that are given out together,
-        or that the operator has listed too, may go along.
+        ``together`` says what they make up if a guest gets all of them, or none.
         """
-        along = {function.address}
-        if self.expose == "slot":
-            along |= {each.address for each in given}
-        if self.listed:
-            along |= mine
-        for other in functions.of_group(function.iommu_group or ""):
-            if other.address not in along and _is_in_the_way(other):
-                return (
-                    f"the host's driver {other.driver} has {other.address} of its IOMMU group "
-                    f"{function.iommu_group}, which a guest can only have as a whole"
-                )
-        return None
+        offered = []
+        parts = {each.address for each in given} if together is not None else set()
+        for each in given:
+            withheld = self._withheld(each, functions, foreign)
+            if withheld is None:
+                reason = self._groups.why_not(each, {each.address, *parts}, functions, foreign)
+                withheld = base.Refusal(reason=reason, remedy=_FREE_ITS_GROUP) if reason else None
+            if withheld is None and self.expose == "each" and any(vf in mine for vf in each.vfs):
+                withheld = base.Refusal(reason="its virtual functions are offered instead")
+            if withheld is not None:
+                self.refuse(each, withheld.reason, withheld.remedy)
+                continue
+            offered.append(each)
+            if together is None:
+                self._groups.take(each)
+        if together is None:
+            return offered
+        if len(offered) < len(given):
+            for each in offered:
+                self.refuse(each, f"another function of its {together} is not offered")
+            return []
+        for each in offered:
+            self._groups.take(each)
+        return offered
+
+    def _withheld(
+        self, function: Function, functions: Snapshot, foreign: Set[str]
+    ) -> base.Refusal | None:
+        """Why a function stays with the host, whatever its IOMMU group, or None."""
+        reason = reason_to_keep(function, functions)
+        if reason is not None:
+            return base.Refusal(reason=reason)
+        kept = self.why_kept(function, functions)
+        if kept is not None:
+            return base.Refusal(reason=kept[0], remedy=kept[1])
+        reason = self._excluded_part(function, functions)
+        if reason is not None:
+            return base.Refusal(reason=reason, remedy=self.option)
+        reason = reason_to_keep_whole(function, functions, foreign)
+        return base.Refusal(reason=reason, remedy=_FREE_ITS_PARTS) if reason else None
 
     def _excluded_part(self, function: Function, functions: Snapshot) -> str | None:
         """Why the operator's list forbids to give a card out whole, or None."""
@@ -515,13 +515,6 @@ class PciDriver:
         if (function.address, reason) not in self._logged:
             self._logged.add((function.address, reason))
             LOG.info("PCI device %s is not offered: %s", function.address, reason)
-
-
-def _is_in_the_way(function: Function) -> bool:
-    """Whether a function keeps the others of its IOMMU group from a guest."""
-    if function.driver in {None, "pci-stub"} or function.has_guest_driver:
-        return False
-    return not is_bridge(function)
 
 
 def reason_to_keep_whole(

@@ -17,6 +17,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from cyborg.drivers.pci import sysfs
 
@@ -35,10 +36,14 @@ _BUFFER = struct.Struct("iP")
 _ROW = struct.Struct("16s24x")
 
 
-def read() -> tuple[Mapping[str, str], Mapping[str, str]]:
+def read(
+    ports: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The addresses of functions that the host uses, each with the reason.
 
-    The second mapping has those of which that cannot be told, each with what cannot be read.
+    ``ports`` are the functions of network interfaces, by name, for those of which the list of all
+    interfaces knows no place. The second mapping of the answer has those of which that cannot be
+    told, each with what cannot be read.
 
     :raises OSError: the mounts cannot be read
     """
@@ -46,7 +51,7 @@ def read() -> tuple[Mapping[str, str], Mapping[str, str]]:
     unknown: dict[str, str] = {}
     interfaces = sysfs.names(_NETS)
     for name in sorted({*_routed(), *_addressed()}):
-        for address in _of_interface(name, set()):
+        for address in _of_interface(name, ports, set()):
             uses.setdefault(address, f"the host's network interface {name} is on it")
     for name in interfaces:
         try:
@@ -124,15 +129,18 @@ def _built_on(name: str) -> str | None:
     return None if upper is None else f"below {upper.removeprefix('upper_')} of the host's"
 
 
-def _of_interface(name: str, seen: set[str]) -> Iterator[str]:
+def _of_interface(name: str, ports: Mapping[str, str], seen: set[str]) -> Iterator[str]:
     path = f"{_NETS}/{name}"
-    if name in seen or not os.path.exists(path):
+    if name in seen:
         return
     seen.add(name)
+    if os.path.realpath(path) == path:  # it is no link, or is not there
+        yield from filter(None, [ports.get(name)])
+        return
     yield from _addresses(path)
     for lower in sysfs.names(path):
         if lower.startswith("lower_"):
-            yield from _of_interface(lower.removeprefix("lower_"), seen)
+            yield from _of_interface(lower.removeprefix("lower_"), ports, seen)
 
 
 def _mounted() -> Iterator[tuple[str, str]]:
@@ -141,7 +149,7 @@ def _mounted() -> Iterator[tuple[str, str]]:
         before, _dash, after = line.partition(" - ")
         number, _root, where = before.split(" ")[2:5]
         if not number.startswith("0:"):
-            device = sysfs.link(f"/sys/dev/block/{number}")
+            device = sysfs.link_if_there(f"/sys/dev/block/{number}")
             if device is not None:
                 yield device, where
             continue

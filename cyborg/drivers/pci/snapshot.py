@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH110, PTH115, PTH208
 # pathlib takes several times as long, and a pass reads thousands of files.
-"""The PCI functions of a host: one walk of the bus, read into values that never change.
+"""The PCI functions of a host, read into values that never change.
 
-The walk reads the few facts that drivers match on. Any other file of a function is read when a
-driver first asks for it, and has the same text for every driver until the pass ends.
+The walk of the bus (:mod:`cyborg.drivers.pci.walk`) reads the few facts that drivers match on. Any
+other file of a function is read when a driver first asks for it, and has the same text for every
+driver until the pass ends.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from cyborg.drivers.pci import host_use, product_names, sysfs
 
-_DEVICES = "/sys/bus/pci/devices"
+DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
 #: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
 _HOST_CLASSES = ("01", "02", "0805", "0c")
 #: Bridges, of the kinds that lead to other functions: of the host, ISA, PCI, CardBus, and
 #: semi-transparent ones. The switch of an HGX board (0680) is an end point.
 _BRIDGES = ("0600", "0601", "0604", "0607", "0609")
-_OTHER_BRIDGES = "06"
+BRIDGE = "06"
 #: The offset of the header type in PCI configuration space, its bits, and that of bridges.
 _HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
 
@@ -37,9 +37,6 @@ _ACCELERATORS = ("03", "12", "0b40", "0880")
 _NO_ACCELERATORS = ("01", "02", "05", "06", "0c")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_ID_WIDTH = 4
-_VFS_MAX = 0xFFFF
-_SENTENCE_MAX = 300
 
 T = TypeVar("T")
 
@@ -124,8 +121,10 @@ class Snapshot(Mapping[str, Function]):
         used: Mapping[str, str] | None = None,
         volumes: Mapping[str, str] | None = None,
         faults: Mapping[str, str] = MappingProxyType({}),
+        doubtful: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.faults = faults
+        self._doubtful = doubtful
         self._unread: set[str] = set(faults)
         self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
@@ -182,6 +181,29 @@ class Snapshot(Mapping[str, Function]):
                     found.setdefault(function.iommu_group, []).append(function)
             self._by_group = found
         return self._by_group.get(group, ())
+
+    def check_group(self, function: Function) -> None:
+        """Check that all functions of its IOMMU group are known.
+
+        :raises OSError: one cannot be read, which may be in the group
+        """
+        keys = (f"group {function.iommu_group}", f"slot {slot(function.address)}")
+        for sentence in filter(None, map(self._doubtful.get, keys)):
+            raise OSError(f"Its IOMMU group is not known: {sentence}")
+        for each in self.of_group(function.iommu_group or ""):
+            if each.address in self._unread and each.address != function.address:
+                raise OSError(f"{each.address} of its IOMMU group cannot be read")
+
+    def required_state(self, address: str, path: str, known: Collection[str]) -> str:
+        """The word in a file that the driver needs, in lower case; it is one of ``known``.
+
+        :raises OSError: it cannot be read
+        :raises ValueError: it holds another text
+        """
+        text = self.required(address, path)
+        if text.lower() not in known:
+            raise ValueError(f"{path} of {address} holds no state: {text[:40]!r}")
+        return text.lower()
 
     def text(self, address: str, path: str) -> str | None:
         """The text of a file below the function, or None if the kernel does not show it."""
@@ -260,7 +282,8 @@ class Snapshot(Mapping[str, Function]):
         :raises OSError: that cannot be told
         """
         if self._used is None:
-            self._used, self._use_unknown = host_use.read()
+            ports = {name: each.address for each in self.values() for name in each.netdevs}
+            self._used, self._use_unknown = host_use.read(ports)
         if function.address in self._use_unknown:
             raise OSError(self._use_unknown[function.address])
         return self._used.get(function.address)
@@ -319,6 +342,11 @@ def join(parts: Mapping[str, str]) -> str:
     return f"{parts['domain']}:{parts['bus']}:{parts['device']}.{parts['function']}"
 
 
+def slot(address: str) -> str:
+    """The part of an address that all functions of a card have."""
+    return address.rpartition(".")[0]
+
+
 def can_carry(function: Function) -> bool:
     """Whether disks or networks of the host can be on the function."""
     return function.class_code.startswith(_HOST_CLASSES)
@@ -338,11 +366,11 @@ def may_be_accelerator(function: Function, functions: Snapshot) -> bool:
 
 def is_bridge(function: Function) -> bool:
     """Whether other functions are behind the function."""
-    if not function.class_code.startswith(_OTHER_BRIDGES):
+    if not function.class_code.startswith(BRIDGE):
         return False
     if function.class_code.startswith(_BRIDGES):
         return True
-    header = sysfs.beginning(f"{_DEVICES}/{function.address}/config", _HEADER_TYPE + 1)
+    header = sysfs.beginning(f"{DEVICES}/{function.address}/config", _HEADER_TYPE + 1)
     return len(header) > _HEADER_TYPE and header[_HEADER_TYPE] & _HEADER_MASK == _BRIDGE_HEADER
 
 
@@ -359,42 +387,6 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     return None
 
 
-def scan() -> Snapshot:
-    """Read every PCI function of this host.
-
-    A function that cannot be read is among the snapshot's ``faults``.
-
-    :raises OSError: the bus could not be read, so a function that is absent need not be gone
-    """
-    bus = pathlib.Path(_DEVICES).parent.parent
-    if not bus.is_dir():
-        raise OSError(f"{bus} is absent: sysfs is not mounted")
-    functions: dict[str, dict[str, Any]] = {}
-    faults: dict[str, str] = {}
-    for name in sorted(_listed()):
-        try:
-            read = _read_twice(name)
-        except _Unreadable as exc:
-            faults[name] = str(exc)
-            continue
-        if read is not None:
-            functions[name] = read
-    _set_late_pfs(functions)
-    _leave_out_cards(functions, faults)
-    vfs: dict[str, list[str]] = {}
-    for function in functions.values():
-        if function["pf"]:
-            vfs.setdefault(function["pf"], []).append(function["address"])
-    found = (
-        Function(**facts, vfs=tuple(vfs.get(name, ()))) for name, facts in functions.items()
-    )
-    return Snapshot(found, faults=faults)
-
-
-class _Unreadable(Exception):
-    """A file of a function that is on the bus cannot be read."""
-
-
 class _Tree:
     """This host's sysfs."""
 
@@ -405,160 +397,13 @@ class _Tree:
         return os.listdir(_below(address, path))
 
     def exists(self, address: str) -> bool:
-        return os.path.exists(f"{_DEVICES}/{address}")
+        return os.path.exists(f"{DEVICES}/{address}")
 
     def location(self, address: str) -> str:
-        return os.readlink(f"{_DEVICES}/{address}")
+        return os.readlink(f"{DEVICES}/{address}")
 
     def product(self, vendor: str, device: str) -> str | None:
         return product_names.find(vendor, device)
-
-
-def _listed() -> set[str]:
-    try:
-        return set(os.listdir(_DEVICES))
-    except FileNotFoundError:
-        return set()  # a host without PCI
-
-
-def _read_twice(address: str) -> dict[str, Any] | None:
-    """The facts of a function, or None if it vanished meanwhile.
-
-    A function that is being removed or added may be half there, so it is tried once more.
-    """
-    try:
-        return _read(address)
-    except _Unreadable:
-        if not os.path.exists(f"{_DEVICES}/{address}"):
-            return None
-    try:
-        return _read(address)
-    except _Unreadable:
-        if not os.path.exists(f"{_DEVICES}/{address}"):
-            return None
-        raise
-
-
-def _read(address: str) -> dict[str, Any]:
-    """The facts of a function."""
-    path = f"{_DEVICES}/{address}"
-    name = "uevent"
-    try:
-        properties = dict(
-            line.split("=", 1) for line in sysfs.text(f"{path}/uevent").splitlines() if "=" in line
-        )
-        vendor, product = _pair(properties["PCI_ID"])
-        subsystem_vendor, subsystem_device = _pair(properties.get("PCI_SUBSYS_ID", "0:0"))
-        class_code = f"{int(properties['PCI_CLASS'], 16):06x}"
-        name = "numa_node"
-        numa_node = int(sysfs.if_there(f"{path}/{name}") or -1)
-        name = "physfn"
-        pf = sysfs.link_if_there(f"{path}/{name}")
-        name = "sriov_totalvfs"
-        total = 0 if pf else _count(sysfs.if_there(f"{path}/{name}") or "0")
-        name = "iommu_group"
-        group = sysfs.link_if_there(f"{path}/{name}")
-        name = "net"
-        netdevs = tuple(sysfs.names(f"{path}/{name}")) if class_code.startswith("02") else ()
-        name = "boot_vga"
-        is_screen = pf is None and class_code.startswith("03")
-        boot_vga = is_screen and sysfs.if_there(f"{path}/{name}") == "1"
-    except (OSError, KeyError, ValueError) as exc:
-        raise _Unreadable(f"{path}/{name} cannot be read: {exc!r}"[:_SENTENCE_MAX]) from exc
-    return {
-        "address": address,
-        "vendor": vendor,
-        "device": product,
-        "subsystem_vendor": subsystem_vendor,
-        "subsystem_device": subsystem_device,
-        "class_code": class_code,
-        "driver": properties.get("DRIVER"),
-        "numa_node": numa_node if numa_node >= 0 else None,
-        "pf": pf,
-        "sriov_totalvfs": total,
-        "iommu_group": group,
-        "boot_vga": boot_vga,
-        "netdevs": netdevs,
-    }
-
-
-def _pair(text: str) -> tuple[str, str]:
-    first, second = (f"{int(part, 16):04x}" for part in text.split(":"))
-    if len(first) > _ID_WIDTH or len(second) > _ID_WIDTH:
-        raise ValueError(f"{text[:40]!r} are no ids")
-    return first, second
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if not 0 <= count <= _VFS_MAX:
-        raise ValueError(f"{text[:40]!r} is no number of virtual functions")
-    return count
-
-
-def _leave_out_cards(functions: dict[str, dict[str, Any]], faults: dict[str, str]) -> None:
-    """Leave out the whole card of a function that cannot be read.
-
-    A physical function of which not all virtual ones are known could pass for a whole card.
-    """
-    cards = {pf: name for name in faults if (pf := sysfs.link(f"{_DEVICES}/{name}/physfn"))}
-    for name, facts in list(functions.items()):
-        pf = facts["pf"]
-        part = cards.get(name) or cards.get(pf or "")
-        if part is not None:
-            faults[name] = f"its card is not known: {faults[part]}"
-        elif pf is not None and pf not in functions:
-            why = faults.get(pf) or f"{_DEVICES}/{name}/physfn: {pf} is not on the bus"
-            faults[name] = f"its card is not known: {why}"
-    for name in faults:
-        functions.pop(name, None)
-
-
-def _set_late_pfs(functions: dict[str, dict[str, Any]]) -> None:
-    """Set ``pf`` of virtual functions that have no link to their physical function yet.
-
-    The kernel makes the link a moment after the function, which looks like a whole card until then.
-    Its address is one that the physical function announces for its virtual functions.
-    """
-    pfs = [facts for facts in functions.values() if facts["sriov_totalvfs"]]
-    vf_device = functools.cache(_vf_device)
-    for facts in functions.values():
-        bridge = str(facts["class_code"]).startswith(_OTHER_BRIDGES)
-        if facts["pf"] or facts["sriov_totalvfs"] or bridge:
-            continue
-        for pf in pfs:
-            fits = facts["vendor"] == pf["vendor"] and facts["device"] == vf_device(pf["address"])
-            if fits and _is_vf_address(facts, pf):
-                facts["pf"] = pf["address"]
-
-
-def _vf_device(pf: str) -> str | None:
-    """The device id of a physical function's virtual ones, which the kernel does not pad."""
-    text = sysfs.optional(f"{_DEVICES}/{pf}/sriov_vf_device")
-    return text.lower().zfill(4) if text else None
-
-
-def _is_vf_address(facts: dict[str, object], pf: dict[str, object]) -> bool:
-    domain, number = _routing_id(str(facts["address"]))
-    pf_domain, pf_number = _routing_id(str(pf["address"]))
-    if domain != pf_domain or number <= pf_number:
-        return False
-    path = f"{_DEVICES}/{pf['address']}"
-    offset = _number(f"{path}/sriov_offset") or 0
-    stride = _number(f"{path}/sriov_stride") or 1
-    index, rest = divmod(number - pf_number - offset, stride)
-    return offset > 0 and rest == 0 and 0 <= index < int(str(pf["sriov_totalvfs"]))
-
-
-def _number(path: str) -> int | None:
-    text = sysfs.optional(path)
-    return int(text) if text is not None and text.isdecimal() else None
-
-
-def _routing_id(address: str) -> tuple[str, int]:
-    parts = split(address)
-    device = int(parts["device"], 16) << 3 | int(parts["function"], 16)
-    return parts["domain"], int(parts["bus"], 16) << 8 | device
 
 
 def _plain(text: str) -> str:
@@ -571,4 +416,4 @@ def _plain(text: str) -> str:
 
 
 def _below(address: str, path: str) -> str:
-    return path if path.startswith("/") else f"{_DEVICES}/{address}/{path}"
+    return path if path.startswith("/") else f"{DEVICES}/{address}/{path}"

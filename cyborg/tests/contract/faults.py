@@ -84,8 +84,9 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
                 found = looking.run()
             harm += [
                 Harm(path, way, what)
-                for what in _harm(
-                    sound, found, affected, path, absent=way in _absences(root, path)
+                for what in (
+                    *_harm(sound, found, affected, path, absent=way in _absences(root, path)),
+                    *(_relaxed(sound, found) if way not in _removals(root, path) else ()),
                 )
             ]
     if _agent(drivers, text).run() != sound:
@@ -131,14 +132,16 @@ def _function(root: str, path: str) -> str | None:
 
 
 def _affected(root: str, address: str) -> set[str]:
-    """The functions of the same card, and those behind it."""
+    """The functions of the same card or IOMMU group, and those behind it."""
     place = os.path.realpath(f"{root}{_DEVICES}/{address}")
     bus = address.rpartition(":")[0]
+    group = os.path.realpath(f"{place}/iommu_group")
     return {
         name
         for name in os.listdir(f"{root}{_DEVICES}")
         if name.startswith(f"{bus}:")
         or os.path.realpath(f"{root}{_DEVICES}/{name}").startswith(f"{place}/")
+        or os.path.realpath(f"{root}{_DEVICES}/{name}/iommu_group") == group
     }
 
 
@@ -157,6 +160,15 @@ def _absences(root: str, path: str) -> set[str]:
     # Without this file the kernel says that the function has no SR-IOV.
     no_sriov = {"missing", "dangling"} if path.endswith("/sriov_totalvfs") else set()
     return {"gone", "empty", *no_sriov}
+
+
+def _removals(root: str, path: str) -> set[str]:
+    """The ways after which the host has no such thing any more, so that its use has ended."""
+    if os.path.dirname(path) == _DEVICES or path.endswith("_err_count"):
+        return {"missing", "gone"}
+    if os.path.isdir(f"{root}{path}"):
+        return set(WAYS) - {"unreadable"}
+    return {"gone"}
 
 
 @contextlib.contextmanager
@@ -220,10 +232,11 @@ def _harm(
     *,
     absent: bool,
 ) -> Iterator[str]:
+    # What a driver withholds is not known.
     owners = {
         driver
         for driver, devices in sound.devices.items()
-        if any(_functions(device) & affected for device in devices)
+        if not devices or any(_functions(device) & affected for device in devices)
     }
     for driver, sentence in found.errors.items():
         if driver not in owners | {discovery.WALK}:
@@ -244,6 +257,36 @@ def _harm(
                 yield f"device {device.control_path} of driver {driver} is lost"
     if found.unread - affected:
         yield f"functions {sorted(found.unread - affected)} are not read either"
+
+
+def _relaxed(sound: discovery.Findings, found: discovery.Findings) -> Iterator[str]:
+    """What is offered, or is healthy, only because something could not be read."""
+    before = _offers(sound)
+    for driver, kind, address in sorted(_offers(found) - before):
+        if address not in found.unread:
+            yield f"driver {driver} offers {address} as {kind}"
+    ailing = {
+        str(device.control_path): device
+        for devices in sound.devices.values()
+        for device in devices
+        if device.unhealthy is not None
+    }
+    for device in (device for devices in found.devices.values() for device in devices):
+        was = ailing.get(str(device.control_path))
+        known = device.unhealthy or device.health_unknown or _functions(device) & found.unread
+        if was is not None and not known:
+            yield f"{device.control_path} becomes healthy: {was.unhealthy}"
+
+
+def _offers(found: discovery.Findings) -> set[tuple[str, str, str]]:
+    """Each function that a guest could get: driver, resource class, address."""
+    return {
+        (driver, part.resource_class, pci.join(handle.attach_info))
+        for driver, devices in found.devices.items()
+        for device in devices
+        for part in device.deployables
+        for handle in part.attach_handles
+    }
 
 
 def _others(devices: Sequence[base.Device], affected: set[str]) -> list[base.Device]:

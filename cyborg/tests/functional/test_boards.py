@@ -7,6 +7,7 @@ import pytest
 
 from cyborg.agent import discovery
 from cyborg.drivers import base, pci, registry
+from cyborg.drivers.pci import device_spec
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
 from cyborg.tests.contract import passes
@@ -115,6 +116,53 @@ def test_a_board_with_a_function_that_cannot_be_read_stays_as_it_was(simulate, t
     # The conductor keeps devices with a function that is not read.
     assert only.unread.intersection(addresses(board)) >= {broken}
     assert len(only.devices["pci_driver"]) == 2  # the network cards
+
+
+@pytest.mark.parametrize("broken", ["alone", "h100"], ids=["another", "the first"])
+def test_a_board_that_was_never_seen_whole_is_not_taken_for_a_smaller_one(
+    simulate, tmp_path, broken
+):
+    simulated = simulate("hgx")
+    place = f"{simulated.path(simulated.card(broken))}/numa_node"
+    node = simulated.files.read(place)
+    simulated.files.put(place, "nonsense")
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{SPEC}"
+
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+    simulated.files.put(place, node)
+    board = board_of(simulated.call(agent, text))
+
+    assert len(only.devices["pci_driver"]) == 2  # the network cards
+    assert f"{simulated.card(broken)}, which is or may be of its board" in only.errors["pci_driver"]
+    assert board.deployables[0].attributes["board_functions"] == len(addresses(board))
+
+
+def reads_of_the_list(text: str) -> tuple[int, int]:
+    """How many functions there are, and how often a pass compares one with the operator's list."""
+    loaded = registry.load(passes.configured(text, ["pci_driver"], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    compared: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        found = device_spec.first_match
+
+        def counted(specs, function, functions):
+            compared.append(function.address)
+            return found(specs, function, functions)
+
+        patch.setattr(device_spec, "first_match", counted)
+        looking.run()
+    return len(pci.scan()), len(compared)
+
+
+def test_a_board_costs_as_much_a_function_however_large_it_is(simulate):
+    text = '[pci]\ndevice_spec = {"vendor_id": "8086", "board": "b"}\n'
+    costs = []
+    for cards in (1, 4):
+        simulated = simulate({"cards": [{"card": "x710", "vfs": 15, "count": cards}]})
+        functions, compared = simulated.call(reads_of_the_list, text)
+        costs.append(compared / functions)
+
+    assert costs[1] <= costs[0] * 1.1
 
 
 def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):

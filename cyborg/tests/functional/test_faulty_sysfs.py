@@ -86,3 +86,110 @@ def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
     assert result.harm == []
     assert result.shared <= SHARED
     assert result.faults > 500
+
+
+SOUND = {
+    "id": "10de:10f0",
+    "subsystem": "10de:12a2",
+    "class": "040300",
+    "driver": "snd_hda_intel",
+    "bound": "snd_hda_intel",
+}
+CONSOLE = {"card": "t4", "boot_vga": 1, "class": "030000", "mdev": None}
+
+
+def in_one_group(simulated):
+    """Put the sound function of a card into the IOMMU group of the card."""
+    first = simulated.card("t4")
+    group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
+    sound = f"{simulated.path(f'{first[:-1]}1')}/iommu_group"
+    simulated.files.unlink(sound)
+    simulated.files.link(sound, f"kernel/iommu_groups/{group}")
+
+
+def put(card, path, text):
+    """What somebody has done on the host: a file of a card has that text."""
+
+    def change(simulated):
+        simulated.files.put(f"{simulated.path(simulated.card(card))}/{path}", text)
+
+    return change
+
+
+def typed(simulated):
+    """Somebody has given a virtual function a vGPU type."""
+    vf = simulated.vfs(simulated.card("h100"))[0]
+    simulated.write(f"{simulated.path(vf)}/nvidia/current_vgpu_type", "1137")
+
+
+def unchanged(_simulated):
+    """The host as it is described."""
+
+
+@pytest.mark.parametrize(
+    ("host", "change", "driver", "text"),
+    [
+        (
+            {"cards": [{"card": "t4", "mdev": None, "functions": [SOUND]}]},
+            in_one_group,
+            "nvidia_gpu_driver",
+            "",
+        ),
+        ({"cards": [CONSOLE]}, unchanged, "nvidia_gpu_driver", ""),
+        ({"cards": [{"card": "h100", "vfs": 2}]}, typed, "nvidia_gpu_driver", ""),
+        (
+            {"cards": ["connectx6"], "default_route": "ens1f0"},
+            unchanged,
+            "nic_driver",
+            PORTS,
+        ),
+        (
+            {"cards": ["nvme-pm1733"], "volumes": {"dm-0": ["nvme0n1"]}},
+            unchanged,
+            "nvme_driver",
+            DISKS,
+        ),
+        ({"cards": ["dsa"]}, put("dsa", "dsa0/state", "enabled"), "intel_dsa_driver", ""),
+        ({"cards": ["dsa"]}, put("dsa", "dsa0/state", "halted"), "intel_dsa_driver", ""),
+        (
+            {"cards": ["mi300x"]},
+            put("mi300x", "ras/umc_err_count", "ue: 2\nce: 0"),
+            "amd_gpu_driver",
+            "",
+        ),
+        (
+            {"cards": [{"card": "qat-4xxx", "vfs": 1}]},
+            put("qat-4xxx", "qat/state", "down"),
+            "intel_qat_driver",
+            "",
+        ),
+        ({"cards": ["gaudi2"]}, put("gaudi2", "status", "Malfunction"), "habana_driver", ""),
+        (
+            {"cards": ["nvme-pm1733"]},
+            put("nvme-pm1733", "nvme/nvme0/state", "dead"),
+            "nvme_driver",
+            DISKS,
+        ),
+    ],
+    ids=[
+        "a group that the host has a part of",
+        "the screen",
+        "somebody's virtual GPU",
+        "the uplink",
+        "a volume's disk",
+        "DSA in use",
+        "DSA halted",
+        "memory errors",
+        "QAT down",
+        "Gaudi given up",
+        "dead disk",
+    ],
+)
+def test_a_fault_frees_and_heals_nothing(simulate, host, change, driver, text):
+    simulated = simulate(host)
+    change(simulated)
+
+    result = simulated.call(faults.inject, str(simulated.root), [driver], text)
+
+    assert result.harm == []
+    assert result.faults > 50

@@ -374,10 +374,53 @@ def test_a_card_is_offered_only_if_its_whole_group_is_free(grouped, driver, offe
     assert len(found(grouped(driver), "nvidia_gpu_driver")) == offered
 
 
-def test_functions_of_a_group_that_are_all_listed_are_offered(grouped):
-    text = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
+LISTED = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
 
-    assert len(found(grouped("snd_hda_intel"), "pci_driver", text)) == 2
+
+def test_of_a_group_that_is_listed_only_the_first_function_is_offered(grouped):
+    """The kernel gives a group to one guest: that of another function could never start."""
+    simulated = grouped("vfio-pci")
+
+    assert names(found(simulated, "pci_driver", LISTED)) == [f"host-1_{simulated.card('t4')}"]
+    assert found(grouped("snd_hda_intel"), "pci_driver", LISTED) == ()
+
+
+def test_a_group_can_be_a_board(grouped):
+    text = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
+
+    (board,) = found(grouped("snd_hda_intel"), "pci_driver", text)
+
+    assert len(board.deployables[0].attach_handles) == 2
+
+
+def in_one_group(simulated, first, *others):
+    """Put functions into the IOMMU group of another."""
+    group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
+    for other in others:
+        simulated.files.unlink(f"{simulated.path(other)}/iommu_group")
+        simulated.files.link(f"{simulated.path(other)}/iommu_group", f"kernel/iommu_groups/{group}")
+
+
+@pytest.mark.parametrize("listed", ["", '{"product_id": "1eb8"}'], ids=["one driver", "two"])
+def test_two_guests_are_never_offered_one_group(simulate, listed):
+    card = {"card": "t4", "driver": "vfio-pci", "mdev": None}
+    simulated = simulate({"cards": [{**card, "name": "a"}, {**card, "name": "b"}, "t4"]})
+    first, second = simulated.card("a"), simulated.card("b")
+    in_one_group(simulated, first, second)
+    text = f'[pci]\ndevice_spec = {{"address": "{second}"}}\n' if listed else ""
+
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver", "pci_driver"], text)
+
+    offered = [name for devices in only.devices.values() for name in names(devices)]
+    assert sorted(offered) == [f"host-1_{first}", f"host-1_{simulated.card('t4')}"]
+
+
+def test_what_stays_with_the_host_does_not_go_along_with_its_group(simulate):
+    cards = [{"card": "x710", "name": "up"}, {"card": "x710", "name": "free"}]
+    simulated = simulate({"cards": cards, "default_route": "ens1f0"})
+    in_one_group(simulated, simulated.card("up"), simulated.card("free"))
+
+    assert found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "8086"}\n') == ()
 
 
 def test_a_disk_with_virtual_functions_is_not_given_whole(simulate):
