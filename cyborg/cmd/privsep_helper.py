@@ -20,6 +20,8 @@ CONFIG = pathlib.Path("/etc/cyborg/cyborg.conf")
 
 _CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming)")
 _SOCKET = re.compile(r"/tmp/[A-Za-z0-9_]{1,64}/privsep\.sock")  # noqa: S108 - of oslo.privsep
+#: What the helper says goes to the agent's log. A file in a folder of the agent's user may be a link.
+_LOG = ("--log-dir=", "--log-file=", "--log-config-append=")
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
@@ -36,7 +38,7 @@ def main() -> NoReturn:
         sys.exit(f"cyborg-privsep-helper: {exc}")
     # -I: no module of the caller's folder or environment is loaded.
     helper = [sys.executable, "-I", "-m", "oslo_privsep.daemon", "--config-file", str(CONFIG)]
-    os.execve(sys.executable, [*helper, *arguments], _ENVIRONMENT)  # noqa: S606 - checked above
+    os.execve(sys.executable, [*helper, *_LOG, *arguments], _ENVIRONMENT)  # noqa: S606 - checked above
 
 
 def _checked(arguments: list[str]) -> list[str]:

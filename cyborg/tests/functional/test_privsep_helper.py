@@ -108,3 +108,46 @@ def test_the_configuration_is_roots_alone(config: pathlib.Path) -> None:
     assert run(config, *GOOD) == (1, f"cyborg-privsep-helper: {config} must be no link, {ITSELF}\n")
     config.unlink()
     assert "cannot be read: No such file" in run(config, *GOOD)[1]
+
+
+NOBODY = 65534
+LOGGING = """
+[loggers]
+keys=root
+[handlers]
+keys=file
+[formatters]
+keys=
+[logger_root]
+level=DEBUG
+handlers=file
+[handler_file]
+class=FileHandler
+args=("{file}",)
+"""
+
+
+@pytest.mark.parametrize("option", ["log_dir", "log_file", "log_config_append"])
+def test_nothing_is_written_where_the_agents_user_leads(
+    config: pathlib.Path, option: str
+) -> None:
+    """The logs of the services are in a folder of that user."""
+    of_root, logs = config.with_name("of_root"), config.with_name("log")
+    of_root.mkdir(mode=0o700)
+    logs.mkdir()
+    os.chown(logs, NOBODY, NOBODY)
+    # The file that oslo.log makes has the name of the program, which differs between Pythons.
+    for name in ("daemon", "<frozen runpy>"):
+        (logs / f"{name}.log").symlink_to(of_root / "made")
+    appended = config.with_name("logging.conf")
+    appended.write_text(LOGGING.format(file=logs / "daemon.log"))
+    values = {
+        "log_dir": logs,
+        "log_file": logs / "daemon.log",
+        "log_config_append": appended,
+    }
+    config.write_text(f"[DEFAULT]\n{option} = {values[option]}\n")
+
+    status, said = run(config, *GOOD)
+
+    assert (status, list(of_root.iterdir())) == (1, []), said
