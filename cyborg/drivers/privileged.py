@@ -62,6 +62,11 @@ _DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
 
+_NOT_ROOT = (
+    "[programming] require_signature needs the helper to run as root, so that nobody changes what was "
+    "verified: use sudo, or switch the option off"
+)
+
 _MIB = 1024 * 1024
 _DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
@@ -366,6 +371,9 @@ def _signed(path: str, signature: Mapping[str, str]) -> Iterator[str]:
     itself, from a file of root.
     """
     options = _programming_options()
+    if options.require_signature and os.geteuid() != 0:
+        # The copy would belong to that user as well.
+        raise OSError(errno.EKEYREJECTED, _NOT_ROOT)
     if not signature:
         if options.require_signature:
             sentence = f"{path} is not signed, and [programming] require_signature is true"

@@ -72,8 +72,10 @@ def test_the_tool_is_given_what_was_signed(
     program: Callable[..., None],
     written: pathlib.Path,
     option: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     signer = Signer(keys)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     option("require_signature", True)
     option("trusted_certificate_ids", [signer.uuid])
     program(GOOD, Signer(keys, by=signer).sign(GOOD))
@@ -87,6 +89,7 @@ def test_nothing_else_reaches_it(
     written: pathlib.Path,
     option: Callable[[str, object], None],
     days: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     signer, stranger = Signer(keys, days=days), Signer(keys)
     refused = [(b"another", signer.sign(GOOD)), (GOOD, {"img_signature": "x"})]
@@ -98,9 +101,27 @@ def test_nothing_else_reaches_it(
     option("trusted_certificate_ids", [signer.uuid])
     with pytest.raises(base.NothingWritten, match="signature is not good"):
         program(GOOD, stranger.sign(GOOD))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     option("require_signature", True)
     with pytest.raises(base.NothingWritten, match="is not signed"):
         program(GOOD, {})
+    assert not written.exists()
+
+
+def test_a_helper_that_is_not_root_writes_nothing_if_signatures_are_required(
+    keys: KeyManager,  # noqa: F811
+    program: Callable[..., None],
+    written: pathlib.Path,
+    option: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has verified belongs to the agent's user."""
+    signer = Signer(keys)
+    option("require_signature", True)
+    option("trusted_certificate_ids", [signer.uuid])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(base.NothingWritten, match="needs the helper to run as root"):
+        program(GOOD, signer.sign(GOOD))
     assert not written.exists()
 
 
