@@ -70,19 +70,19 @@ def _due() -> sa.ColumnElement[bool]:
 
 @db.retry
 def _is_due(project_id: str) -> bool:
-    lock = models.ProjectLock
-    lately = sa.select(lock.id).where(lock.project_id == project_id, ~_due())
+    row = models.ProjectLock
+    lately = sa.select(row.id).where(row.project_id == project_id, ~_due())
     with db.reader() as session:
         return session.scalar(lately) is None
 
 
 @db.retry
 def _announce(payload: notices.QuotaPayload) -> None:
-    lock = models.ProjectLock
+    row = models.ProjectLock
     with db.writer() as session:
-        _lock(session, payload.project_id)
-        ours = lock.project_id == payload.project_id
-        if db.update(session, lock, ours, _due(), quota_noticed_ms=db.now_ms()):
+        lock(session, payload.project_id)
+        ours = row.project_id == payload.project_id
+        if db.update(session, row, ours, _due(), quota_noticed_ms=db.now_ms()):
             notifications.announce(session, [notices.Notice(notices.QUOTA_EXCEEDED, payload)])
 
 
@@ -131,7 +131,7 @@ def enforce(
     """
     if not limits or project_id is None or not classes:
         return
-    _lock(session, project_id)
+    lock(session, project_id)
     used = _used(session, project_id)
     asked = {f"{CLASS}{name}": list(classes).count(name) for name in set(classes)}
     asked[REQUESTS] = len(classes)
@@ -144,7 +144,7 @@ def enforce(
         raise QuotaExceeded(project_id, over)
 
 
-def _lock(session: orm.Session, project_id: str) -> None:
+def lock(session: orm.Session, project_id: str) -> None:
     """Lock the row of a project until the transaction ends; make it if there is none."""
     row = {"project_id": project_id, "created_at": models.utcnow()}
     same = {"project_id": project_id}

@@ -149,12 +149,16 @@ def insert(
 
 
 def refuse_more(session: orm.Session, project_id: str | None, new: int, most: int) -> None:
-    """Return if the project may have so many more ARQs; two requests at once may pass together.
+    """Return if the project may have so many more ARQs.
+
+    From here to the end of the caller's transaction no other one counts those of the project.
 
     :raises Forbidden: it would have more than ``most`` without an accelerator; 0 is no limit
     """
     if not most:
         return
+    if project_id is not None:
+        quotas.lock(session, project_id)
     arq = models.Arq
     empty = sa.select(arq.id).where(arq.project_id == project_id, arq.attach_handle_id.is_(None))
     empty = empty.where(arq.state != models.DELETING).limit(most)

@@ -514,7 +514,7 @@ class Allocation(Base):
 
 
 class ProjectLock(Base):
-    """Locked by whoever creates ARQs of a project that has limits."""
+    """Locked by whoever creates ARQs of a project."""
 
     __tablename__ = "project_locks"
 
