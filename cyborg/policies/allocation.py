@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy rules of allocations.
 
-They decide who may act; the caller's project decides on which allocations, in SQL. Groups of
-the request's own are for those who may create device profiles.
+They decide who may act; the caller's project decides on which allocations, in SQL.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from cyborg.policies import base
 GET_ALL = "cyborg:allocation:get_all"
 GET_ONE = "cyborg:allocation:get_one"
 CREATE = "cyborg:allocation:create"
+CREATE_GROUPS = "cyborg:allocation:create_groups"
 RENEW = "cyborg:allocation:renew"
 DELETE = "cyborg:allocation:delete"
 
@@ -37,6 +37,12 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             CREATE,
             base.PROJECT_MEMBER_OR_SERVICE,
             "Allocate what a consumer needs.",
+            ("POST", _COLLECTION),
+        ),
+        base.rule(
+            CREATE_GROUPS,
+            base.ADMIN,
+            "Allocate by groups of the request's own, without a device profile.",
             ("POST", _COLLECTION),
         ),
         base.rule(

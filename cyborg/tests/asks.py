@@ -45,6 +45,10 @@ ALLOCATION = {
     "consumer": {"uuid": "{new}", "type": "JOB"},
     "device_profile_name": "public",
 }
+OWN_GROUPS = {
+    "consumer": {"uuid": "{new}", "type": "JOB"},
+    "groups": [{"resources:FPGA": "1"}],
+}
 ALLOCATIONS = "/allocations"
 ARQS, PROFILES, POOLS = "/accelerator_requests", "/device_profiles", "/function_pools"
 
@@ -97,6 +101,7 @@ REQUESTS = {
         f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation", microversion="2.23"
     ),
     "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION, microversion="2.23"),
+    "allocation:create_groups": Ask(f"POST {ALLOCATIONS}", OWN_GROUPS, microversion="2.23"),
     "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew", microversion="2.23"),
     "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}", microversion="2.23"),
     "device:get_all": Ask("GET /devices", shows="device"),

@@ -60,7 +60,7 @@ class Allocations(Resource):
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Allocate all that a consumer needs."""
         if wishes.has_groups(body):
-            request.caller.authorize(device_profile.CREATE)
+            request.caller.authorize(policies.CREATE_GROUPS)
         if request.caller.project_id is None:
             raise errors.Forbidden("An allocation belongs to a project; use a token of one.")
         uuid = arguments.stored_uuid(body["consumer"]["uuid"])

@@ -543,7 +543,7 @@ def test_requests_that_are_refused(rack: Site) -> None:
 def test_groups_of_ones_own_are_for_administrators(rack: Site) -> None:
     refused = as_member(rack, "POST", "", wish(groups=[FPGA]))
     assert refused.status_code == 403
-    assert "cyborg:device_profile:create" in refused.text
+    assert "cyborg:allocation:create_groups" in refused.text
     body = wish()
     assert as_member(rack, "POST", "", body).json()["project_id"] == USER_PROJECT
     # The administrator's project is another one.

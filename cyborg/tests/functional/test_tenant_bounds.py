@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import webob
 from oslo_config import cfg
+from oslo_policy import opts
 
 from cyborg import db
 from cyborg.api import app
 from cyborg.db import models
-from cyborg.tests import boots, engine, hosts, messages
+from cyborg.tests import boots, engine, hosts, messages, servers
 
 MEMBER = {"X-Project-Id": "p1", "X-User-Id": "u1", "X-Roles": "member,reader"}
 SERVICE = {"X-Project-Id": "services", "X-User-Id": "nova", "X-Roles": "service"}
@@ -84,6 +86,17 @@ def test_a_project_has_so_many_requests_without_an_accelerator(
     assert ask("POST", "/accelerator_requests", new, MEMBER).status_int == 201
 
 
+@pytest.mark.every_database
+def test_requests_at_once_are_counted_one_after_another(ask: Ask, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("max_unbound_arqs", 3, group="api")
+    make_profile(ask, "one")
+    new = {"device_profile_name": "one"}
+    with futures.ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, "POST", "/accelerator_requests", new, MEMBER) for _ in range(8)]
+        found = [each.result().status_int for each in asked]
+    assert sorted(found) == [201] * 3 + [403] * 5
+
+
 def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None:
     conf.set_override("max_whole_list", 2, group="api")
     for name in ("one", "two"):
@@ -130,6 +143,29 @@ def test_a_private_profile_looks_like_none(
         return found.status_int, found.text.replace(name, "NAME").partition("request_id")[0]
 
     assert answer("hidden") == answer("absent")
+
+
+KUBE = {**MEMBER, "X-Roles": "member,reader,cyborg_kube"}
+
+
+@pytest.fixture
+def kube_policy(conf: cfg.ConfigOpts) -> None:
+    """The policy file that is shipped for nodes of Kubernetes."""
+    shipped = servers.REPOSITORY / "etc" / "kubernetes" / "policy.yaml"
+    opts.set_defaults(conf)
+    conf.set_override("policy_file", str(shipped), group="oslo_policy")
+
+
+@pytest.mark.usefixtures("kube_policy")
+def test_a_node_of_kubernetes_allocates_by_groups_and_learns_no_names(ask: Ask) -> None:
+    make_profile(ask, "hidden", visibility="private", projects=["p9"])
+    for name in ("hidden", "absent"):
+        body = {"name": name, "groups": [{"resources:FPGA": "1"}]}
+        assert ask("POST", "/device_profiles", body, KUBE).status_int == 403
+    wish = {"consumer": JOB, "groups": [{"resources:FPGA": "1"}]}
+    assert ask("POST", "/allocations", wish, MEMBER).status_int == 403
+    # There is no Placement here: it was permitted.
+    assert ask("POST", "/allocations", wish, KUBE).status_int == 501
 
 
 HOT = "0000:3b:00.0 on host-1 is hot by /sys/class/hwmon/hwmon1"
