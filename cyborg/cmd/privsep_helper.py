@@ -20,7 +20,7 @@ CONFIG = pathlib.Path("/etc/cyborg/cyborg.conf")
 
 _CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming)")
 _SOCKET = re.compile(r"/tmp/[A-Za-z0-9_]{1,64}/privsep\.sock")  # noqa: S108 - of oslo.privsep
-#: What the helper says goes to the agent's log. A file in a folder of the agent's user may be a link.
+#: What the helper says goes to the agent's log. A file in a folder of its user may be a link.
 _LOG = ("--log-dir=", "--log-file=", "--log-config-append=")
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 

@@ -63,8 +63,8 @@ _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
 
 _NOT_ROOT = (
-    "[programming] require_signature needs the helper to run as root, so that nobody changes what was "
-    "verified: use sudo, or switch the option off"
+    "[programming] require_signature needs the helper to run as root, so that nobody changes what "
+    "was verified: use sudo, or switch the option off"
 )
 
 _MIB = 1024 * 1024
