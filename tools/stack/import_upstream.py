@@ -30,7 +30,7 @@ from stack import CONDUCTORS, Stack
 #: As many attach handles as upstream's fake driver has, and no programs.
 _AGENT = {"fake_driver": {"handles_per_device": 16, "program_mode": None}}
 #: Flavor and number of accelerators of each server.
-_SERVERS = (("accel-one", 1), ("accel-one", 1), ("accel-two", 2))
+SERVERS = (("accel-one", 1), ("accel-one", 1), ("accel-two", 2))
 #: What an import must keep of an ARQ.
 _KEPT = (
     "uuid", "state", "device_profile_name", "hostname", "device_rp_uuid", "instance_uuid",
@@ -38,11 +38,12 @@ _KEPT = (
 )  # fmt: skip
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line of progress."""
     print(text, flush=True)
 
 
-def _remove_ours(scene: Scene) -> None:
+def remove_ours(scene: Scene) -> None:
     """Let nothing be there of this Cyborg: no process, no provider, no row."""
     stack = scene.stack
     scene.clear()
@@ -64,7 +65,7 @@ def _import(stack: Stack) -> None:
     for _ in range(2):
         begin = time.monotonic()
         stack.records.run("import", *command, "import", "--from", source)
-        _say(f"imported in {time.monotonic() - begin:.1f} s")
+        say(f"imported in {time.monotonic() - begin:.1f} s")
 
 
 def _start_ours(stack: Stack) -> None:
@@ -93,7 +94,7 @@ def _await_reports(scene: Scene) -> None:
     scene.until("the agents' reports", reported)
 
 
-def _look(scene: Scene, servers: list[Any]) -> list[Any]:
+def look(scene: Scene, servers: list[Any]) -> list[Any]:
     """The ARQs and the allocations of each server."""
     return [
         (
@@ -104,46 +105,48 @@ def _look(scene: Scene, servers: list[Any]) -> list[Any]:
     ]
 
 
-def _expect(what: str, found: object, wanted: object) -> None:
+def expect(what: str, found: object, wanted: object) -> None:
+    """Go on if what was found is as it must be."""
     if found != wanted:
         raise Failed(f"{what}: {found}\ninstead of {wanted}")
-    _say(f"{what}: as it must be")
+    say(f"{what}: as it must be")
 
 
-def _sound(scene: Scene, what: str) -> None:
+def sound(scene: Scene, what: str) -> None:
+    """Block until no book contradicts another one."""
     scene.until(what, scene.is_sound, explain=lambda: scene.contradictions)
-    _say(f"cyborg-status check finds nothing {what}")
+    say(f"cyborg-status check finds nothing {what}")
 
 
 def take_over(scene: Scene, python: Path) -> None:
     """Run upstream, import, and try everything with its servers."""
     stack = scene.stack
-    _remove_ours(scene)
+    remove_ours(scene)
     measure.start_upstream(stack, python.parent.parent, prefix="")
     scene.until("upstream's devices", lambda: scene.offered() or None)
     scene.prepare()
-    servers = [scene.boot(flavor) for flavor, _count in _SERVERS]
-    before, providers = _look(scene, servers), scene.providers()
-    _expect("ARQs with upstream", [len(arqs) for arqs, _ in before], [1, 1, 2])
+    servers = [scene.boot(flavor) for flavor, _count in SERVERS]
+    before, providers = look(scene, servers), scene.providers()
+    expect("ARQs with upstream", [len(arqs) for arqs, _ in before], [1, 1, 2])
     measure.stop_upstream(stack)
 
     _import(stack)
     _start_ours(stack)
     _await_reports(scene)
-    _sound(scene, "after the import")
-    _expect("providers", scene.providers(), providers)
-    _expect("servers after the import", _look(scene, servers), before)
+    sound(scene, "after the import")
+    expect("providers", scene.providers(), providers)
+    expect("servers after the import", look(scene, servers), before)
     for server in servers:
         scene.act(server, "reboot", "ACTIVE", {"type": "HARD"})
-    _expect("servers after a reboot", _look(scene, servers), before)
+    expect("servers after a reboot", look(scene, servers), before)
     more = scene.boot("accel-two")
     scene.check_bound(more, 2)
     scene.check_no_handle_twice([*servers, more])
-    _say("a server booted now shares no attach handle with them")
+    say("a server booted now shares no attach handle with them")
     for server in (*servers, more):
         scene.delete(server)
     scene.check_at_rest()
-    _say("all servers are deleted, and everything is free")
+    say("all servers are deleted, and everything is free")
 
 
 def main() -> int:

@@ -294,7 +294,7 @@ class Settings:
             path.write_bytes(signing.make_private())
         return path
 
-    def cyborg(self) -> Path:
+    def cyborg(self, more: Options | None = None) -> Path:
         """The API and the conductors."""
         return write(
             self.folder("cyborg") / "cyborg.conf",
@@ -318,6 +318,7 @@ class Settings:
                     "bind_deadline": 120,
                 },
             },
+            more or {},
         )
 
     def agent(self, host: str, more: Options | None = None) -> Path:

@@ -122,7 +122,7 @@ class Stack:
     def start(self, name: str, **variables: str) -> None:
         """Start a process by its name, unless it runs."""
         if name in settings.WSGI:
-            self._start_wsgi(name)
+            self._start_wsgi(name, **variables)
             return
         command, files = self._program(name)
         options = [part for file in files for part in ("--config-file", file)]
@@ -156,10 +156,12 @@ class Stack:
         config = ("--config-file", etc / "cyborg" / "cyborg.conf")
         self.records.run("enrol", BIN / "cyborg-status", *config, "host", "enroll", host, key)
 
-    def restart(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+    def restart(
+        self, name: str, how: signal.Signals = signal.SIGTERM, **variables: str
+    ) -> None:
         """Stop a process and start it again."""
         self.records.stop(name, how)
-        self.start(name)
+        self.start(name, **variables)
         if name in settings.WSGI:
             self.await_http(name)
 
@@ -318,11 +320,12 @@ class Stack:
             well = (0, 2) if "create_cell" in step else (0,)
             self.records.run(name, *step, well=well)
 
-    def _start_wsgi(self, name: str) -> None:
-        self.start_wsgi(name, BIN / "uwsgi", name, self.state / "etc" / name)
+    def _start_wsgi(self, name: str, **variables: str) -> None:
+        folder = self.state / "etc" / name
+        self.start_wsgi(name, BIN / "uwsgi", name, folder, **variables)
 
     def start_wsgi(
-        self, process: str, uwsgi: Path, name: str, folder: Path, *more: str
+        self, process: str, uwsgi: Path, name: str, folder: Path, *more: str, **variables: str
     ) -> None:
         """Start a WSGI service under uWSGI as ``process``, unless it runs."""
         module, _ = settings.WSGI[name]
@@ -341,6 +344,7 @@ class Stack:
             "--log-format", LOG_FORMAT,
             *more,
             **self._wsgi_variables(name, folder),
+            **variables,
         )  # fmt: skip
 
     @staticmethod

@@ -55,11 +55,7 @@ class Scene:
 
     def prepare(self) -> None:
         """Make the image, the profiles and the flavors, as far as they are not there."""
-        image = self.cloud.image.find_image("empty") or self.cloud.image.create_image(
-            "empty", data=b"nothing", disk_format="raw", container_format="bare",
-            visibility="public",
-        )  # fmt: skip
-        self._image = image.id
+        self.prepare_image()
         profiles = {found.name for found in self.cloud.accelerator.device_profiles()}
         for name, groups in PROFILES.items():
             if name not in profiles:
@@ -70,6 +66,14 @@ class Scene:
         for host in settings.HOSTS:
             self.mend_host(host)
         self.clear()
+
+    def prepare_image(self) -> None:
+        """Make the image of all servers, if it is not there."""
+        image = self.cloud.image.find_image("empty") or self.cloud.image.create_image(
+            "empty", data=b"nothing", disk_format="raw", container_format="bare",
+            visibility="public",
+        )  # fmt: skip
+        self._image = image.id
 
     def _make_flavor(self, name: str, profile: str | None) -> None:
         if self.compute.find_flavor(name) is None:
