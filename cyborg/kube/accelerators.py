@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -29,8 +30,13 @@ class Refused(errors.CyborgError):
 class Api:
     """The accelerator API."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, until: float | None = None) -> None:
         self._conf = conf
+        self._until = until
+
+    def until(self, until: float) -> Api:
+        """The same, which waits for no answer longer than that, by the monotonic clock."""
+        return Api(self._conf, until)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """The document of an answer; None if it has none.
@@ -89,6 +95,12 @@ class Api:
         query: Mapping[str, str] | None = None,
     ) -> requests.Response:
         options: dict[str, Any] = {} if body is None else {"json": body}
+        if self._until is not None:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise Refused("The accelerator API has not answered in time.")
+            # Each retry would have the whole time again.
+            options |= {"timeout": left, "connect_retries": 0}
         try:
             return clients.proxy(self._conf, GROUP).request(
                 path, method, params=query, microversion=MICROVERSION, raise_exc=False, **options

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binds what Kubernetes' scheduler has allocated to a claim, and gives it back.
 
-A claim is a consumer of Cyborg's, whose uuid is the claim's uid. Cyborg keeps all that is known of
-it: here nothing is stored, so any of the services may be restarted at any time.
+What a claim has on a node is a consumer of Cyborg's (:func:`consumer_of`). Cyborg keeps all that is
+known of it: here nothing is stored, so any of the services may be restarted at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +46,23 @@ class Given:
     cdi_devices: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of the kubelet's: until when it waits, by the monotonic clock, and whether it does."""
+
+    until: float
+    is_heard: Callable[[], bool] = lambda: True
+
+
+def consumer_of(conf: cfg.ConfigOpts, uid: str) -> str:
+    """The consumer that a claim is on this host.
+
+    A claim may go to another node while this one cannot be reached, and keeps its uid. When the
+    kubelet here ends the old pod at last, it must not free what the claim has there.
+    """
+    return str(uuid.uuid5(uuid.UUID(uid), conf.host))
+
+
 class Claims:
     """The claims whose pods are on this node."""
 
@@ -51,52 +71,73 @@ class Claims:
         self._api = api
         self._cluster = cluster
         self._pool = node_name(conf)
+        #: Uids of the claims that are being prepared or unprepared.
+        self._busy: set[str] = set()
+        self._freed = threading.Condition()
 
-    def prepare(self, namespace: str, name: str, uid: str) -> list[Given]:
+    def prepare(self, namespace: str, name: str, uid: str, call: Call) -> list[Given]:
         """Have what was allocated to a claim bound; again, if it is asked for again.
 
         :raises CyborgError: it is not ready; the message says why
         """
-        deadline = time.monotonic() + self._conf.kube.prepare_timeout
-        results = self._results(namespace, name, uid)
-        if not results:
-            return []
+        with self._alone(uid, call.until):
+            return self._prepare(namespace, name, uid, call)
+
+    def _prepare(self, namespace: str, name: str, uid: str, call: Call) -> list[Given]:
+        api = self._api.until(call.until)
+        results = self._results(namespace, name, uid, call)
         providers = [_provider(result) for result in results]
-        allocation = self._standing(uid, providers) or self._allocate(uid, providers)
-        allocation = self._await_active(allocation, deadline)
+        consumer = consumer_of(self._conf, uid)
+        allocation = _standing(api, consumer)
+        if allocation is None:
+            allocation = self._allocate(api, consumer, providers, call)
+        allocation = _await_active(api, allocation, call.until)
+        if not _is_of(allocation, providers):
+            # Kubernetes has given the claim others since, and it was never unprepared in between.
+            api.delete(f"/allocations/{consumer}")
+            raise NotPrepared("It had other devices, which are being given back.")
         given = [_given(n, result, allocation) for n, result in enumerate(results)]
         LOG.info("Claim %s/%s has %d devices", namespace, name, len(given))
         return given
 
-    def unprepare(self, uid: str) -> None:
-        """Give back what a claim has, if it has anything.
+    def unprepare(self, uid: str, call: Call) -> None:
+        """Give back what a claim has here, if it has anything.
 
         :raises CyborgError: that is not done
         """
-        self._api.delete(f"/allocations/{uid}")
+        with self._alone(uid, call.until):
+            self._api.until(call.until).delete(f"/allocations/{consumer_of(self._conf, uid)}")
         LOG.info("Claim %s has nothing any more", uid)
 
-    def _results(self, namespace: str, name: str, uid: str) -> list[_Row]:
-        claim = self._cluster.claim(namespace, name)
+    @contextlib.contextmanager
+    def _alone(self, uid: str, until: float) -> Iterator[None]:
+        """Wait until no other call is about that claim."""
+        with self._freed:
+            timeout = until - time.monotonic()
+            if not self._freed.wait_for(lambda: uid not in self._busy, max(0.0, timeout)):
+                raise NotPrepared("Another call is about the same claim.")
+            self._busy.add(uid)
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._busy.discard(uid)
+                self._freed.notify_all()
+
+    def _results(self, namespace: str, name: str, uid: str, call: Call) -> list[_Row]:
+        claim = self._cluster.claim(namespace, name, call.until)
         if claim is None or claim["metadata"]["uid"] != uid:
             raise NotPrepared(f"Claim {namespace}/{name} is not the one with uid {uid} any more.")
-        return allocated(claim, self._conf.kube.driver_name, self._pool)
+        results = allocated(claim, self._conf.kube.driver_name, self._pool)
+        if not results:
+            # The kubelet asks only for claims that have devices of this driver.
+            raise NotPrepared(f"The claim has no devices of node {self._pool}.")
+        return results
 
-    def _standing(self, uid: str, providers: Sequence[str]) -> _Row | None:
-        """What the claim has already; None if it has nothing.
-
-        A claim may have been allocated other devices, if it was never unprepared in between.
-        """
-        found = self._api.find(f"/allocations/{uid}")
-        if found is None or found["state"] not in LIVE:
-            return None
-        if _is_of(found, providers):
-            return found
-        self._api.delete(f"/allocations/{uid}")
-        raise NotPrepared(f"Claim {uid} had other devices, which are being given back.")
-
-    def _allocate(self, uid: str, providers: Sequence[str]) -> _Row:
-        known = inventory.read(self._conf, self._api)
+    def _allocate(
+        self, api: accelerators.Api, consumer: str, providers: Sequence[str], call: Call
+    ) -> _Row:
+        known = inventory.read(self._conf, api)
         parts = []
         for provider in providers:
             part = known.part(provider)
@@ -109,32 +150,41 @@ class Claims:
                     "device_rp_uuid": provider,
                 }
             )
-        consumer = {
-            "uuid": uid,
-            "type": accelerators.CONSUMER_TYPE,
-            "name": self._conf.host,
-        }
         body = {
-            "consumer": consumer,
+            "consumer": {
+                "uuid": consumer,
+                "type": accelerators.CONSUMER_TYPE,
+                "name": self._conf.host,
+            },
             "parts": parts,
             "lease_seconds": self._conf.kube.lease_seconds,
         }
-        made: _Row = self._api.call("POST", "/allocations", body)
+        if not call.is_heard():
+            # The pod may have ended, and nobody would give back what it is given now.
+            raise NotPrepared("The kubelet does not wait any more.")
+        made: _Row = api.call("POST", "/allocations", body)
         return made
 
-    def _await_active(self, allocation: _Row, deadline: float) -> _Row:
-        uid = allocation["uuid"]
-        found: _Row | None = allocation
-        while found is not None and found["state"] != _ACTIVE:
-            if found["state"] not in LIVE:
-                raise NotPrepared(f"Allocation {uid} is {found['state']}: {found['state_reason']}")
-            if time.monotonic() > deadline:
-                raise NotPrepared(f"Allocation {uid} is still {found['state']}.")
-            time.sleep(_PAUSE)
-            found = self._api.find(f"/allocations/{uid}")
-        if found is None:
-            raise NotPrepared(f"Allocation {uid} is gone.")
-        return found
+
+def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
+    """What the claim has here already; None if it has nothing."""
+    found = api.find(f"/allocations/{consumer}")
+    return found if found is not None and found["state"] in LIVE else None
+
+
+def _await_active(api: accelerators.Api, allocation: _Row, until: float) -> _Row:
+    consumer = allocation["uuid"]
+    found: _Row | None = allocation
+    while found is not None and found["state"] != _ACTIVE:
+        if found["state"] not in LIVE:
+            raise NotPrepared(f"Allocation {consumer} is {found['state']}: {found['state_reason']}")
+        if time.monotonic() + _PAUSE > until:
+            raise NotPrepared(f"Allocation {consumer} is still {found['state']}.")
+        time.sleep(_PAUSE)
+        found = api.find(f"/allocations/{consumer}")
+    if found is None:
+        raise NotPrepared(f"Allocation {consumer} is gone.")
+    return found
 
 
 def allocated(claim: _Row, driver: str, pool: str) -> list[_Row]:
@@ -154,11 +204,10 @@ def _provider(result: _Row) -> str:
 
 
 def _is_of(allocation: _Row, providers: Sequence[str]) -> bool:
-    """Whether an allocation is of just these providers, as far as it is bound."""
+    """Whether an allocation that is Active is of just these providers."""
     groups = {each["group"] for each in allocation["accelerators"]}
     return groups == set(range(len(providers))) and all(
-        each["device_rp_uuid"] in {None, providers[each["group"]]}
-        for each in allocation["accelerators"]
+        each["device_rp_uuid"] == providers[each["group"]] for each in allocation["accelerators"]
     )
 
 

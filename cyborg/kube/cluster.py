@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +22,8 @@ from cyborg import errors
 
 #: Seconds for a connection, and for an answer.
 _TIMEOUT = (5.0, 30.0)
+#: Seconds for an answer that there is hardly time for: none would mean no limit.
+_SHORTEST = 0.1
 _PAGE = 500
 
 _Document = dict[str, Any]
@@ -53,13 +56,20 @@ class Cluster:
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
         self._node = node_name(conf)
 
-    def claim(self, namespace: str, name: str) -> _Document | None:
+    def claim(self, namespace: str, name: str, until: float) -> _Document | None:
         """The ResourceClaim of that name; None if there is none.
+
+        The answer is awaited until then, by the monotonic clock.
 
         :raises Unanswered: that is not known
         """
         try:
-            return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
+            return self._call(
+                self._resources.read_namespaced_resource_claim,
+                name,
+                namespace,
+                _request_timeout=max(_SHORTEST, until - time.monotonic()),
+            )
         except _Gone:
             return None
 
@@ -122,9 +132,8 @@ class Cluster:
     @staticmethod
     def _call(function: Any, *arguments: Any, **options: Any) -> _Document:
         try:
-            answer = function(
-                *arguments, _preload_content=False, _request_timeout=_TIMEOUT, **options
-            )
+            given = {"_preload_content": False, "_request_timeout": _TIMEOUT} | options
+            answer = function(*arguments, **given)
             document: _Document = json.loads(answer.data)
         except client.ApiException as exc:
             if exc.status == HTTPStatus.NOT_FOUND:

@@ -6,23 +6,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from oslo_config import cfg
 
 from cyborg import errors
 from cyborg.kube import messages
-from cyborg.kube.claims import Claims
+from cyborg.kube.claims import Call, Claims, Given
 from cyborg.kube.cluster import node_name
 from cyborg.kube.health import Health
 
 LOG = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
+
 #: Calls that are answered at the same time. Each stream of health takes one.
 _CALLS = 16
+#: Claims of one call that are served at the same time.
+_CLAIMS = 8
+#: Seconds before the kubelet gives up a call, in which it can still be told why it failed.
+_SPARE = 2.0
 #: Seconds that calls are given to end when the driver stops.
 _GRACE = 10.0
 #: The longest path of a socket that the kernel takes.
@@ -33,6 +40,7 @@ class Endpoints:
     """Both sockets: the one that the kubelet looks for, and the one that it then calls."""
 
     def __init__(self, conf: cfg.ConfigOpts, claims: Claims, health: Health) -> None:
+        self._conf = conf
         self._driver = conf.kube.driver_name
         self._pool = node_name(conf)
         self._claims = claims
@@ -114,15 +122,19 @@ class Endpoints:
             LOG.error("The kubelet has not registered %s: %r", self._driver, request.error)
         return messages.REGISTRATION["RegistrationStatusResponse"]()
 
-    def _prepare(self, request: Any, _context: Any) -> Any:
+    def _prepare(self, request: Any, context: Any) -> Any:
         answer = messages.DRA["NodePrepareResourcesResponse"]()
-        for claim in request.claims:
-            one = answer.claims[claim.uid]
+        call = self._call(context)
+
+        def prepare(claim: Any) -> tuple[str, list[Given]]:
             try:
-                given = self._claims.prepare(claim.namespace, claim.name, claim.uid)
+                return "", self._claims.prepare(claim.namespace, claim.name, claim.uid, call)
             except Exception as exc:  # noqa: BLE001 - logged there; it must not stop the others
-                one.error = _why(exc, "prepared", claim)
-                continue
+                return _why(exc, "prepared", claim), []
+
+        for claim, (error, given) in _of_each(prepare, request.claims):
+            one = answer.claims[claim.uid]
+            one.error = error
             for each in given:
                 one.devices.add(
                     request_names=[each.request],
@@ -132,18 +144,39 @@ class Endpoints:
                 )
         return answer
 
-    def _unprepare(self, request: Any, _context: Any) -> Any:
+    def _unprepare(self, request: Any, context: Any) -> Any:
         answer = messages.DRA["NodeUnprepareResourcesResponse"]()
-        for claim in request.claims:
-            one = answer.claims[claim.uid]
+        call = self._call(context)
+
+        def unprepare(claim: Any) -> str:
             try:
-                self._claims.unprepare(claim.uid)
+                self._claims.unprepare(claim.uid, call)
             except Exception as exc:  # noqa: BLE001 - as above
-                one.error = _why(exc, "unprepared", claim)
+                return _why(exc, "unprepared", claim)
+            return ""
+
+        for claim, error in _of_each(unprepare, request.claims):
+            answer.claims[claim.uid].error = error
         return answer
+
+    def _call(self, context: Any) -> Call:
+        seconds = float(self._conf.kube.prepare_timeout)
+        left = context.time_remaining()
+        if left is not None:
+            seconds = min(seconds, left - _SPARE)
+        return Call(until=time.monotonic() + seconds, is_heard=context.is_active)
 
     def _watch(self, _request: Any, context: Any) -> Iterator[Any]:
         yield from self._health.watch(context.is_active)
+
+
+def _of_each(
+    function: Callable[[Any], _Result], claims: Sequence[Any]
+) -> Iterator[tuple[Any, _Result]]:
+    """The claims of a call, with what is made of each: they share the time of the call."""
+    if claims:
+        with futures.ThreadPoolExecutor(min(_CLAIMS, len(claims))) as pool:
+            yield from zip(claims, pool.map(function, claims), strict=True)
 
 
 def _unary(method: Callable[[Any, Any], Any], request: Any) -> Any:

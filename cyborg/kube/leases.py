@@ -26,7 +26,7 @@ class Leases:
         self._conf = conf
         self._api = api
         self._cluster = cluster
-        #: Claims that were gone when they were looked at last.
+        #: Allocations whose claims were gone when they were looked at last.
         self._gone: set[str] = set()
         self._known: set[str] = set()
 
@@ -46,35 +46,47 @@ class Leases:
             if each["state"] in claims.LIVE
         }
         live = self._live()
-        for uid in (self._known - held) & (live or set()):
-            LOG.error("Claim %s has lost its devices: end its pods, others may get these", uid)
-        for uid in held:
-            if live is None or uid in live:
-                self._gone.discard(uid)
-                self._renew(uid, self._conf.kube.lease_seconds)
-            elif uid not in self._gone and self._renew(uid, _LAST):
-                LOG.warning("Claim %s is gone; what it has is given back in %d s", uid, _LAST)
-                self._gone.add(uid)
+        for consumer in (self._known - held) & (live or {}).keys():
+            LOG.error(
+                "Claim %s has lost its devices: end its pods, others may get these",
+                (live or {})[consumer],
+            )
+        for consumer in held:
+            if live is None or consumer in live:
+                self._gone.discard(consumer)
+                self._renew(consumer, self._conf.kube.lease_seconds)
+            elif consumer not in self._gone and self._renew(consumer, self._last):
+                LOG.warning(
+                    "The claim of allocation %s is gone; what it has is given back in %d s",
+                    consumer,
+                    self._last,
+                )
+                self._gone.add(consumer)
         self._gone &= held
         self._known = held
 
-    def _live(self) -> set[str] | None:
-        """The uids of claims that have devices of this node; None if it is not known."""
-        driver, pool = self._conf.kube.driver_name, node_name(self._conf)
+    @property
+    def _last(self) -> int:
+        return min(_LAST, int(self._conf.kube.lease_seconds))
+
+    def _live(self) -> dict[str, str] | None:
+        """The claims that have devices of this node, by their consumers; None if not known."""
+        conf = self._conf
         try:
             return {
-                each["metadata"]["uid"]
+                claims.consumer_of(conf, meta["uid"]): f"{meta['namespace']}/{meta['name']}"
                 for each in self._cluster.claims()
-                if claims.allocated(each, driver, pool)
+                if claims.allocated(each, conf.kube.driver_name, node_name(conf))
+                for meta in [each["metadata"]]
             }
         except Unanswered as exc:
             LOG.warning("It is not known which claims there are, so all are kept: %s", exc)
             return None
 
-    def _renew(self, uid: str, seconds: int) -> bool:
+    def _renew(self, consumer: str, seconds: int) -> bool:
         try:
-            self._api.call("POST", f"/allocations/{uid}/renew", {"lease_seconds": seconds})
+            self._api.call("POST", f"/allocations/{consumer}/renew", {"lease_seconds": seconds})
         except errors.CyborgError as exc:
-            LOG.warning("The lease of claim %s is not renewed: %s", uid, exc)
+            LOG.warning("The lease of allocation %s is not renewed: %s", consumer, exc)
             return False
         return True

@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
+import types
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,11 +17,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db
+from cyborg import db, errors
 from cyborg.agent import service as agent_service
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
-from cyborg.kube import leases, service
+from cyborg.kube import accelerators, claims, leases, service
+from cyborg.kube.cluster import Cluster
 from cyborg.tests import kubelet
 from cyborg.tests.kube_server import KubeServer
 from cyborg.tests.service import RP, Site
@@ -105,8 +108,11 @@ class Node:
     def files(self) -> int:
         return len(list(self.cdi.glob("*.json")))
 
+    def consumer(self, uid: str) -> str:
+        return claims.consumer_of(self.site.conf, uid)
+
     def allocation(self, uid: str) -> Any:
-        answer = self.site.ask("GET", f"/allocations/{uid}", version=VERSION)
+        answer = self.site.ask("GET", f"/allocations/{self.consumer(uid)}", version=VERSION)
         return answer.json() if answer.status_code == 200 else None
 
 
@@ -304,18 +310,75 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     good = tainted.cluster.claim(names[2])
     none = tainted.cluster.claim()
     said = plugin.prepare(admin, odd, gone, good, none)
-    errors = [said[claim[2]].error for claim in (admin, odd, gone)]
-    assert ["administrative" in errors[0], "no name" in errors[1], "any more" in errors[2]] == [
+    why = [said[claim[2]].error for claim in (admin, odd, gone)]
+    assert ["administrative" in why[0], "no name" in why[1], "any more" in why[2]] == [
         True
     ] * 3
-    assert said[good[2]].error == said[none[2]].error == ""
+    assert said[good[2]].error == ""
     assert len(said[good[2]].devices) == 1
-    assert not said[none[2]].devices
+    # A container that was promised a device does not start without it.
+    assert "no devices of node node-1" in said[none[2]].error
     assert "any more" in plugin.prepare(old)[old[2]].error
     # More than there are.
     many = tainted.cluster.claim(*[names[0]] * 4)
     assert "409" in plugin.prepare(many)[many[2]].error
     assert tainted.allocation(many[2]) is None
+
+
+def call_for(seconds: float, *, is_heard: bool = True) -> claims.Call:
+    return claims.Call(until=time.monotonic() + seconds, is_heard=lambda: is_heard)
+
+
+def test_a_node_does_not_free_what_a_claim_has_on_another(tainted: Node) -> None:
+    plugin = tainted.start()
+    claim = tainted.cluster.claim(tainted.devices()[0])
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    conf = tainted.site.conf
+    other: Any = types.SimpleNamespace(kube=conf.kube, host="host-2")
+    elsewhere = claims.Claims(other, accelerators.Api(conf), Cluster(conf))
+    # The kubelet there asks by what it remembers, long after the claim has gone.
+    elsewhere.unprepare(claim[2], call_for(5))
+    assert tainted.allocation(claim[2])["state"] == "Active"
+
+
+def test_a_call_has_one_deadline(tainted: Node) -> None:
+    tainted.start()
+    namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
+    conf = tainted.site.conf
+    own = claims.Claims(conf, accelerators.Api(conf), Cluster(conf))
+    for call, why in (
+        (call_for(5, is_heard=False), "does not wait"),
+        (call_for(-1), "cannot be reached|in time"),
+    ):
+        with pytest.raises(errors.CyborgError, match=why):
+            own.prepare(namespace, name, uid, call)
+    with own._alone(uid, 0), pytest.raises(claims.NotPrepared, match="Another call"):
+        own.unprepare(uid, call_for(-1))
+    assert tainted.allocation(uid) is None
+    own.unprepare(uid, call_for(5))
+
+
+def test_what_was_claimed_for_other_devices_is_not_handed_out(
+    tainted: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocation that is not claimed yet does not say of which providers it is."""
+    plugin = tainted.start()
+    claim = tainted.cluster.claim(tainted.devices()[0])
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    real = accelerators.Api.find
+
+    def find(self: accelerators.Api, path: str) -> Any:
+        found = real(self, path)
+        monkeypatch.setattr(accelerators.Api, "find", real)
+        assert found is not None
+        rows = [each | {"device_rp_uuid": None} for each in found["accelerators"]]
+        return found | {"state": "Claiming", "accelerators": rows}
+
+    monkeypatch.setattr(accelerators.Api, "find", find)
+    other = f"fpga-{uuid.uuid4()}-0"
+    tainted.cluster.claim(other, uid=claim[2])
+    assert "had other devices" in plugin.prepare(claim)[claim[2]].error
+    assert tainted.allocation(claim[2]) is None
 
 
 def lease_ms(uid: str) -> int:
@@ -336,14 +399,15 @@ def test_leases_are_renewed_as_long_as_there_are_claims(tainted: Node) -> None:
     found: leases.Leases = tainted.driver._leases
     assert found.pause == 600
     found.renew()
-    assert 6_000_000 < lease_ms(kept[2]) <= 9_000_000
-    assert lease_ms(lost[2]) <= 600_000
+    kept_uid, lost_uid = (tainted.consumer(each[2]) for each in (kept, lost))
+    assert 6_000_000 < lease_ms(kept_uid) <= 9_000_000
+    assert lease_ms(lost_uid) <= 600_000
     # Who does not know which claims there are keeps all of them.
     tainted.cluster.is_broken = True
     tainted.site.conf.set_override("lease_seconds", 20000, group="kube")
     found.renew()
-    assert {lease_ms(claim[2]) > 10_000_000 for claim in (kept, lost)} == {True}
-    tainted.site.call("DELETE", f"/allocations/{kept[2]}", version=VERSION)
+    assert {lease_ms(each) > 10_000_000 for each in (kept_uid, lost_uid)} == {True}
+    tainted.site.call("DELETE", f"/allocations/{kept_uid}", version=VERSION)
 
 
 def test_a_host_without_files_for_containers_says_so(node: Node) -> None:
