@@ -96,20 +96,22 @@ class Cluster:
         items: list[_Document] = found["items"]
         return items
 
-    def create_slice(self, document: _Document) -> _Document:
-        """Create a ResourceSlice; as it is stored.
+    def create_slice(self, document: _Document, *, only_try: bool) -> _Document:
+        """Create a ResourceSlice, or see whether that is possible; as it is stored.
 
         :raises Unanswered: it is not created
         """
-        return self._call(self._resources.create_resource_slice, _model(document))
+        create = self._resources.create_resource_slice
+        return self._call(create, _model(document), **_tried(only_try))
 
-    def replace_slice(self, document: _Document) -> _Document:
-        """Replace a ResourceSlice that has not changed since; as it is stored.
+    def replace_slice(self, document: _Document, *, only_try: bool) -> _Document:
+        """Replace a ResourceSlice that has not changed since, or only try; as it is stored.
 
         :raises Unanswered: it is not replaced
         """
         name = document["metadata"]["name"]
-        return self._call(self._resources.replace_resource_slice, name, _model(document))
+        replace = self._resources.replace_resource_slice
+        return self._call(replace, name, _model(document), **_tried(only_try))
 
     def delete_slice(self, name: str) -> None:
         """Delete a ResourceSlice, if it is there.
@@ -151,6 +153,10 @@ class _Gone(Unanswered):
 def node_name(conf: cfg.ConfigOpts) -> str:
     """The name of this machine's node."""
     return str(conf.kube.node_name or conf.host)
+
+
+def _tried(only_try: bool) -> dict[str, str]:  # noqa: FBT001 - it is all that it is about
+    return {"dry_run": "All"} if only_try else {}
 
 
 def _model(document: _Document) -> Any:

@@ -2,7 +2,8 @@
 """Makes the ResourceSlices of this node equal to those that are wanted.
 
 Whoever reads a pool takes only the slices of its newest generation, once all of them are there. So
-if one changes, all are written with the next generation.
+if one changes, all are written with the next generation. All are tried first: if the server refused
+one of them half way, nobody could use any device of the node.
 """
 
 from __future__ import annotations
@@ -45,8 +46,15 @@ class Publisher:
             "uid": self._cluster.node_uid(),
             "controller": True,
         }
-        for name, spec in wanted.items():
-            self._write(name, spec, generation, owner, found.get(name))
+        documents = {
+            name: _document(name, spec, generation, owner, found.get(name))
+            for name, spec in wanted.items()
+        }
+        for name, document in documents.items():
+            self._send(document, is_new=name not in found, only_try=True)
+        for name, document in documents.items():
+            stored = self._send(document, is_new=name not in found)
+            self._note(name, wanted[name], stored)
         for name in found.keys() - wanted.keys():
             self._cluster.delete_slice(name)
         self._stored = {name: self._stored[name] for name in wanted}
@@ -58,27 +66,11 @@ class Publisher:
         # A server without a feature drops its fields, and would do so again.
         return plain == wanted or self._stored.get(name) == (wanted, plain)
 
-    def _write(
-        self,
-        name: str,
-        spec: Spec,
-        generation: int,
-        owner: Mapping[str, Any],
-        found: Mapping[str, Any] | None,
-    ) -> None:
-        metadata = {"name": name, "ownerReferences": [owner]}
-        document: dict[str, Any] = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": metadata,
-            "spec": spec | {"pool": spec["pool"] | {"generation": generation}},
-        }
-        if found is None:
-            stored = self._cluster.create_slice(document)
-        else:
-            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-            document["spec"] = _with_times(document["spec"], found["spec"])
-            stored = self._cluster.replace_slice(document)
+    def _send(self, document: Spec, *, is_new: bool, only_try: bool = False) -> Spec:
+        send = self._cluster.create_slice if is_new else self._cluster.replace_slice
+        return send(document, only_try=only_try)
+
+    def _note(self, name: str, spec: Spec, stored: Spec) -> None:
         plain = _plain(stored["spec"])
         if plain != spec:
             LOG.warning(
@@ -87,6 +79,26 @@ class Publisher:
                 name,
             )
         self._stored[name] = (copy.deepcopy(spec), plain)
+
+
+def _document(
+    name: str,
+    spec: Spec,
+    generation: int,
+    owner: Mapping[str, Any],
+    found: Mapping[str, Any] | None,
+) -> Spec:
+    metadata: dict[str, Any] = {"name": name, "ownerReferences": [owner]}
+    whole = spec | {"pool": spec["pool"] | {"generation": generation}}
+    if found is not None:
+        metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        whole = _with_times(whole, found["spec"])
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": whole,
+    }
 
 
 def _with_times(spec: Spec, found: Mapping[str, Any]) -> Spec:

@@ -16,8 +16,20 @@ from cyborg.kube import inventory
 from cyborg.kube.inventory import Part
 
 #: What Kubernetes permits: devices in a slice if they have taints or counters, sets of counters
-#: in a slice, attributes and capacities of a device, characters of a text.
-_MOST_DEVICES, _MOST_SETS, _MOST_FACTS, _LONGEST = 64, 8, 32, 64
+#: in a slice, attributes and capacities of a device, bytes of a text, taints of a device.
+_MOST_DEVICES, _MOST_SETS, _MOST_FACTS, _LONGEST, _MOST_TAINTS = 64, 8, 32, 64, 4
+#: What taints say, the gravest first: one that there is no room for would change nothing.
+_GRAVEST = (
+    inventory.UNHEALTHY,
+    inventory.MISSING,
+    inventory.DRAINED,
+    inventory.HOST_DOWN,
+    inventory.WITHHELD,
+    inventory.DISABLED,
+    inventory.PROGRAMMING,
+    inventory.BLANK,
+    inventory.IN_USE,
+)
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 #: What semver.org calls a version, but for what may follow the numbers.
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)", re.ASCII)
@@ -91,7 +103,8 @@ def _devices(part: Part, driver: str, *, evict: bool) -> Iterator[Spec]:
         "attributes": dict(_attributes(part)),
         "capacity": {key: {"value": amount} for key, amount in _capacities(part).items()},
     }
-    if taints := [_taint(what, driver, evict=evict) for what in sorted(part.closed)]:
+    closed = sorted(part.closed, key=_GRAVEST.index)[:_MOST_TAINTS]
+    if taints := [_taint(what, driver, evict=evict) for what in sorted(closed)]:
         common["taints"] = taints
     if _is_counted(part):
         counter = {_COUNTER: {"value": str(part.unit)}}
@@ -121,9 +134,10 @@ def _typed(value: str | int | bool) -> Spec:  # noqa: FBT001 - it is a value
         return {"bool": value}
     if isinstance(value, int):
         return {"int": value}
-    if _VERSION.fullmatch(value):
+    if len(value) <= _LONGEST and _VERSION.fullmatch(value):
         return {"version": value}
-    return {"string": value[:_LONGEST]}
+    # The server counts bytes, and refuses the whole slice if there is one too many.
+    return {"string": value.encode()[:_LONGEST].decode(errors="ignore")}
 
 
 def _capacities(part: Part) -> dict[str, str]:
@@ -136,8 +150,10 @@ def _capacities(part: Part) -> dict[str, str]:
 
 def _quantity(mib: int) -> str:
     """An amount as Kubernetes writes it: in the largest unit of which it is a whole number."""
-    for unit in ("Mi", "Gi"):
-        if mib % 1024:
-            return f"{mib}{unit}"
+    if mib == 0:
+        return "0"
+    units = ["Ei", "Pi", "Ti", "Gi", "Mi"]
+    while mib % 1024 == 0 and len(units) > 1:
+        units.pop()
         mib //= 1024
-    return f"{mib}Ti"
+    return f"{mib}{units[-1]}"

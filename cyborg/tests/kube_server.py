@@ -42,6 +42,8 @@ class KubeServer:
         self.claims: dict[tuple[str, str], _Document] = {}
         #: Fields of devices and slices that it does not know.
         self.drops: set[str] = set()
+        #: A name of slices that it refuses.
+        self.refused: str | None = None
         #: Whether it answers everything with an error.
         self.is_broken = False
         #: How often slices were written.
@@ -152,13 +154,15 @@ class KubeServer:
             raise _Refusal(404, f"{name} not found")
         if method == "DELETE":
             return self.slices.pop(name)
-        return self._write(method, body)
+        return self._write(method, body, is_dry=query.get("dryRun") == "All")
 
-    def _write(self, method: str, body: _Document) -> _Document:
+    def _write(self, method: str, body: _Document, *, is_dry: bool) -> _Document:
         read = client.V1ResourceSlice.from_dict(body)
         assert client.ApiClient().sanitize_for_serialization(read) == body
         check(body["spec"])
         metadata = body["metadata"]
+        if metadata["name"] == self.refused:
+            raise _Refusal(422, "it is invalid")
         before = self.slices.get(metadata["name"])
         if method == "POST" and before is not None:
             raise _Refusal(409, "it exists")
@@ -169,16 +173,20 @@ class KubeServer:
                 assert before["spec"][key] == body["spec"][key], f"{key} cannot change"
         stored = copy.deepcopy(body)
         stored["metadata"]["resourceVersion"] = str(next(self._versions))
-        for each in (stored["spec"], *stored["spec"].get("devices", ())):
+        self._complete(stored["spec"])
+        if not is_dry:
+            self.slices[metadata["name"]] = stored
+            self.writes += 1
+        return stored
+
+    def _complete(self, spec: _Document) -> None:
+        for each in (spec, *spec.get("devices", ())):
             for name in self.drops & each.keys():
                 del each[name]
         now = datetime.datetime.now(datetime.UTC).isoformat()
-        for device in stored["spec"].get("devices", ()):
+        for device in spec.get("devices", ()):
             for taint in device.get("taints", ()):
                 taint.setdefault("timeAdded", now)
-        self.slices[metadata["name"]] = stored
-        self.writes += 1
-        return stored
 
 
 def check(spec: _Document) -> None:
@@ -195,7 +203,9 @@ def check(spec: _Document) -> None:
         for key, value in each["attributes"].items():
             assert re.fullmatch(r"[A-Za-z_]\w{0,31}", key), key
             assert len(value) == 1, value
-            assert len(str(next(iter(value.values())))) <= 64
+            assert len(str(next(iter(value.values()))).encode()) <= 64
+        # Releases before 1.35 take no more, and it is the same for all of them.
+        assert len(each.get("taints", [])) <= 4
         assert len(each.get("consumesCounters", [])) <= 2
 
 

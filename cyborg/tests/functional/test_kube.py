@@ -285,6 +285,21 @@ def test_a_server_without_partitions_is_not_written_to_again_and_again(tainted: 
     assert tainted.cluster.writes == before > 0
 
 
+def test_a_slice_that_is_refused_leaves_the_pool_as_it_is(tainted: Node) -> None:
+    tainted.start()
+    names = tainted.devices()
+    tainted.look_twice()
+    before = dict(tainted.cluster.slices)
+    assert len(before) == 2
+    tainted.cluster.refused = max(before)
+    tainted.site.call("POST", "/hosts/host-1/drain", {"reason": "disks"}, VERSION)
+    tainted.look_twice()
+    assert tainted.cluster.slices == before
+    assert sorted(tainted.cluster.devices()) == names
+    tainted.cluster.refused = None
+    tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/drained", "NoSchedule")})
+
+
 def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Node) -> None:
     plugin = tainted.start()
     names = tainted.devices()

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2
 from kubernetes import client
 
 from cyborg import policies
-from cyborg.kube import messages, slices
+from cyborg.kube import inventory, messages, slices
 from cyborg.kube.inventory import Part
 from cyborg.policies import allocation, base
 from cyborg.tests import kube_server, kubelet
@@ -158,6 +158,8 @@ def test_facts_have_types() -> None:
         "driver_version": "550.54.15",
         "firmware": "550.054.15",
         "product": "P" * 100,
+        "model": "x" + "é" * 60,
+        "build": "1.2." + "3" * 70,
         "no identifier": "x",
     }
     (spec,) = wanted(part(facts=facts, traits=traits)).values()
@@ -173,9 +175,37 @@ def test_facts_have_types() -> None:
     assert attributes["driver_version"] == {"version": "550.54.15"}
     assert attributes["firmware"] == {"string": "550.054.15"}
     assert attributes["product"] == {"string": "P" * 64}
+    # The limit is of bytes, and what is cut is still text.
+    assert attributes["model"] == {"string": "x" + "é" * 31}
+    assert attributes["build"] == {"string": "1.2." + "3" * 60}
     assert attributes["CUSTOM_0"] == {"bool": True}
     assert "no identifier" not in attributes
     assert "consumesCounters" not in device
+
+
+@pytest.mark.parametrize(
+    ("mib", "expected"),
+    [(0, "0"), (3, "3Mi"), (1024, "1Gi"), (1024**3, "1Pi"), (5 * 1024**5, "5120Ei")],
+)
+def test_amounts_are_written_as_the_server_keeps_them(mib: int, expected: str) -> None:
+    (spec,) = wanted(part(facts={"memory_mib": mib})).values()
+    assert spec["devices"][0]["capacity"]["memory"] == {"value": expected}
+
+
+def test_the_gravest_taints_are_kept() -> None:
+    reasons = (
+        inventory.IN_USE,
+        inventory.BLANK,
+        inventory.DISABLED,
+        inventory.HOST_DOWN,
+        inventory.DRAINED,
+        inventory.MISSING,
+        inventory.UNHEALTHY,
+    )
+    (spec,) = wanted(part(closed=dict.fromkeys(reasons, ""))).values()
+    kube_server.check(spec)
+    keys = {each["key"].partition("/")[2] for each in spec["devices"][0]["taints"]}
+    assert keys == set(reasons[3:])
 
 
 def test_accelerators_that_go_together_are_one_device() -> None:
