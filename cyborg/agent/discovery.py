@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cyborg import metrics
@@ -191,6 +191,7 @@ class Discovery:
                 devices[name] = call.value.devices
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
+        self._show_no_readings_without(devices)
         # Without an answer to the claims, what a driver found may be another driver's.
         for name, claim_call in host.answers.hanging.items():
             devices.pop(name, None)
@@ -216,6 +217,12 @@ class Discovery:
                     each.remembering.remember()
                 except Exception:
                     LOG.exception("Driver %s cannot keep what it has read", name)
+
+    def _show_no_readings_without(self, answered: Container[str]) -> None:
+        """Show no readings of drivers that have not answered: those shown are of a pass before."""
+        for name, each in self._drivers.items():
+            if each.measuring is not None and name not in answered:
+                metrics.devices_read(name, {})
 
     def _hangs(self) -> str:
         return f"Discovery does not end within {self.timeout:g} seconds"

@@ -52,13 +52,13 @@ def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
     found = cleaning.noted(conf, passes.run(), loaded.drivers)
     errors = {**loaded.errors, **found.errors}
     findings = dataclasses.replace(found, errors=errors)
-    left_out: list[not_offered.NotOffered] = []
-    shared: list[nova_devices.Shared] = []
     # Without sysfs there is nothing to list; a driver that needs it has an error.
+    functions = pci.Snapshot(())
     with contextlib.suppress(OSError):
-        others, functions = registry.load_others(conf), pci.scan()
-        left_out = not_offered.find(functions, findings, loaded.drivers, others)
-        shared = nova_devices.find(functions, findings, nova_lists)
+        functions = pci.scan()
+    others = registry.load_others(conf)
+    left_out = not_offered.find(functions, findings, loaded.drivers, others)
+    shared = nova_devices.find(functions, findings, nova_lists)
     return Preview(
         host=conf.host,
         node=node_name.of(conf),

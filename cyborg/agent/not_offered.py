@@ -53,7 +53,10 @@ def find(
         for address, fault in functions.faults.items()
     ]
     for function in _left_out(functions, findings):
-        why = _why(function, host)
+        try:
+            why = _why(function, host)
+        except (OSError, ValueError, LookupError) as exc:
+            why = base.Refusal(reason=f"it cannot be told why: {type(exc).__name__}: {exc}")
         found.append(
             NotOffered(
                 address=function.address,

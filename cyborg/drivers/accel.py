@@ -13,6 +13,8 @@ from oslo_config import cfg
 from cyborg.drivers import base, pci
 
 _ACCELERATORS = pathlib.Path("/sys/class/accel")
+#: Drivers that keep a card for a guest or a program, and tell nothing of its kind.
+_HOLDERS = ("vfio", "pci-stub", "uio")
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: Names of vendors in resource classes and traits. Any other vendor has its id there.
 _VENDORS = {
@@ -88,7 +90,7 @@ class AccelDriver(pci.PciDriver):
 
     def _class(self, card: pci.Function) -> str:
         """The resource class, which must stay the same while a guest has the card."""
-        if card.driver is not None and not card.has_guest_driver:
+        if card.driver is not None and not card.driver.startswith(_HOLDERS):
             self.kept.set("kernel_driver", _product(card), card.driver)
         kept = self.kept.get("kernel_driver", _product(card))
         name = kept if isinstance(kept, str) else card.device

@@ -13,6 +13,8 @@ from cyborg.drivers.pci import readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
+#: ES1000, RV100 and Rage XL, which are soldered to servers' boards.
+_SCREENS = frozenset({"4752", "4753", "5159", "515e", "5969"})
 
 
 class AmdGpuDriver(pci.PciDriver):
@@ -30,6 +32,21 @@ class AmdGpuDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._errors_max: int = conf.amd_gpu_driver.ras_uncorrectable_errors
+
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+        """Graphics of a server's board or of the processor, which are no accelerators.
+
+        Unless the operator lists them.
+        """
+        card = functions.get(function.pf or function.address, function)
+        spec = self.spec(function, functions)
+        if not card.class_code.startswith("0300") or (spec is not None and not spec.exclude):
+            return None
+        if card.device in _SCREENS:
+            return "it is the screen of the server's board", self.option
+        if _is_of_processor(card, functions):
+            return "it is the processor's own graphics", self.option
+        return None
 
     def resource(self, function: pci.Function) -> str:
         """PGPU for a whole card, VGPU for a part of one."""
@@ -83,3 +100,9 @@ class AmdGpuDriver(pci.PciDriver):
         if unknown:
             raise ValueError(f"ras/{min(unknown)} of {card} holds no number of errors")
         return None
+
+
+def _is_of_processor(card: pci.Function, functions: pci.Snapshot) -> bool:
+    """Whether a display controller has no memory chips of its own: then nobody has made them."""
+    shown = functions.names(card.address, "")
+    return "mem_info_vram_total" in shown and "mem_info_vram_vendor" not in shown

@@ -24,7 +24,7 @@ _GENERATIONS = {
     "4948": 6,  # 6xxx
     "6f54": 2,  # D15xx
 }
-_SERVICES = {"sym", "asym", "dc", "dcc"}
+_SERVICES = {"sym", "asym", "dc", "dcc", "decomp"}
 _SHOWN = "qat/cfg_services"
 _STATE, _STATES = "qat/state", ("up", "down")
 #: The kind of the kept facts: what virtual functions an endpoint has.

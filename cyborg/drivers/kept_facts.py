@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pathlib
 import threading
 from typing import Any
@@ -51,9 +52,14 @@ class KeptFacts:
         new = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            new.write_text(text, encoding="utf-8")
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             new.replace(self._path)
+            _sync(self._path.parent)
         except OSError as exc:
+            self._changed = True
             LOG.warning("What drivers have read is forgotten when the agent stops: %s", exc)
 
     def _loaded(self) -> dict[str, dict[str, Any]]:
@@ -71,3 +77,12 @@ class KeptFacts:
                     kind: dict(facts) for kind, facts in read.items() if isinstance(facts, dict)
                 }
         return self._facts
+
+
+def _sync(folder: pathlib.Path) -> None:
+    """Have the names in a folder outlive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -59,6 +59,8 @@ class NvidiaGpuDriver(pci.PciDriver):
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every card or part of one that can be given out, after a look into the kernel's log."""
         self._xids.read()
+        if self._enabled_types or self._layouts:
+            self._types.learn_mediated(host.pci)
         yield from super().discover(host)
 
     def problems(self) -> Sequence[str]:
@@ -93,13 +95,16 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
-        has_layouts = self._can_have_layouts(function, functions)
-        if not self._enabled_types and not has_layouts:
-            return None
         mine = self.claims(functions).keys() - host.foreign
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
-        if parts is not None or not has_layouts:
+        if parts is not None or not self._layouts:
             return parts
+        if not self._can_have_layouts(function, functions):
+            unknown = self._layouts.why_unknown(function, functions)
+            if unknown is not None:
+                self._problems.append(unknown)
+                self.refuse(function, unknown, "[gpu_devices] layouts")
+            return None if unknown is None else []
         layouts = self._layouts_of(function, functions)
         reason = None
         if not any(each.mediated for each in layouts):
@@ -131,7 +136,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host, mine: Set[str]
     ) -> Sequence[base.Device] | None:
         """The parts of a card with an enabled type, or None if it is not to be divided so."""
-        problem = nvidia_vgpu.why_not_divisible(function, functions, self._enabled_types)
+        problem = nvidia_vgpu.why_not_divisible(
+            function, functions, self._enabled_types, self._types
+        )
         if problem is not None:
             self._problems.append(problem)
             self.refuse(function, problem, "[vgpu_<type>] device_addresses")
@@ -213,7 +220,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         # Guests keep their handles until what they have lost is put back.
         name = shown or str(self.kept.get(_LAYOUTS, card.address) or "")
         layout = nvidia_layouts.named(name, layouts)
-        if layout is not None:
+        created = nvidia_mdev_layouts.created(card, functions)
+        # What is kept may have been changed meanwhile: only what the card shows is kept again.
+        if layout is not None and shown and (created or not layout.mediated):
             self.kept.set(_LAYOUTS, card.address, layout.name)
         attributes = {
             **self.common_attributes(card, functions),
@@ -221,27 +230,33 @@ class NvidiaGpuDriver(pci.PciDriver):
             **(nvidia_layouts.attributes(layout) if layout is not None else {}),
         }
         handles = _handles_with(card, functions, layout)
+        spec = self.spec(card, functions)
         deployable = base.Deployable(
             name=f"{host}_{card.address}",
-            resource_class="VGPU",
+            resource_class=(spec.resource_class if spec else None) or "VGPU",
             num_accelerators=len(handles),
             attach_handles=handles,
             traits=trait_names.legal_with_facts(
-                _traits(card, layout.kind if layout is not None else None), attributes
+                (
+                    *_traits(card, layout.kind if layout is not None else None),
+                    *(spec.traits if spec else ()),
+                ),
+                attributes,
             ),
             attributes=attributes,
             prepares=True,
             cleans=True,
             prepared=(
                 *self._typed_handles(card, functions),
-                *nvidia_mdev_layouts.created(card, functions),
+                *created,
             ),
             program_mode=base.LAYOUT,
             function=shown,
         )
         written = card_tools.is_running(self.conf, card.address)
         return replace(
-            devices.device_of(card, self.type, (deployable,)), being_written=written
+            devices.device_of(card, (spec.type if spec else None) or self.type, (deployable,)),
+            being_written=written,
         )
 
     def _typed_handles(self, card: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
@@ -265,21 +280,25 @@ class NvidiaGpuDriver(pci.PciDriver):
             "vgpu_type": part.type,
             **({"memory_mib": part.memory_mib} if part.memory_mib else {}),
         }
+        spec = self.spec(function, functions) or self.spec(card, functions)
         version = facts.driver_version(card, functions)
         if version is not None:
             attributes["driver_version"] = version
         deployable = base.Deployable(
             name=f"{host}_{function.address}",
-            resource_class="VGPU",
+            resource_class=(spec.resource_class if spec else None) or "VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),
-            traits=trait_names.legal_with_facts(_traits(card, part.name), attributes),
+            traits=trait_names.legal_with_facts(
+                (*_traits(card, part.name), *(spec.traits if spec else ())), attributes
+            ),
             attributes=attributes,
             prepares=True,
             cleans=True,
             prepared=self._prepared(part),
         )
-        return devices.device_of(function, self.type, (deployable,))
+        kind = (spec.type if spec else None) or self.type
+        return devices.device_of(function, kind, (deployable,))
 
     def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
         """The uuids of the handles that a guest can use now."""

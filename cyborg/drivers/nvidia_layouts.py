@@ -66,6 +66,20 @@ class Layouts:
         """Whether any card has layouts."""
         return bool(self.names)
 
+    def why_unknown(self, card: pci.Function, functions: pci.Snapshot) -> str | None:
+        """Why it cannot be told whether a card without SR-IOV has layouts, or None."""
+        can_show = card.has_guest_driver or card.sriov_totalvfs
+        if can_show or functions.names(card.address, "mdev_supported_types"):
+            return None
+        known = self._types.mediated(card)
+        meant = any(is_meant(name, kind) for name in self.names for kind in known.values())
+        if not (meant if known else card.driver is None):
+            return None
+        return (
+            f"GPU {card.address} is not offered: it may have layouts, and "
+            f"{nvidia_vgpu.LACKS_DRIVER}, or exclude it in [gpu_devices] device_spec"
+        )
+
     def of(self, card: pci.Function, functions: pci.Snapshot) -> tuple[Layout, ...]:
         """The layouts that a card can have; of two names for one type only the first."""
         known = self._types.known(card)

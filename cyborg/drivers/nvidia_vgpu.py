@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 
 _MDEV = "mdev_supported_types"
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
+LACKS_DRIVER = "shows no types; load the vendor's vGPU driver"
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
 
 
@@ -147,14 +148,17 @@ def parts(
 
 
 def why_not_divisible(
-    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes
+    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes, types: TypeBook
 ) -> str | None:
     """Why a card cannot be divided yet although the operator may want it, or None.
 
-    Newer cards show their types only on virtual functions that have the vendor's driver.
+    Newer cards show their types only on virtual functions that have the vendor's driver, older ones
+    themselves, while they have it.
     """
-    if not card.sriov_totalvfs or card.has_guest_driver or functions.names(card.address, _MDEV):
+    if card.has_guest_driver or functions.names(card.address, _MDEV):
         return None
+    if not card.sriov_totalvfs:
+        return _why_not_shown(card, functions, enabled_types.of(card), types)
     addresses = (card.address, *(card.vfs or _future_addresses(card, functions)))
     if any(functions[vf].driver is not None for vf in card.vfs):
         return None
@@ -173,6 +177,27 @@ def why_not_divisible(
     return (
         f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
         f"{lacking}, or name other cards in device_addresses"
+    )
+
+
+def _why_not_shown(
+    card: pci.Function, functions: pci.Snapshot, enabled: EnabledType | None, types: TypeBook
+) -> str | None:
+    """Why a card without SR-IOV that shows no types may have the enabled one, or None."""
+    if enabled is None or enabled.named:
+        return None
+    known = types.mediated(card)
+    if known and enabled.type not in known:
+        return None
+    if not known and (
+        card.driver is not None
+        or types.is_of_another(card, enabled.type)
+        or _is_of_another(card, functions, enabled.type)
+    ):
+        return None
+    return (
+        f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
+        f"{LACKS_DRIVER}, or name other cards in device_addresses"
     )
 
 

@@ -7,6 +7,7 @@ the agent. The vendor's list of types, if it is installed, has all of them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import pathlib
@@ -24,12 +25,16 @@ LOG = logging.getLogger(__name__)
 #: The vendor's list, of the package with the vGPU manager.
 VENDORS_LIST = pathlib.Path("/usr/share/nvidia/vgpu/vgpuConfig.xml")
 
+_VENDOR = "10de"
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _SIZE = re.compile(r"-(\d+)[A-Z]+$")
 _SLICE = re.compile(r"-(\d+)-(\d+)[A-Z]")
 #: A card has so many slices of compute units.
 _SLICES = 7
 _NAMES, _MEMORY = "vgpu_types", "vgpu_memory_mib"
+#: The kind of the kept facts: the names of a product's mediated devices, by type.
+_MEDIATED = "mediated_types"
+_MDEV = "mdev_supported_types"
 #: In the vendor's list: any card with the device id.
 _ANY_SUBSYSTEM = 0
 
@@ -75,6 +80,29 @@ class TypeBook:
         # A type in use takes room, so the largest that can be created is less than the card has.
         if not in_use and any(sizes):
             self._kept.set(_MEMORY, _product(card), max(sizes))
+
+    def learn_mediated(self, functions: pci.Snapshot) -> None:
+        """Keep the types of mediated devices that cards show themselves."""
+        for card in functions.of_vendor(_VENDOR):
+            # One that has just vanished, or is broken, must not fail the others.
+            with contextlib.suppress(pci.Vanished, OSError):
+                kinds = functions.names(card.address, _MDEV) if card.pf is None else ()
+                if kinds:
+                    shown = {
+                        each: functions.text(card.address, f"{_MDEV}/{each}/name") or each
+                        for each in kinds
+                    }
+                    self._kept.set(_MEDIATED, _product(card), shown)
+
+    def mediated(self, card: pci.Function) -> Mapping[str, str]:
+        """The names by type of the mediated devices that a product has shown; none if never."""
+        kept = self._kept.get(_MEDIATED, _product(card))
+        return kept if isinstance(kept, dict) else {}
+
+    def is_of_another(self, card: pci.Function, kind: str) -> bool:
+        """Whether another product has shown the type of mediated devices."""
+        kept = self._kept.all(_MEDIATED).items()
+        return any(product != _product(card) and kind in kinds for product, kinds in kept)
 
     def name(self, card: pci.Function, number: str) -> str | None:
         """The name of a type, or None if nothing has shown it yet."""

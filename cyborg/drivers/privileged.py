@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import math
 import os
 import pathlib
@@ -19,7 +20,7 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from oslo_config import cfg
@@ -144,17 +145,36 @@ def set_vgpu_type(address: str, number: str) -> None:
 def set_qat_services(address: str, services: str) -> None:
     """Have a QAT endpoint offer these services, such as ``asym;sym``; it is down meanwhile.
 
+    Kernels before 6.4 know a set of services in one order only.
+
     :raises OSError: EBUSY if it has virtual functions, which the kernel would remove from guests,
         EINVAL if it cannot offer these services, else the kernel's error
     """
     path = _PCI / "devices" / _checked(_ADDRESS, address)
     if int((path / "sriov_numvfs").read_text()):
         raise OSError(errno.EBUSY, f"{address} has virtual functions")
+    orders = itertools.permutations(_checked(_SERVICES, services).split(";"))
     _write(path / "qat/state", "down")
     try:
-        _write(path / "qat/cfg_services", _checked(_SERVICES, services))
+        _write_one_of(path / "qat/cfg_services", [";".join(order) for order in orders])
     finally:
         _write(path / "qat/state", "up")
+
+
+def _write_one_of(path: pathlib.Path, texts: Sequence[str]) -> None:
+    """Write the first of several texts that the kernel takes.
+
+    :raises OSError: EINVAL if it takes none of them, else the kernel's error
+    """
+    for text in texts[:-1]:
+        try:
+            _write(path, text)
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:
+                raise
+        else:
+            return
+    _write(path, texts[-1])
 
 
 @_privileged

@@ -297,6 +297,10 @@ class PciDriver:
             product=product,
         )
 
+    def spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
+        """The object of the operator's list for a function, or None."""
+        return device_spec.first_match(self._specs, function, functions)
+
     @property
     def option(self) -> str:
         """The name of the option with the operator's list."""

@@ -44,8 +44,11 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether the card answers; one that fell off the bus reads as all ones."""
-        return 0 < self.width <= _WIDTH_MAX and _gigatransfers(self.speed) > 0
+        """Whether the card answers; one that fell off the bus reads as all ones.
+
+        A speed that the kernel has no name for, as of a new generation, says nothing.
+        """
+        return 0 < self.width <= _WIDTH_MAX
 
     @property
     def is_narrow(self) -> bool:
@@ -55,7 +58,8 @@ class Link:
     @property
     def is_slow(self) -> bool:
         """Whether it is slower than it could be, as the links of many idle cards are."""
-        return self.slot_known and _gigatransfers(self.speed) < _gigatransfers(self.max_speed)
+        now = _gigatransfers(self.speed)
+        return self.slot_known and 0 < now < _gigatransfers(self.max_speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

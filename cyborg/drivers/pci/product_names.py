@@ -7,9 +7,12 @@ Nothing is decided by a name, since another edition of the file may have other n
 from __future__ import annotations
 
 import functools
+import logging
 import pathlib
 import re
 from collections.abc import Mapping
+
+LOG = logging.getLogger(__name__)
 
 #: Where distributions keep the file (package pci.ids or hwdata).
 PATHS: tuple[pathlib.Path, ...] = (
@@ -25,12 +28,21 @@ def find(vendor: str, device: str) -> str | None:
     for path in PATHS:
         try:
             changed = path.stat().st_mtime_ns
-        except OSError:
+            name = _product(path, changed, vendor, device)
+        except FileNotFoundError:
             continue
-        name = _product(path, changed, vendor, device)
+        except OSError as exc:
+            _log(f"Products have no names from {path}: {exc}")
+            continue
         if name is not None:
             return name
     return None
+
+
+@functools.cache
+def _log(sentence: str) -> None:
+    """Log a sentence once, not at every pass."""
+    LOG.warning("%s", sentence)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pytest
+
 from cyborg import metrics
 from cyborg.agent import discovery
 from cyborg.drivers import registry
@@ -42,6 +44,25 @@ def shown() -> dict[str, dict[str, float]]:
                 name = sample.name.removeprefix("cyborg_agent_device_")
                 found.setdefault(sample.labels["address"], {})[name] = sample.value
     return found
+
+
+def after_a_failure(text: str) -> list[dict[str, dict[str, float]]]:
+    """What is shown after a pass, and after one in which the driver fails."""
+    loaded = registry.load(passes.configured(text, ["amd_gpu_driver"], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    looking.run()
+    seen = [shown()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded.drivers["amd_gpu_driver"], "discover", lambda _host: 1 / 0)
+        assert looking.run().errors
+    return [*seen, shown()]
+
+
+def test_a_driver_that_fails_shows_no_readings_of_before(simulate):
+    before, after = simulate({"cards": [GPU]}).call(after_a_failure, SERVED)
+
+    assert before
+    assert after == {}
 
 
 def after_passes(text: str, *broken: str) -> list[dict[str, dict[str, float]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,10 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import conf as conf_options
-from cyborg.agent import discovery, not_offered
+from cyborg.agent import discovery, discovery_preview, not_offered
 from cyborg.drivers import registry
+from cyborg.drivers.pci import product_names
+from cyborg.tests.contract import passes
 
 Discover = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -48,6 +51,35 @@ def discover(host: Any, tmp_path: pathlib.Path) -> Discover:
         return host.run(*command, "discover", *arguments)
 
     return run
+
+
+def previewed(drivers: list[str], names: str) -> dict[str, Any]:
+    """A preview, as JSON, where the list of product names is at that path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(product_names, "PATHS", (pathlib.Path(names),))
+        made = discovery_preview.make(passes.configured("", drivers, "host-1"))
+    answer: dict[str, Any] = json.loads(discovery_preview.as_json(made))
+    return answer
+
+
+@pytest.mark.parametrize("broken", ["names", "accelerators"])
+def test_the_list_is_whole_whatever_cannot_be_read(simulate, tmp_path, broken):
+    simulated = simulate({"cards": ["t4", "mi210", "ai100"]})
+    (tmp_path / "pci.ids").mkdir()
+    names = str(tmp_path / "pci.ids") if broken == "names" else "/dev/null"
+    if broken == "accelerators":
+        accelerators = pathlib.Path(simulated.files.path("class/accel"))
+        shutil.rmtree(accelerators)
+        accelerators.write_text("")
+
+    preview = simulated.call(previewed, ["nvidia_gpu_driver", "accel_driver"], names)
+
+    listed = {each["address"] for each in preview["not_offered"]}
+    assert simulated.card("mi210") in listed
+    assert "nvidia_gpu_driver" in {each["driver"] for each in preview["devices"]}
+    if broken == "accelerators":
+        assert simulated.card("ai100") in listed
+        assert "/sys/class/accel" in preview["errors"]["accel_driver"]
 
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:

@@ -98,6 +98,19 @@ def test_the_driver_of_virtual_functions_is_not_forgotten(qat: LayoutsSite) -> N
     assert vfs(qat) == before
 
 
+def test_a_kernel_may_know_the_services_in_one_order_only(start_layouts: Any) -> None:
+    """As those before 6.4."""
+    card = {**CARD, "services": ["sym;asym", "dc"]}
+    qat: LayoutsSite = start_layouts([card], "intel_qat_driver", OPTIONS)
+    address = place(qat)
+    qat.give(address, "dc")
+
+    operation = qat.give(address, "asym-sym")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert services(qat) == ("sym;asym", "up")
+
+
 @pytest.mark.parametrize("layouts", ["dc, smy", "dc, -"])
 def test_a_layout_of_unknown_services_is_an_error_of_the_driver(layouts: str) -> None:
     conf = passes.configured(
@@ -108,7 +121,7 @@ def test_a_layout_of_unknown_services_is_an_error_of_the_driver(layouts: str) ->
 
     assert loaded.drivers == {}
     assert "[intel_qat_driver] layouts: " in loaded.errors["intel_qat_driver"]
-    assert "use some of asym, dc, dcc, sym" in loaded.errors["intel_qat_driver"]
+    assert "use some of asym, dc, dcc, decomp, sym" in loaded.errors["intel_qat_driver"]
 
 
 @pytest.mark.usefixtures("quiet_openstack")

@@ -374,6 +374,40 @@ def test_a_card_is_offered_only_if_its_whole_group_is_free(grouped, driver, offe
     assert len(found(grouped(driver), "nvidia_gpu_driver")) == offered
 
 
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"id": "1002:515e", "driver": "radeon"}, "it is the screen of the server's board"),
+        ({"id": "1002:1638"}, "it is the processor's own graphics"),
+    ],
+    ids=["ES1000", "processor"],
+)
+def test_what_shows_a_console_is_no_accelerator(simulate, keys, reason):
+    simulated = simulate({"cards": [{"card": "mi210", "class": "030000", **keys}]})
+    address = simulated.card("mi210")
+
+    assert found(simulated, "amd_gpu_driver") == ()
+    assert simulated.call(why_not, address) == reason
+    listed = f'[amd_gpu_driver]\ndevice_spec = {{"address": "{address}"}}\n'
+    assert len(found(simulated, "amd_gpu_driver", listed)) == 1
+
+
+def why_not(address: str) -> str:
+    loaded = registry.load(passes.configured("", ["amd_gpu_driver"], "host-1"))
+    functions = discovery.Discovery("host-1", loaded.drivers, timeout=60).run().functions
+    driver = loaded.drivers["amd_gpu_driver"]
+    assert functions is not None
+    assert isinstance(driver, base.Explaining)
+    refusal = driver.why_not_offered(functions[address], functions)
+    return refusal.reason if refusal is not None else ""
+
+
+def test_a_card_of_a_display_class_with_memory_of_its_own_is_offered(simulate):
+    card = {"card": "mi210", "class": "030000", "attributes": {"mem_info_vram_vendor": "samsung"}}
+
+    assert len(found(simulate({"cards": [card]}), "amd_gpu_driver")) == 1
+
+
 LISTED = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
 
 

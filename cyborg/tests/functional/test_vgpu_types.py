@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
+
 from cyborg.agent import discovery
 from cyborg.drivers import base, privileged, registry
 from cyborg.tests.contract import passes
@@ -80,3 +82,71 @@ def test_after_a_restart_a_handle_is_prepared_again_which_changes_nothing(simula
     assert again.deployables[0].prepared == ()
     host.call(step, "prepare", held(again))
     assert prepared(host.call(discover)) == [(UUID,), ()]
+
+
+TYPE = "[gpu_devices]\nenabled_vgpu_types = nvidia-222\n"
+LAYOUTS = "[gpu_devices]\nlayouts = T4-1Q, T4-16Q\n"
+
+
+def offered(simulated, text):
+    """The resource classes that are offered, and what the driver says."""
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
+    devices = only.devices["nvidia_gpu_driver"]
+    classes = [part.resource_class for device in devices for part in device.deployables]
+    return classes, only.errors.get("nvidia_gpu_driver", "")
+
+
+@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
+def test_a_card_that_may_have_to_be_divided_is_not_whole_without_its_driver(simulate, text):
+    simulated = simulate({"cards": [{"card": "t4", "driver": None}]})
+
+    classes, said = offered(simulated, text)
+
+    assert classes == []
+    assert f"GPU {simulated.card('t4')} is not offered: " in said
+    assert "load the vendor's vGPU driver" in said
+
+
+@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
+def test_a_product_that_was_divided_is_not_whole_with_another_driver(simulate, tmp_path, text):
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{text}"
+    simulated = simulate({"cards": ["t4"]})
+    assert simulated.call(remembering, text) == ["VGPU"]
+    simulated.files.drop(f"{simulated.path(simulated.card('t4'))}/mdev_supported_types")
+
+    classes, said = offered(simulated, text)
+
+    assert classes == []
+    assert "shows no types" in said
+
+
+def remembering(text: str) -> list[str]:
+    """The resource classes that an agent offers, which keeps what it has seen."""
+    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    found = looking.run().devices["nvidia_gpu_driver"]
+    looking.remember()
+    return [part.resource_class for device in found for part in device.deployables]
+
+
+@pytest.mark.parametrize("driver", ["nvidia", None])
+def test_a_product_that_is_never_divided_stays_whole(simulate, driver):
+    """The type is shown by another product, or the driver of the card shows none."""
+    other = {"card": "t4", "name": "other", "id": "10de:1db4", "mdev": None, "driver": driver}
+
+    assert sorted(offered(simulate({"cards": ["t4", other]}), TYPE)[0]) == ["PGPU", "VGPU"]
+
+
+@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
+def test_the_operators_tags_are_of_the_parts_too(simulate, text):
+    spec = '{"vendor_id": "10de", "traits": "CUSTOM_GOLD", "resource_class": "CUSTOM_MY_GPU", '
+    simulated = simulate({"cards": ["t4"]})
+
+    (only,) = simulated.call(
+        passes.run, ["nvidia_gpu_driver"], f'{text}device_spec = {spec}"type": "AICHIP"}}\n'
+    )
+
+    (device,) = only.devices["nvidia_gpu_driver"]
+    (part,) = device.deployables
+    assert (device.type, part.resource_class) == ("AICHIP", "CUSTOM_MY_GPU")
+    assert "CUSTOM_GOLD" in part.traits

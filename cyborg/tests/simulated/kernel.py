@@ -185,7 +185,8 @@ class Kernel:
         self._files.put(f"{place}/state", text)
 
     def _cfg_services(self, place: str, text: str) -> None:
-        if text not in _QAT_SERVICES or self._files.read(f"{place}/state") == "up":
+        known = self._function(os.path.dirname(place)).facts.get("services", _QAT_SERVICES)
+        if text not in known or self._files.read(f"{place}/state") == "up":
             raise OSError(errno.EINVAL, "no services, or the device is up")
         self._files.put(f"{place}/cfg_services", text)
 

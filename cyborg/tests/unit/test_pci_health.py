@@ -71,6 +71,8 @@ def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
             {**LINK, "current_link_width": 4},
             "The link of PCI function 0000:0c:00.0 has 4 lanes of 16",
         ),
+        ({**LINK, "current_link_speed": "Unknown"}, None),
+        ({**LINK, "current_link_speed": ""}, None),
         ({**LINK, "current_link_width": 8, "../max_link_width": 8, "../max_link_speed": "8"}, None),
         (
             {**LINK, "current_link_width": 63, "current_link_speed": "Unknown"},
