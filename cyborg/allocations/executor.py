@@ -39,12 +39,23 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     row = _read(claim.key)
     claim.checkpoint()
     if row is not None and row.state == states.CLAIMING:
-        _claim(conf, claim, row)
+        try:
+            _claim(conf, claim, row)
+        except work.LeaseLost:
+            _have_looked_at(claim.key)
+            raise
     elif row is not None and row.state in {states.BINDING, states.ACTIVE}:
         _follow(claim)
     else:
         placement_claims.give_back(client.Client(conf), claim)
         _end(claim)
+
+
+@db.retry
+def _have_looked_at(uuid: str) -> None:
+    """Have whoever owns the work compare again: it may have been done before our claim arrived."""
+    with db.writer() as session:
+        work.want(session, work.ALLOCATE, [uuid])
 
 
 @db.retry

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An allocation's side in Placement: what its consumer holds there.
 
-Placement keeps a type of each consumer; that of ours begins with :data:`PREFIX`, so that what Nova
-or others have claimed is never changed here. Both functions may be run twice.
+Placement keeps a type of each consumer, which says that it is ours, so that what Nova or others
+have claimed is never changed here. Both functions may be run twice.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from cyborg import db, errors, work
 from cyborg.allocations import states
 from cyborg.db import models
 from cyborg.placement import client
-
-#: What the consumer types of our claims begin with.
-PREFIX = "CYBORG_"
 
 #: Changes by others that one call is made again after.
 _ATTEMPTS = 5
@@ -36,7 +33,7 @@ def owner_of(row: models.Allocation) -> client.Owner:
     return client.Owner(
         project_id=row.project_id,
         user_id=row.user_id,
-        consumer_type=f"{PREFIX}{row.consumer_type}",
+        consumer_type=f"{client.OWN_TYPES}{row.consumer_type}",
     )
 
 
@@ -78,7 +75,7 @@ def _generation(api: client.Client, claim: work.Claim) -> int | None:
     """The generation of what we hold; None if that is nothing."""
     claim.checkpoint()
     held = api.find_held(claim.key)
-    if held is not None and not _is_ours(held):
+    if held is not None and not held.owner.is_ours:
         raise NotOurs(
             f"consumer: Placement has an allocation of consumer {claim.key} that Cyborg has not "
             "made; give another uuid, or delete that allocation."
@@ -105,7 +102,7 @@ def give_back(api: client.Client, claim: work.Claim) -> None:
     for _ in range(_ATTEMPTS):
         claim.checkpoint()
         held = api.find_held(claim.key)
-        if held is None or not _is_ours(held):
+        if held is None or not held.owner.is_ours:
             return
         claim.checkpoint()
         try:
@@ -114,7 +111,3 @@ def give_back(api: client.Client, claim: work.Claim) -> None:
             continue
         return
     raise work.TryLater(f"Others keep changing what consumer {claim.key} has")
-
-
-def _is_ours(held: client.Held) -> bool:
-    return held.owner.consumer_type.startswith(PREFIX)

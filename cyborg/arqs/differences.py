@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, db, nova
+from cyborg import clients, db, nova, work
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.placement import client, compare, desired
@@ -55,6 +55,7 @@ class Action(enum.Enum):
     NOTHING = enum.auto()
     RELEASE = enum.auto()
     DROP = enum.auto()
+    GIVE_BACK = enum.auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +153,16 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     """
     if _is_allocation(difference.consumer):
         return _nothing("it is an allocation of Cyborg's own, and no instance; delete that")
+    if not difference.arqs and _is_claimed_by_us(conf, difference.consumer):
+        return Repair(
+            action=Action.GIVE_BACK,
+            explanation="It was claimed for an allocation of Cyborg's own that is gone: a "
+            "conductor is asked to give it back.",
+        )
+    return _ask_nova(conf, difference)
+
+
+def _ask_nova(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     if not clients.configured(conf, "nova"):
         return _nothing("[nova] is not configured, so nobody can be asked for the instance")
     if difference.arqs and difference.allocated:
@@ -176,6 +187,11 @@ def _is_allocation(consumer: str) -> bool:
         return session.scalar(query) is not None
 
 
+def _is_claimed_by_us(conf: cfg.ConfigOpts, consumer: str) -> bool:
+    held = client.Client(conf).find_held(consumer)
+    return held is not None and held.owner.is_ours
+
+
 def _nothing(why: str) -> Repair:
     return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
 
@@ -190,6 +206,9 @@ def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> s
             return ""
         case Action.RELEASE:
             _release(difference)
+        case Action.GIVE_BACK:
+            # Whoever does it looks first whether there is an allocation again by then.
+            work.want_once(work.ALLOCATE, difference.consumer)
         case Action.DROP:
             try:
                 client.Client(conf).drop_allocation(difference.consumer, difference.provider)

@@ -77,6 +77,10 @@ _NOT_ABOUT_US = frozenset(
 )
 
 
+#: What the types of the consumers begin with that are allocations of Cyborg's.
+OWN_TYPES = "CYBORG_"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """A provider as lists show it."""
@@ -94,6 +98,11 @@ class Owner:
     project_id: str
     user_id: str
     consumer_type: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a consumer of an allocation of Cyborg's."""
+        return self.consumer_type.startswith(OWN_TYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

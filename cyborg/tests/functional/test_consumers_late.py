@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg import context, db, policy, profiles, work
 from cyborg.allocations import executor, service, states, wishes
+from cyborg.arqs import differences
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
@@ -88,6 +89,47 @@ def test_what_was_released_meanwhile_is_claimed_no_more(
     work.finish(claim)
     engine.drain(conf)
     assert held(placement) == {}
+
+
+def test_what_arrives_after_its_allocation_has_ended_is_given_back(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A conductor is suspended just before it sends, and wakes up when all is over."""
+    claim = ask(conf, ctx)
+    real = client.Client.hold
+
+    def hold(self: client.Client, *arguments: Any) -> None:
+        monkeypatch.setattr(client.Client, "hold", real)
+        with db.writer() as session:
+            db.delete(session, models.Work, models.Work.id == claim.id)
+            work.want(session, work.ALLOCATE, [CONSUMER])
+        service.delete(ctx, CONSUMER)
+        engine.drain(conf)
+        real(self, *arguments)
+
+    monkeypatch.setattr(client.Client, "hold", hold)
+    with pytest.raises(work.LeaseLost):
+        executor.run(conf, claim)
+    assert held(placement) == {SMALL: {"FPGA": 1}}
+    engine.drain(conf)
+    assert held(placement) == {}
+
+
+def test_what_is_claimed_for_nobody_is_repaired_without_nova(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
+) -> None:
+    put(conf, SMALL)
+    (found,) = differences.compare_all(conf, settle=0)
+    repair = differences.plan_repair(conf, found)
+    assert differences.carry_out(conf, found, repair) == "Done."
+    engine.drain(conf)
+    assert held(placement) == {}
+    put(conf, SMALL, THEIRS)
+    (found,) = differences.compare_all(conf, settle=0)
+    assert "[nova] is not configured" in differences.plan_repair(conf, found).explanation
 
 
 @pytest.mark.parametrize("first", ["PUT", "GET"])
