@@ -21,7 +21,10 @@ start() {
 
 stop() {
     [ -s "$1.uuid" ] || return 0
-    ask DELETE "/allocations/$(cat "$1.uuid")" >/dev/null
+    case $(status_of DELETE "/allocations/$(cat "$1.uuid")") in
+        2* | 404) ;;
+        *) return 1 ;;
+    esac
     rm -f "$1" "$1.uuid"
 }
 

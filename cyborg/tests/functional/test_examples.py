@@ -30,8 +30,10 @@ def serving(tmp_path: pathlib.Path) -> Iterator[Site]:
         yield site
 
 
-def start(site: Site, name: str, *arguments: str, lease: int = 60) -> subprocess.Popen[str]:
-    environment = {"CYBORG": site.url, "TOKEN": "admin", "HOST_NAME": HOST, "LEASE": str(lease)}
+def start(
+    site: Site, name: str, *arguments: str, lease: int = 60, host: str = HOST
+) -> subprocess.Popen[str]:
+    environment = {"CYBORG": site.url, "TOKEN": "admin", "HOST_NAME": host, "LEASE": str(lease)}
     return subprocess.Popen(
         [str(EXAMPLES / name), *arguments],
         stdout=subprocess.PIPE,
@@ -70,6 +72,31 @@ def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
     assert "There is no room" in error
 
 
+def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving: Site) -> None:
+    process = start(serving, "batch-job.sh", "dp", "sleep", "600", lease=3)
+    (found,) = wait_for("an allocation", lambda: allocations(serving))
+    wait_for("its end", lambda: allocations(serving)[0]["state"] == "Active")
+    serving.ask("DELETE", f"/v2/allocations/{found['uuid']}", **HEADERS)
+    process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + 9
+
+
+def test_what_another_host_has_is_not_taken(serving: Site, tmp_path: pathlib.Path) -> None:
+    """An address of a device means something else on every host."""
+    process = start(serving, "batch-job.sh", "dp", "true", host="host-2")
+    _, error = process.communicate(timeout=TIMEOUT)
+    assert process.returncode != 0
+    assert "is on a host like host-2" in error
+    mesh = start(
+        serving, "service-mesh.sh", CONSUMER, str(tmp_path / "devices"), "dp", host="host-2"
+    )
+    assert mesh.stderr is not None
+    said = mesh.stderr.readline() + mesh.stderr.readline()
+    mesh.terminate()
+    mesh.communicate(timeout=TIMEOUT)
+    assert "is on a host like host-2" in said
+
+
 def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "tls.env"
     for _ in range(2):
@@ -79,6 +106,8 @@ def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path
         assert len(devices.split()) == 2
     (found,) = allocations(serving)
     assert (found["state"], found["lease_seconds"]) == ("Active", None)
+    # Somebody else may have given it back.
+    serving.ask("DELETE", f"/v2/allocations/{found['uuid']}", **HEADERS)
     run(serving, "tls-proxy.sh", "stop", str(file))
     assert allocations(serving) == []
     assert not file.exists()
