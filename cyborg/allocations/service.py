@@ -122,6 +122,37 @@ def create(
         raise
 
 
+def preview(
+    conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish, limits: quotas.Limits
+) -> Choice:
+    """What :func:`create` would choose, or has chosen for the consumer before; nothing is claimed.
+
+    :raises CyborgError: as :func:`create` would
+    """
+    if _is_known(ctx, wish):
+        with db.reader() as session:
+            found = paging.get(session, _visible(ctx), COLUMNS, _KIND, uuid=wish.uuid)
+            return Choice(alternative=found.alternative, plan=plans.load(found.plan))
+    _refuse_server(conf, wish.uuid)
+    choice = choose(conf, wish)
+    _refuse_beyond(ctx, wish.uuid, plans.arqs(choice.plan), limits, conf.api.max_unbound_arqs)
+    return choice
+
+
+@db.retry
+def _refuse_beyond(
+    ctx: RequestContext,
+    uuid: str,
+    new: Sequence[service.NewArq],
+    limits: quotas.Limits,
+    most: int,
+) -> None:
+    with db.writer() as session:
+        _refuse_instance(session, uuid)
+        service.refuse_more(session, ctx.project_id, len(new), most)
+        quotas.enforce(session, ctx.project_id, limits, [each.resource_class for each in new])
+
+
 @db.retry
 def _is_known(ctx: RequestContext, wish: plans.Wish) -> bool:
     with db.reader() as session:

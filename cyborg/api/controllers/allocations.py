@@ -136,7 +136,8 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
 
 
 def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
-    """What :func:`_create` would find, without a claim."""
+    """What :func:`_create` would find, and what would stop it, without a claim."""
+    limits = quotas.limits_of(request.conf, request.caller.project_id)
     answer: dict[str, Any] = {
         "uuid": wish.uuid,
         "consumer": _consumer(wish.uuid, wish.consumer_type, wish.consumer_name),
@@ -153,9 +154,10 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
         "updated_at": None,
     }
     try:
-        choice = service.choose(request.conf, wish)
-    except errors.Conflict as exc:
-        return answer | {"state": types.IMPOSSIBLE, "state_reason": exc.message}
+        choice = service.preview(request.conf, request.caller, wish, limits)
+    except (errors.Conflict, errors.Forbidden) as exc:
+        reason = exc.message.removeprefix("consumer: ")
+        return answer | {"state": types.IMPOSSIBLE, "state_reason": reason}
     # What Placement has where is shown to those who may ask for candidates.
     shown = request.caller.may(device_profile.CANDIDATES)
     return answer | {

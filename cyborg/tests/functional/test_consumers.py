@@ -127,6 +127,9 @@ def test_the_same_request_again_changes_nothing(rack: Site) -> None:
     refused = ask(rack, "POST", "", other)
     assert refused.status_code == 409
     assert "delete that first" in refused.text
+    dry = call(rack, "POST", "", other | {"dry_run": True})
+    assert dry["state"] == "Impossible"
+    assert dry["state_reason"].startswith(body["consumer"]["uuid"])
     assert len(rack.held()) == 1
 
 
@@ -137,6 +140,8 @@ def test_a_project_has_so_many_requests_without_an_accelerator(rack: Site) -> No
     refused = ask(rack, "POST", "", body)
     assert refused.status_code == 403
     assert "has 0 accelerator requests without an accelerator, and may have 1" in refused.text
+    dry = call(rack, "POST", "", body | {"dry_run": True})
+    assert "may have 1" in dry["state_reason"]
     assert claimed(rack, body["consumer"]["uuid"]) == {}
     assert call(rack, "GET")["allocations"] == []
     # What has an accelerator does not count.

@@ -146,6 +146,12 @@ def test_an_allocation_counts_in_the_quota_while_it_is_there(
     refused = ask(rack, "POST", "", wish(device_profile_name="two"))
     assert refused.status_code == 403
     assert "class:FPGA: used 2, limit 3, asked for 2" in refused.text
+    dry = call(rack, "POST", "", wish(device_profile_name="two", dry_run=True))
+    assert dry["state"] == "Impossible"
+    assert "class:FPGA: used 2, limit 3, asked for 2" in dry["state_reason"]
+    # What the consumer has already is nothing new.
+    body = wish(first["uuid"], device_profile_name="two")
+    assert call(rack, "POST", "", body | {"dry_run": True})["state"] == "Possible"
     # What fails is counted no more.
     before_the_claim(rack, lambda: rack.placement.allocate(str(uuid.uuid4()), A, FPGA=4))
     ask(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
