@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import base, nvidia_vgpu_types, pci, registry
+from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -92,6 +93,32 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     if _agent(drivers, text).run() != sound:
         harm.append(Harm("all", "mended", "the host is not as it was"))
     return Result(faults, shared, harm)
+
+
+def inject_shared(root: str, drivers: Sequence[str], text: str) -> list[Harm]:
+    """Break the lists of names that all drivers share: nothing is lost, offered or healed by it.
+
+    They are files of the tree's directory.
+    """
+    names, types = pathlib.Path(root, "pci.ids"), pathlib.Path(root, "vgpuConfig.xml")
+    kept = product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST
+    product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST = (names,), types
+    names.write_text("10de  NVIDIA Corporation\n\t1eb8  TU104GL [Tesla T4]\n")
+    types.write_text("<vgpuconfig/>")
+    try:
+        sound = _agent(drivers, text).run()
+        harm = []
+        for path in (names, types):
+            for way in (each for each in WAYS if each != "gone"):
+                with _broken(root, f"/{path.name}", "", way):
+                    found = _agent(drivers, text).run()
+                harm += [Harm(str(path), way, str(each)) for each in found.errors.items()]
+                changed = _offers(sound) ^ _offers(found)
+                harm += [Harm(str(path), way, f"{each} changes") for each in changed]
+                harm += [Harm(str(path), way, each) for each in _relaxed(sound, found)]
+        return harm
+    finally:
+        product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST = kept
 
 
 def _agent(drivers: Sequence[str], text: str) -> discovery.Discovery:

@@ -193,3 +193,12 @@ def test_a_fault_frees_and_heals_nothing(simulate, host, change, driver, text):
 
     assert result.harm == []
     assert result.faults > 50
+
+
+def test_no_device_depends_on_the_lists_of_names(simulate):
+    simulated = simulate({"cards": ["t4", {"card": "h100", "vfs": 2}, "mi210", "qat-c62x"]})
+    drivers = ["nvidia_gpu_driver", "amd_gpu_driver", "intel_qat_driver"]
+
+    harm = simulated.call(faults.inject_shared, str(simulated.root), drivers, VGPUS)
+
+    assert harm == []
