@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -23,10 +23,13 @@ KEYS_MAX = 2
 _WINDOW = 63
 
 
-def enrol(host_name: str, public_key: str) -> models.HostKey:
+def enrol(
+    host_name: str, public_key: str, besides: Callable[[orm.Session], None] = lambda _session: None
+) -> models.HostKey:
     """Accept messages that this key signs as the host's.
 
-    Enrolling the same key again changes nothing.
+    Enrolling the same key again changes nothing. What is done ``besides`` is done in the same
+    transaction.
 
     :raises Invalid: it is no public key, or the name is none of a host
     :raises Conflict: another host has it, it was revoked, or the host has two keys
@@ -34,15 +37,18 @@ def enrol(host_name: str, public_key: str) -> models.HostKey:
     if not rpc.is_host_name(host_name):
         raise errors.Invalid(f"{host_name!r} is no name of a host.")
     fingerprint = signing.fingerprint(public_key)
-    key = _enrol(host_name, public_key, fingerprint)
+    key = _enrol(host_name, public_key, fingerprint, besides)
     LOG.info("Key %s is enrolled for host %s", fingerprint, host_name)
     return key
 
 
 @db.retry
-def _enrol(host_name: str, public_key: str, fingerprint: str) -> models.HostKey:
+def _enrol(
+    host_name: str, public_key: str, fingerprint: str, besides: Callable[[orm.Session], None]
+) -> models.HostKey:
     key = models.HostKey
     with db.writer() as session:
+        besides(session)
         found = session.scalar(sa.select(key).where(key.fingerprint == fingerprint))
         if found is not None:
             return _enrolled(found, host_name)
@@ -120,6 +126,27 @@ def revoke_in(session: orm.Session, host_name: str, fingerprint: str | None = No
         where.append(key.fingerprint == fingerprint)
     since = sa.func.coalesce(key.revoked_ms, db.now_ms())
     return db.update(session, key, *where, revoked_ms=since)
+
+
+def move_in(session: orm.Session, old: str, new: str, fingerprints: Collection[str]) -> None:
+    """Make keys of one host those of another, and revoke its others, in the caller's transaction.
+
+    :raises NotFound: it has no such key that is not revoked
+    :raises Conflict: the other host would have more than two
+    """
+    found = {row.fingerprint: row for row in _valid_keys(session, old)}
+    for fingerprint in fingerprints:
+        if fingerprint not in found:
+            raise errors.NotFound(f"Host {old} has no key {fingerprint}.")
+    moved = [found.pop(each) for each in set(fingerprints)]
+    if moved and len(moved) + len(_valid_keys(session, new)) > KEYS_MAX:
+        raise errors.Conflict(
+            f"Host {new} would have more than {KEYS_MAX} keys; revoke some of them first."
+        )
+    for row in moved:
+        row.host_name = new
+    for row in found.values():
+        revoke_in(session, old, row.fingerprint)
 
 
 def check(said: signing.Said, signature: object, *, required: bool) -> None:

@@ -81,7 +81,9 @@ HOST_OPERATIONS = Version(2, 27)
 NAMED_PROVIDER = Version(2, 28)
 #: Devices say who manages their host: its agent, or Ironic.
 MANAGED_BY = Version(2, 29)
-MAX = MANAGED_BY
+#: Who enrols the key of a host says which node it has.
+HOST_NODE = Version(2, 30)
+MAX = HOST_NODE
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

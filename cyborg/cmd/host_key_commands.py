@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``cyborg-status host``: enrol, list and revoke the keys with which hosts sign their messages."""
+"""``cyborg-status host``: the keys with which hosts sign their messages, and their nodes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from oslo_config import cfg
 
 from cyborg import db, errors, host_keys
 from cyborg.db import revision
+from cyborg.inventory import nodes
 
 
 def add(parsers: Any) -> None:
     """Add the commands to a command line."""
-    host = parsers.add_parser("host", help="Enrol or revoke the key of a host; see `host -h`.")
+    host = parsers.add_parser("host", help="Say which keys and node a host has; see `host -h`.")
     host.set_defaults(run=lambda _conf: host.print_help() or 2)
     commands = host.add_subparsers(title="Commands")
     enrol = _command(commands, "enroll", _enrol, "Believe the host what this key signs.")
     enrol.add_argument("key", help="What `cyborg-agent key` prints on the host.")
+    enrol.add_argument(
+        "--node", help="The name of its node, if that is not HOST, with or without a domain."
+    )
+    move = _command(commands, "move", _move, "Give the host another node, with all it has.")
+    move.add_argument("node", help="The name that its agent reports now.")
     _command(commands, "keys", _show, "List the keys of the host.")
     revoke = _command(commands, "revoke", _revoke, "Believe nothing more that a key signs.")
     revoke.add_argument(
@@ -48,8 +54,13 @@ def _run(conf: cfg.ConfigOpts, act: Callable[[cfg.ConfigOpts], None]) -> int:
 
 
 def _enrol(conf: cfg.ConfigOpts) -> None:
-    key = host_keys.enrol(conf.command.host_name, conf.command.key)
+    key = nodes.enrol(conf.command.host_name, conf.command.key, conf.command.node)
     print(f"Key {key.fingerprint} is enrolled for host {key.host_name}.")
+
+
+def _move(conf: cfg.ConfigOpts) -> None:
+    nodes.move(conf.command.host_name, conf.command.node)
+    print(f"Host {conf.command.host_name} has node {conf.command.node}.")
 
 
 def _show(conf: cfg.ConfigOpts) -> None:

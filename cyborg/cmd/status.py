@@ -39,7 +39,7 @@ from cyborg import conf as cyborg_conf
 from cyborg.arqs import differences, uses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.db import revision, schema
-from cyborg.inventory import admin
+from cyborg.inventory import nodes
 from cyborg.placement import adoption, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
@@ -131,6 +131,12 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     )
     rename.add_argument("old", help="[DEFAULT] host of its agent before.")
     rename.add_argument("new", help="[DEFAULT] host of its agent now.")
+    rename.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        help="Fingerprint of a key that is the new host's; others of the old one are revoked.",
+    )
     rename.set_defaults(run=_rename_host)
     host_key_commands.add(parsers)
     upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
@@ -149,7 +155,7 @@ def _rename_host(conf: cfg.ConfigOpts) -> int:
     try:
         db.configure(conf)
         revision.check()
-        admin.rename_host(conf.command.old, conf.command.new)
+        nodes.rename_host(conf.command.old, conf.command.new, tuple(conf.command.key))
     except errors.CyborgError as exc:
         print(f"cyborg-status: {exc}", file=sys.stderr)
         return WRONG

@@ -524,7 +524,7 @@ class ProjectLock(Base):
 
 
 class Brake(Base):
-    """How often something that destroys was done of late, whoever did it."""
+    """How often something that destroys was done of late; or a lock of what is done one by one."""
 
     __tablename__ = "brakes"
 

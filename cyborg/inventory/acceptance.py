@@ -26,6 +26,9 @@ _MAX_AHEAD = 60_000
 #: More PCI functions than any host has.
 _FUNCTIONS_MAX = 1_000_000
 
+#: The lock of all that gives nodes to hosts, which is rare.
+_NODES = "nodes"
+
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
 _TRAIT = re.compile(r"(CUSTOM|HW)_[A-Z0-9_]+|OWNER_CYBORG")
 
@@ -113,32 +116,78 @@ def check_host(
 ) -> None:
     """Check that the node is the host's, and that the agent did not start in the future.
 
-    A node belongs to the first host that has reported it, until an administrator removes the
-    record of that host.
-
     :raises Refused: one of both is not so
     """
-    other, owner = models.Host, None
-    if host.last_seen_ms == 0 or host.node != report.node:
-        owner = session.scalar(
-            sa.select(other.name)
-            .where(other.node == report.node, other.id != host.id, other.removed.is_(False))
-            .order_by(other.id)
-            .limit(1)
-        )
-    if owner is not None:
-        raise Refused(
-            f"node: {report.node} belongs to host {owner}, which was first to report it. If "
-            f"{report.host} is the same machine under another name, run `cyborg-status "
-            f"rename-host {owner} {report.host}`; if it has taken its place, remove the record of "
-            f"{owner}.",
-            owner,
-        )
+    is_new = host.removed or not host.node or _is_from_elsewhere(host)
+    if is_new or host.node != report.node:
+        _check_node(session, host, report.node, is_new=is_new)
     if report.started > now_ms + _MAX_AHEAD:
         raise Refused(
             "started: the agent started in the future by the database's clock; set the clock of "
             f"host {report.host}."
         )
+
+
+def _is_from_elsewhere(host: models.Host) -> bool:
+    """Whether only the import or Ironic says which node it has, since no agent has reported it."""
+    is_imported = host.last_seen_ms == 0 and host.node == host.name
+    return is_imported or host.managed_by == models.IRONIC
+
+
+def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: bool) -> None:
+    """Check that the locked host may have a node that it has not had so far.
+
+    That is so if no other host has it, and its name is that of the host, with or without a domain,
+    as an agent takes it by itself. Another one an administrator must give it, see
+    :mod:`cyborg.inventory.nodes`; without keys a new host may take it, too.
+
+    :raises Refused: it is not so
+    """
+    lock_nodes(session)
+    owner = owner_of(session, node, host.id)
+    # Whoever wants the node can cause these sentences, so they advise nothing that would give it.
+    if owner is not None:
+        raise Refused(
+            f"node: {node} belongs to host {owner}. If {host.name} is the same machine under "
+            'another name, or has taken its place, see "A host that was renamed" in the '
+            "administrator guide.",
+            owner,
+        )
+    if node == host.name or node.startswith(f"{host.name}."):
+        return
+    if not is_new:
+        raise Refused(
+            f"node: {host.name} has node {host.node}, and {node} only if an administrator says so, "
+            'see "The node of a host" in the administrator guide.'
+        )
+    if session.scalar(_keys_of(host.name).limit(1)) is not None:
+        raise Refused(
+            f"node: {node} is no name of host {host.name}, which has it only if an administrator "
+            'says so, see "The node of a host" in the administrator guide.'
+        )
+
+
+def _keys_of(host_name: str) -> sa.Select[int]:
+    return sa.select(models.HostKey.id).where(models.HostKey.host_name == host_name)
+
+
+def lock_nodes(session: orm.Session) -> None:
+    """Let nobody else give a node to a host until the caller's transaction ends."""
+    row = {"name": _NODES, "began_ms": 0, "used": 0, "created_at": models.utcnow()}
+    db.upsert(session, models.Brake, [row], key=["name"], update={"name": _NODES})
+
+
+def owner_of(session: orm.Session, node: str, host_id: int | None) -> str | None:
+    """The other host that has the node, until an administrator removes its record or moves it.
+
+    What only Ironic knows is the agent's who comes.
+    """
+    other = models.Host
+    theirs = (other.removed.is_(False), other.managed_by == models.AGENT)
+    query = sa.select(other.name).where(other.node == node, *theirs)
+    if host_id is not None:
+        query = query.where(other.id != host_id)
+    return session.scalar(query.order_by(other.id).limit(1))
 
 
 def names_of_others(session: orm.Session, host_name: str, names: set[str]) -> dict[str, str]:
@@ -152,6 +201,10 @@ def names_of_others(session: orm.Session, host_name: str, names: set[str]) -> di
     # A host without agent has no deployables.
     theirs = (longer, other.removed.is_(False), other.managed_by == models.AGENT)
     hosts = list(session.scalars(sa.select(other.name).where(*theirs)))
+    # Also of those that have not reported yet.
+    key = models.HostKey
+    enrolled = key.host_name.startswith(f"{host_name}_", autoescape=True)
+    hosts += session.scalars(sa.select(key.host_name).where(enrolled, key.revoked_ms.is_(None)))
     found = dict.fromkeys(nodes, "a compute node has that name")
     for name in names - nodes:
         owner = next((each for each in hosts if name.startswith(f"{each}_")), None)

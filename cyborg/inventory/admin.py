@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, rpc, work
+from cyborg import db, errors, history, notifications, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.inventory import attributes, bare_metal
@@ -324,28 +324,3 @@ def _hosts_of(deployable_ids: Collection[int]) -> sa.Select[str]:
         .where(models.Deployable.id.in_(deployable_ids))
         .distinct()
     )
-
-
-@db.retry
-def rename_host(old: str, new: str) -> None:
-    """Keep the record of a host under the new name of its machine, with all that guests have.
-
-    :raises Invalid: the new name is none
-    :raises NotFound: there is no host of the old name
-    :raises Conflict: it is up, or the new name has a record of its own
-    """
-    if not rpc.is_host_name(new):
-        raise errors.Invalid(f"{new!r} is no name of a host.")
-    host = models.Host
-    with db.writer() as session:
-        named = (host.name == old, host.managed_by == models.AGENT)
-        found = session.scalar(sa.select(host).where(*named).with_for_update())
-        if found is None:
-            raise errors.NotFound.of("Host", name=old)
-        if not found.down:
-            raise errors.Conflict(f"Host {old} is up; stop its agent, and wait until it is down.")
-        if session.scalar(sa.select(host.id).where(host.name == new)) is not None:
-            raise errors.Conflict(f"There is a record of host {new}; remove it first.")
-        found.name, found.report_digest = new, None
-        db.update(session, models.HostKey, models.HostKey.host_name == old, host_name=new)
-        work.want(session, work.PLACEMENT, [new])

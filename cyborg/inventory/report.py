@@ -167,8 +167,9 @@ def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, o
 def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
-        bare_metal.take_over(session, host, report)
         acceptance.check_host(session, host, report, now_ms)
+        host.node = host.node or report.node
+        bare_metal.take_over(session, host, report)
         if _is_old(host, now_ms, report):
             _show_old(host, report)
             return False
@@ -254,7 +255,8 @@ def _lock_host(session: orm.Session, report: rpc.HostReport) -> tuple[models.Hos
     row = {
         "uuid": models.new_uuid(),
         "name": report.host,
-        "node": report.node,
+        # None yet: that must be checked.
+        "node": "",
         "report_started": 0,
         "report_counter": 0,
         "driver_errors": {},

@@ -9,6 +9,7 @@ import urllib.parse
 from cyborg.osc import command
 
 _SINCE = "2.25"
+_NODE_SINCE = "2.30"
 _COLUMNS = ("fingerprint", "state", "public_key", "used_at", "revoked_at", "created_at")
 
 
@@ -29,11 +30,18 @@ class Enroll(command.ShowOne):
         parser.add_argument(
             "key", metavar="<public-key>", help="What cyborg-agent key prints on the host"
         )
+        parser.add_argument(
+            "--node",
+            metavar="<node>",
+            help="The name of its node, if that is not the host's with or without a domain",
+        )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Enrol it."""
-        self.api.need(_SINCE)
+        self.api.need(_SINCE if parsed_args.node is None else _NODE_SINCE)
         body = {"public_key": parsed_args.key}
+        if parsed_args.node is not None:
+            body["node"] = parsed_args.node
         return command.fields(self.api.call("POST", _path(parsed_args.host), body=body))
 
 

@@ -16,6 +16,7 @@ from cyborg.api.types import fields
 from cyborg.api.types import hosts as types
 from cyborg.arqs import draining
 from cyborg.db import models
+from cyborg.inventory import nodes
 from cyborg.policies import host as policies
 from cyborg.programming.operations import moment
 
@@ -91,7 +92,7 @@ class Hosts(Resource):
     )
     def enrol_key(self, request: Request, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """Believe a host what a key signs."""
-        return _key(host_keys.enrol(name, body["public_key"]))
+        return _key(nodes.enrol(name, body["public_key"], body.get("node")))
 
     @declare.operation(
         policies.REVOKE_KEYS,

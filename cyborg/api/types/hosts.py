@@ -27,6 +27,11 @@ class EnrolKey(Object):
         "The public key, as `cyborg-agent key` prints it.",
         mandatory=True,
     )
+    node = Field(
+        Value(str, type="string", minLength=1, maxLength=255),
+        "The name of its node, if that is not the host's with or without a domain.",
+        since=versions.HOST_NODE,
+    )
 
 
 class HostKey(Object):

@@ -63,6 +63,9 @@ def test_a_key_is_shown_enrolled_changed_and_revoked(config: pathlib.Path) -> No
         f"{former.fingerprint} revoked {first}",
         f"{present.fingerprint} enrolled {following}",
     ]
+    status(0, "enroll", "host-1", following, "--node", "node-1")
+    assert "Host host-1 has node node-2." in status(0, "move", "host-1", "node-2")
+    assert "Host not found with name=host-3" in status(1, "move", "host-3", "node-2")
     assert "Every key of host host-1 is revoked" in status(0, "revoke", "host-1")
     assert "was revoked" in status(1, "enroll", "host-1", first)
     assert "has no key" in status(1, "revoke", "host-2")

@@ -494,6 +494,7 @@ def own_report(**changes: Any) -> rpc.HostReport:
 #: What it says of itself, and what is shown of that.
 BEYOND: dict[str, tuple[dict[str, Any], str]] = {
     "the node of another": ({"node": hosts.ROOT}, f"belongs to host {HOST}"),
+    "a node that has no agent": ({"node": "plain-compute"}, "only if an administrator says so"),
     "a node that is none": ({"node": "a\nb"}, "is no name of a host"),
     "a start in the future": ({"started": 2**52}, "started in the future"),
     "the deployable of another": ({"deployable": {"name": f"{HOST}_a"}}, "does not begin with"),

@@ -21,7 +21,7 @@ from cyborg.db import models
 from cyborg.drivers import base, pci
 from cyborg.importing import store as importing
 from cyborg.importing.convert import Whole
-from cyborg.inventory import admin, query
+from cyborg.inventory import admin, nodes, query
 from cyborg.ironic import run, store
 from cyborg.ironic.store import Outcome
 from cyborg.placement import audit
@@ -381,7 +381,7 @@ def test_what_is_for_hosts_with_an_agent_is_refused(
     with pytest.raises(errors.NotFound):
         removal.remove_host(device.host.uuid, force=True)
     with pytest.raises(errors.NotFound):
-        admin.rename_host("bm-1", "bm-9")
+        nodes.rename_host("bm-1", "bm-9")
     with db.reader() as session:
         assert session.scalars(sa.select(models.Work)).all() == []
 

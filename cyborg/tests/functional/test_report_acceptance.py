@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import pathlib
+import threading
 import time
 from collections.abc import Mapping
+from concurrent import futures
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +15,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, liveness, rpc
+from cyborg import context, db, errors, host_keys, liveness, rpc
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import acceptance, admin
+from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
-from cyborg.tests import boots, engine, hosts
+from cyborg.rpc import signing
+from cyborg.tests import boots, engine, hosts, signed
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -158,9 +162,16 @@ def test_a_name_that_begins_as_those_of_a_longer_host_is_left_to_it() -> None:
     assert "names like that are for host evil_2" in errors_of("evil")[hosts.DRIVER]
 
 
+def test_a_host_that_is_enrolled_has_its_names_before_it_reports(tmp_path: pathlib.Path) -> None:
+    host_keys.enrol("evil_2", signed.new_key(tmp_path / "two.pem"))
+    send(evil(device("evil_2_x"), hosts.device("y", hosts.deployable("evil_y"))))
+    assert names() == ["evil_y"]
+    assert "names like that are for host evil_2" in errors_of("evil")[hosts.DRIVER]
+
+
 def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     hosts.apply(hosts.card("a"))
-    with pytest.raises(acceptance.Refused, match="rename-host host-1 evil"):
+    with pytest.raises(acceptance.Refused, match=r"^node: \S+ belongs to host host-1\. If"):
         send(evil(device(), node=hosts.ROOT))
     assert errors_of("host-1")["refused-messages"] == "host evil claims the node of this one"
     hosts.apply(hosts.card("a"))
@@ -180,7 +191,7 @@ def test_a_machine_that_was_renamed_keeps_what_its_guests_have(
         devices={hosts.DRIVER: (hosts.device("a", hosts.deployable("evil_a")),)},
     )
     with pytest.raises(errors.Conflict, match="is up"):
-        admin.rename_host("host-1", "evil")
+        nodes.rename_host("host-1", "evil")
     with db.writer() as session:
         db.update(session, models.Host, down=True)
     for old, new, kind in (
@@ -189,14 +200,121 @@ def test_a_machine_that_was_renamed_keeps_what_its_guests_have(
         ("host-1", "a b", errors.Invalid),
     ):
         with pytest.raises(kind):
-            admin.rename_host(old, new)
+            nodes.rename_host(old, new)
 
-    admin.rename_host("host-1", "evil")
+    nodes.rename_host("host-1", "evil")
 
     assert send(renamed) == inventory_report.APPLIED
     assert boots.states(ctx) == {arq: models.BOUND}
     assert "evil_a" in names()
     assert [found.host for found in liveness.list_services()] == ["evil"]
+
+
+FREE = "plain-compute"
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_a_known_host_takes_no_free_node(tmp_path: pathlib.Path, *, has_key: bool) -> None:
+    """A compute node without an agent has no record that tells whose it is."""
+    if has_key:
+        nodes.enrol("evil", signed.new_key(tmp_path / "evil.pem"))
+    assert send(evil(device())) == inventory_report.APPLIED
+    with pytest.raises(acceptance.Refused, match="only if an administrator says so"):
+        send(evil(device(), node=FREE))
+    assert "only if an administrator" in errors_of("evil")["refused-messages"]
+    assert node_of("evil") == "evil.example"
+    # Its own name is no other's: an agent takes it if it cannot find its domain.
+    assert send(evil(device(), node="evil")) == inventory_report.APPLIED
+    # Nor is the true agent kept out.
+    assert send(replace(hosts.report(host=FREE), node=FREE)) == inventory_report.APPLIED
+
+
+def node_of(host: str) -> str:
+    with db.reader() as session:
+        return session.scalars(sa.select(models.Host.node).where(models.Host.name == host)).one()
+
+
+def test_a_host_with_a_key_has_the_node_of_its_name_or_that_of_an_administrator(
+    tmp_path: pathlib.Path,
+) -> None:
+    key = signed.new_key(tmp_path / "evil.pem")
+    nodes.enrol("evil", key)
+    for node in (FREE, "evil2", "evilx.example", "example.evil"):
+        with pytest.raises(acceptance.Refused, match="is no name of host evil"):
+            send(evil(device(), node=node))
+    assert [found.host for found in liveness.list_services()] == []
+    nodes.enrol("evil", key, FREE)
+    assert [(each.host, each.state) for each in liveness.list_services()] == [("evil", "down")]
+    assert send(evil(device(), node=FREE)) == inventory_report.APPLIED
+    assert node_of("evil") == FREE
+    with pytest.raises(errors.Conflict, match=f"{FREE} belongs to host evil"):
+        nodes.enrol("host-1", signed.new_key(tmp_path / "one.pem"), FREE)
+    assert host_keys.list_keys("host-1") == []
+    with pytest.raises(errors.Invalid, match="no name of a node"):
+        nodes.enrol("evil", key, "a b")
+
+
+def test_a_host_that_was_known_before_it_had_a_key_keeps_its_node(tmp_path: pathlib.Path) -> None:
+    assert send(evil(device(), node=FREE)) == inventory_report.APPLIED
+    nodes.enrol("evil", signed.new_key(tmp_path / "evil.pem"))
+    assert send(evil(node=FREE)) == inventory_report.APPLIED
+
+
+def test_an_administrator_gives_a_known_host_another_node() -> None:
+    send(evil(device()))
+    hosts.apply()
+    for host, node, kind in (
+        ("nobody", FREE, errors.NotFound),
+        ("evil", hosts.ROOT, errors.Conflict),
+        ("evil", "a\nb", errors.Invalid),
+    ):
+        with pytest.raises(kind):
+            nodes.move(host, node)
+    nodes.move("evil", FREE)
+    assert send(evil(device(), node=FREE)) == inventory_report.APPLIED
+    assert (node_of("evil"), names()) == (FREE, ["evil_x"])
+
+
+@pytest.mark.every_database
+def test_of_two_first_reports_at_once_one_has_the_node() -> None:
+    ready = threading.Barrier(2)
+
+    def first(host: str) -> str:
+        ready.wait()
+        try:
+            return send(replace(hosts.report(host=host), node=FREE))
+        except acceptance.Refused:
+            return inventory_report.REFUSED
+
+    for number in range(5):
+        with futures.ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(first, (f"a{number}", f"b{number}")))
+        assert sorted(found) == [inventory_report.APPLIED, inventory_report.REFUSED]
+        with db.writer() as session:
+            db.update(session, models.Host, removed=True, down=True)
+
+
+def test_a_renamed_host_has_the_keys_that_are_named(tmp_path: pathlib.Path) -> None:
+    hosts.apply()
+    public = [signed.new_key(tmp_path / f"{number}.pem") for number in range(4)]
+    mine, other, *of_new = public
+    for key in (mine, other):
+        nodes.enrol("host-1", key)
+    for key in of_new:
+        nodes.enrol("evil", key)
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+    named = signing.fingerprint(mine)
+    with pytest.raises(errors.NotFound, match="has no key x"):
+        nodes.rename_host("host-1", "evil", ("x",))
+    with pytest.raises(errors.Conflict, match="more than 2 keys"):
+        nodes.rename_host("host-1", "evil", (named,))
+    host_keys.revoke("evil", signing.fingerprint(of_new[0]))
+    nodes.rename_host("host-1", "evil", (named,))
+    good = {each.public_key for each in host_keys.list_keys("evil") if each.revoked_ms is None}
+    assert good == {mine, of_new[1]}
+    (left,) = host_keys.list_keys("host-1")
+    assert (left.public_key, left.revoked_ms is None) == (other, False)
 
 
 def test_an_administrator_moves_a_node() -> None:
