@@ -7,6 +7,7 @@ That an unmodified agent works with it is tested by ``test_deployment``.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -149,12 +150,46 @@ for whose, replies in REPLIES.items():
         f"delete the replies to {whose}": on(replies, "queue_delete"),
         f"hear the replies to {whose}": bind(replies, OWN),
     }
+def dead_letter(key: str) -> Act:
+    """Send with the rights of the broker: a queue of its own passes on what it drops."""
+
+    def act(channel: amqp.Channel) -> None:
+        arguments = {
+            "x-dead-letter-exchange": EXCHANGE,
+            "x-dead-letter-routing-key": key,
+            "x-message-ttl": 0,
+        }
+        queue = f"reply_{HOST}:dead"
+        channel.queue_declare(queue, auto_delete=True, arguments=arguments)
+        channel.basic_publish(amqp.Message("{}"), "", queue)
+        channel.queue_declare(queue, passive=True)
+
+    return act
+
+
+def pass_on(key: str) -> Act:
+    """The same with an exchange of its own, bound to that of all."""
+
+    def act(channel: amqp.Channel) -> None:
+        own = f"cyborg-agent.{HOST}_fanout"
+        channel.exchange_declare(own, "fanout")
+        channel.exchange_bind(destination=EXCHANGE, source=own)
+        channel.basic_publish(amqp.Message("{}"), own, key)
+        channel.queue_declare(OWN, auto_delete=False)
+
+    return act
+
+
 #: What RabbitMQ cannot refuse; messages are refused by their receivers, see test_hostile_host.
 HOLES: dict[str, Act] = {
     "order a step of another host": send(f"cyborg-agent.{OTHER}", exchange=""),
     "answer a conductor": send(REPLIES["a conductor"], exchange=""),
     "answer another host": send(REPLIES["another host"], exchange=""),
     "send to conductors what no host sends": send("cyborg-conductor", exchange=""),
+    "send notifications": send("notifications.info", exchange=""),
+    "send to another service": send("compute", exchange=""),
+    "order a step of another host by a dead letter": dead_letter(f"cyborg-agent.{OTHER}"),
+    "order a step of another host by an exchange of its own": pass_on(f"cyborg-agent.{OTHER}"),
     "see how many messages another host waits for": lambda c: c.queue_declare(
         f"cyborg-agent.{OTHER}", passive=True
     ),
@@ -204,9 +239,28 @@ def test_the_exchange_of_the_release_before_is_a_known_hole(vhost: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("x|.*",), ("a_",), ("a_fanout",), ("a", "nova")], ids=str
+    "arguments",
+    [
+        ("x|.*", "d"),
+        ("a_", "d"),
+        ("a_fanout", "d"),
+        ("a", "d", "nova"),
+        ("a",),
+        ("a", "/"),
+        ("a", ""),
+    ],
+    ids=str,
 )
 def test_what_the_script_does_not_take_is_refused(arguments: tuple[str, ...]) -> None:
-    # The queue of host a_fanout would be the fanout of host a.
-    with pytest.raises(subprocess.CalledProcessError):
-        servers.user_of_agent("rabbit://a:b@c/d", *arguments).__enter__()
+    # The queue of host a_fanout would be the fanout of host a; others use the virtual host /.
+    script = servers.REPOSITORY / "etc" / "rabbitmq" / "permit-agent.sh"
+    environment = os.environ | {"RABBITMQCTL": "false"}
+    done = subprocess.run(
+        [script, *arguments],
+        input="secret",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.partition(":")[0]) == (2, "usage")
