@@ -170,6 +170,9 @@ class Endpoint:
             return dataclasses.replace(known, report_counter=self._current_pass())
         try:
             answer = self._fetch_and_write(driver, step, target, handles)
+        except writes.Refused:
+            # What is kept may be the result of a later operation, which nobody has yet.
+            raise
         except rpc.ProgramFailed as exc:
             self._results.keep_failure(step, exc)
             raise

@@ -21,6 +21,10 @@ from cyborg.agent import pass_counter
 from cyborg.drivers import base, permits
 
 
+class Refused(rpc.ProgramFailed):
+    """A conductor does not permit the write."""
+
+
 class Writes:
     """The writes of this agent."""
 
@@ -38,7 +42,7 @@ class Writes:
     ) -> Iterator[base.ProgramTarget]:
         """The target with the time until which a block may begin to write it.
 
-        :raises ProgramFailed: a conductor does not permit it
+        :raises Refused: a conductor does not permit it
         :raises HostStepRunning: no conductor is known to permit it
         """
         path, is_written = str(target.control_path), False
@@ -92,6 +96,6 @@ class Writes:
         try:
             return asked + rpc.permit_write(self._conf, request)
         except rpc.WriteRefused as exc:
-            raise rpc.ProgramFailed(f"Nothing is written: {exc}", written=False) from exc
+            raise Refused(f"Nothing is written: {exc}", written=False) from exc
         except rpc.NoPermit as exc:
             raise rpc.HostStepRunning(f"Nothing is written without a permit: {exc}") from exc

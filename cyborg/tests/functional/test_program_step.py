@@ -323,6 +323,23 @@ def test_what_is_refused_leave_is_not_written(host, conductor):
     assert host.loaded() == ["old", ""]
 
 
+def test_a_refusal_does_not_replace_the_result_that_a_later_order_waits_for(
+    host, conductor, caplog
+):
+    """The record of the host was removed by force, and the deployable has another one."""
+    caplog.set_level("INFO")
+    given_up = dataclasses.replace(host.step("old"), deployable_uuid="its former row")
+    step = host.step("aes")
+    host.program(step)
+    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.ProgramFailed, match="It has ended"):
+        host.program(given_up)
+
+    host.program(dataclasses.replace(step, asked_ms=1001))
+
+    assert caplog.text.count("Fake program of") == 1
+
+
 def test_after_the_term_of_its_permit_nothing_is_written(host, conductor):
     host.program(host.step("old", asked_ms=1))
     step = host.step("aes")
