@@ -242,7 +242,8 @@ class ResourceProvider(Base):
     #: The generation our last write left; null means Placement must be read in full.
     generation: orm.Mapped[int | None] = orm.mapped_column(default=None)
     #: ``{"inventories": {class: {...}}, "traits": [...], "others": {...}}``: what is ours on it,
-    #: and likewise what is not, as both were at that generation.
+    #: and likewise what is not, as both were at that generation. ``"unsure": true`` while Placement
+    #: may still carry out what was asked before.
     written: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText, default=dict)
     #: Whether Placement has the trait of tainted devices on it.
     tainted: orm.Mapped[bool] = orm.mapped_column(

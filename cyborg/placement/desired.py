@@ -22,6 +22,9 @@ from cyborg.request_groups import TAINT
 
 LOG = logging.getLogger(__name__)
 
+#: Of what is written to a provider: that we do not know whether it is.
+_UNSURE = "unsure"
+
 #: What the row of a provider says that we have not written yet.
 NOTHING_WRITTEN: Mapping[str, Any] = {
     "inventories": {},
@@ -43,6 +46,8 @@ class Record:
     traits: frozenset[str]
     #: Why nothing of it is given out.
     withheld: str | None = None
+    #: Whether Placement may still carry out a request of ours that was made before.
+    unsure: bool = False
 
     def has(self, provider: tree.Provider) -> bool:
         """Whether what we set on it equals what that provider has."""
@@ -257,24 +262,37 @@ def _record(row: models.ResourceProvider) -> Record:
         },
         traits=ours.traits.union(others["traits"]),
         withheld=row.withheld,
+        unsure=written.get(_UNSURE, False),
     )
 
 
 @db.retry
-def claim(state: HostState) -> None:
+def is_unsure(uuid: str) -> bool:
+    """Whether Placement may still carry out a request about a provider that was made before."""
+    row = models.ResourceProvider
+    with db.reader() as session:
+        written = session.scalar(sa.select(row.written).where(row.uuid == uuid))
+    return bool(written and written.get(_UNSURE, False))
+
+
+@db.retry
+def claim(state: HostState, asked: Collection[str]) -> None:
     """Record what we are about to write, before Placement has it.
 
-    So it is known as ours even if this process is killed in the middle.
+    So it is known as ours even if this process is killed in the middle. Of the providers that are
+    ``asked`` to change it is not known what becomes of that, until :func:`record` says so.
     """
     new: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
     for uuid, provider in state.providers.items():
         record = state.records.get(uuid)
-        ours = tree.Ours.of(provider)
+        ours = tree.Ours.of(provider) | (record.ours if record is not None else tree.Ours())
+        values = _values(state, provider, ours, generation=None)
+        if uuid in asked:
+            values["written"][_UNSURE] = True
         if record is None:
-            new.append({"uuid": uuid, **_values(state, provider, ours, generation=None)})
-        elif record.host_id != state.host_id or record.ours | ours != record.ours:
-            values = _values(state, provider, record.ours | ours, generation=None)
+            new.append({"uuid": uuid, **values})
+        elif uuid in asked or record.host_id != state.host_id or ours != record.ours:
             known.append({"row_uuid": uuid, **values})
     if new or known:
         with db.writer() as session:
@@ -285,10 +303,12 @@ def claim(state: HostState) -> None:
 
 
 @db.retry
-def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
+def record(
+    state: HostState, seen: tree.Tree, deleted: Collection[str], asked: Collection[str]
+) -> None:
     """Record how Placement's providers are now, if that is known and has changed.
 
-    ``state`` is the one that :func:`claim` got.
+    ``state`` and ``asked`` are those that :func:`claim` got; all requests have been answered.
     """
     changed: list[dict[str, Any]] = []
     for uuid, provider in seen.items():
@@ -297,7 +317,8 @@ def record(state: HostState, seen: tree.Tree, deleted: Collection[str]) -> None:
         if uuid in state.providers:
             ours |= tree.Ours.of(state.providers[uuid])
         ours &= tree.Ours.of(provider)
-        if known is None or (known.generation, known.ours) != (provider.generation, ours):
+        before = (known.generation, known.ours) if known and uuid not in asked else None
+        if before != (provider.generation, ours):
             values = _values(state, provider, ours, generation=provider.generation)
             tainted = TAINT in provider.traits
             changed.append({"row_uuid": uuid, **values, "tainted": tainted})

@@ -4,6 +4,11 @@
 Read the wanted and the actual tree, plan, apply, and record how each provider was left. Thanks to
 the record, a provider with the same generation need not be read again. If the record is missing,
 because this process was killed, the provider is read in full next time.
+
+Placement may carry out a request late: after its answer is given up, or after the process that
+sends it was stopped for long. So it is noted before which providers are asked to change, and unless
+the answers are there in the end, these are written next time even if they are as wanted. That
+raises their generation, and the late request conflicts.
 """
 
 from __future__ import annotations
@@ -93,12 +98,14 @@ def _reconcile(
         return _Outcome(seen={}, conflicts=True)
     wanted = state.below(listed[0].uuid if listed else None)
     ours = {uuid: record.ours for uuid, record in state.records.items()}
-    steps = tree.plan(wanted, actual, ours)
+    unsure = {uuid for uuid, record in state.records.items() if record.unsure}
+    steps = tree.plan(wanted, actual, ours, unsure)
+    asked = {step.uuid for step in steps if tree.sets(step)}
     checkpoint()
-    desired.claim(state)
+    desired.claim(state, asked)
     outcome = _Run(api, state, actual, checkpoint).apply(steps)
     checkpoint()
-    desired.record(state, outcome.seen, outcome.deleted)
+    desired.record(state, outcome.seen, outcome.deleted, asked)
     return outcome
 
 
@@ -259,7 +266,9 @@ class _Run:
     def _warn_of_drift(self, uuid: str) -> None:
         """Log it if somebody else has changed a provider that should be as we left it."""
         wanted, record = self._state.providers.get(uuid), self._state.records.get(uuid)
-        if wanted is not None and record is not None and record.has(wanted):
+        if wanted is None or record is None or record.unsure:
+            return
+        if record.has(wanted):
             LOG.warning("Provider %s is not as it was left; putting it right", wanted.name)
 
     def _fail(self, uuid: str, reason: str) -> None:
@@ -313,7 +322,9 @@ class _Run:
         try:
             self._write(found, step.inventories)
         except client.InUse as exc:
-            self._write(found, tree.retaining(step.inventories, found.inventories))
+            retained = tree.retaining(step.inventories, found.inventories)
+            if retained != found.inventories:
+                self._write(found, retained)
             self._fail(step.uuid, f"kept withdrawn what is still allocated ({exc})")
 
     def _delete(self, uuid: str) -> None:
@@ -338,11 +349,11 @@ class _Run:
             if listed is None:
                 raise client.GenerationConflict("the provider was deleted meanwhile")
             found = self._seen[uuid] = self._api.read_provider(listed)
-        self._write(found, tree.withdrawn(found.inventories, self._state.records[uuid].ours))
+        withdrawn = tree.withdrawn(found.inventories, self._state.records[uuid].ours)
+        if withdrawn != found.inventories:
+            self._write(found, withdrawn)
 
     def _write(self, found: tree.Provider, inventories: tree.Inventories) -> None:
-        if inventories == found.inventories:
-            return
         generation = self._api.set_inventories(found.uuid, inventories, found.generation)
         self._seen[found.uuid] = replace(found, inventories=inventories, generation=generation)
         LOG.info(

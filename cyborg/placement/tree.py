@@ -8,7 +8,7 @@ operator, and no plan changes them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -111,20 +111,32 @@ class Delete:
 Step = Create | Place | SetTraits | SetInventories | Delete
 
 
-def plan(desired: Tree, actual: Tree, ours: Mapping[str, Ours]) -> list[Step]:
+def plan(
+    desired: Tree, actual: Tree, ours: Mapping[str, Ours], unsure: Collection[str] = ()
+) -> list[Step]:
     """The steps from ``actual`` to ``desired``, in an order that Placement permits.
 
     ``ours`` has every provider that we made, with what we set on it. One that is not desired is
-    deleted even if ``actual`` does not have it: it may be below another root.
+    deleted even if ``actual`` does not have it: it may be below another root. One that is
+    ``unsure`` is set again even if it is as desired, so that its generation becomes another.
     """
     steps: list[Step] = []
     for provider in _top_down(desired):
-        steps += _make(provider, actual.get(provider.uuid), ours.get(provider.uuid, Ours()))
+        found = actual.get(provider.uuid)
+        its = list(_make(provider, found, ours.get(provider.uuid, Ours())))
+        if found is not None and provider.uuid in unsure and not any(map(sets, its)):
+            its.append(SetInventories(uuid=found.uuid, inventories=found.inventories))
+        steps += its
     leftover = ours.keys() - desired.keys()
     shown = [provider.uuid for provider in _top_down(actual) if provider.uuid in leftover]
     steps += [Delete(uuid=uuid) for uuid in sorted(leftover.difference(shown))]
     steps += [Delete(uuid=uuid) for uuid in reversed(shown)]
     return steps
+
+
+def sets(step: Step) -> bool:
+    """Whether a step replaces something of a provider, and so changes its generation."""
+    return isinstance(step, SetTraits | SetInventories)
 
 
 def _top_down(tree: Tree) -> Iterator[Provider]:

@@ -27,7 +27,7 @@ from sqlalchemy import orm
 from cyborg import arq_states, clients, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.placement import client
+from cyborg.placement import client, desired
 from cyborg.programming import (
     guard,
     holders,
@@ -484,7 +484,8 @@ def _await_placement(api: client.Client, claim: work.Claim, situation: Situation
         claim.checkpoint()
         is_first = present and first and present.owner and present.owner == first.owner
         if not is_first and (present is None or present != seen):
-            if api.is_withdrawn(provider, ours):
+            # What was asked before may still be carried out, until the next update of the host.
+            if not desired.is_unsure(provider) and api.is_withdrawn(provider, ours):
                 return
             if present is None or not present.is_untried:
                 raise work.TryLater(f"Placement still offers provider {provider}.")

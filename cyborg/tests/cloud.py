@@ -183,6 +183,7 @@ class Cloud:
         """Let everything work."""
         self.commits_left = None
         self.placement.lose_answer_after = None
+        self.placement.delay_after = None
         self.agent = "works"
 
     @contextlib.contextmanager

@@ -125,7 +125,8 @@ class PlacementServer:
     set, is called with each method and path first, and may answer instead of Placement.
     ``after``, where set, is called when a request may have changed something.
     ``lose_answer_after``, where set, is the number of requests after which one is done as asked
-    but answered 500.
+    but answered 500. ``delay_after``, where set, is the number of changes of providers after which
+    one is answered 504, and done by :meth:`carry_out`.
     """
 
     def __init__(self, template: pathlib.Path) -> None:
@@ -148,6 +149,8 @@ class PlacementServer:
         self.before: Callable[[str, str], webob.Response | None] | None = None
         self.after: Callable[[], None] | None = None
         self.lose_answer_after: int | None = None
+        self.delay_after: int | None = None
+        self._late: list[webob.Request] = []
 
     def renew(self, state_dir: pathlib.Path, conf: cfg.ConfigOpts) -> None:
         """Begin anew with an empty Placement in ``state_dir``, which ``conf`` then points at."""
@@ -222,10 +225,23 @@ class PlacementServer:
                 webob.Request(environ).get_response(self._app)
                 answer = webob.Response(status=500)
             self.lose_answer_after -= 1
+        if self.delay_after is not None and method == "PUT" and "resource_providers" in path:
+            if self.delay_after == 0:
+                self._late.append(webob.Request(environ).copy())
+                answer = webob.Response(status=504)
+            self.delay_after -= 1
         said = (answer or self._app)(environ, start_response)
         if self.after is not None and method != "GET":
             self.after()
         return said
+
+    def carry_out(self) -> list[int]:
+        """Do what was given up long ago; how that ends."""
+        late, self._late = self._late, []
+        ends = [request.get_response(self._app).status_code for request in late]
+        if self.after is not None:
+            self.after()
+        return ends
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Ask Placement past HTTP, as its operator or Nova would; its answer."""

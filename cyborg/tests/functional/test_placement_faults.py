@@ -40,6 +40,35 @@ def test_a_device_is_disabled_even_if_placement_was_down(
     assert placement.offered(A) == {"FPGA": (4, 4)}
 
 
+def _sync_in_vain(placement: PlacementServer) -> None:
+    """Placement is asked, and its answer is given up."""
+    placement.delay_after = 0
+    with pytest.raises(client.PlacementError, match="504"):
+        placement.sync()
+
+
+def test_what_was_given_up_is_not_carried_out_after_what_was_wanted_since(
+    placement: PlacementServer, card: str
+) -> None:
+    _disable()
+    placement.sync()
+    _disable(models.ENABLED)
+    _sync_in_vain(placement)
+    _disable()
+    placement.calls.clear()
+
+    placement.sync()
+
+    change = f"PUT /resource_providers/{A}/inventories"
+    assert [call for call in placement.calls if call.startswith("PUT")] == [change]
+    assert placement.carry_out() == [409]
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+    # It is known now how it was left, and that costs nothing more.
+    placement.calls.clear()
+    placement.sync()
+    assert len(placement.calls) == 1
+
+
 def test_placement_that_cannot_be_reached(placement: PlacementServer, conf: cfg.ConfigOpts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         local.point_at(conf, f"http://127.0.0.1:{listener.getsockname()[1]}")

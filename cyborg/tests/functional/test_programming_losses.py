@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from cyborg import consistency, db, errors, glance, work
 from cyborg.arqs import removal
 from cyborg.db import models
-from cyborg.inventory import query
+from cyborg.inventory import admin, query
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
@@ -168,6 +168,35 @@ def test_what_a_report_misread_is_not_written(machine: Machine) -> None:
     assert machine.cloud.free(card) == card.handles
     machine.cloud.agent = "works"
     machine.come_to_rest()
+
+
+def test_what_placement_carries_out_late_does_not_offer_a_card_that_is_written(
+    machine: Machine,
+) -> None:
+    """It was to be offered, with what it runs; the answer was given up."""
+    cloud, card = machine.cloud, machine.cards["b"]
+    machine.program(letter="b", program="aes", works=True)
+    device = cloud.row(card).device.uuid
+    admin.disable_device(device)
+    machine.report(works=True)
+    cloud.placement.delay_after = 0
+    admin.enable_device(device)
+    machine.report(works=True)
+    assert cloud.free(card) == 0
+
+    ends: list[int] = []
+
+    def happen() -> None:
+        ends.extend(cloud.placement.carry_out())
+        assert cloud.free(card) == 0
+
+    cloud.meanwhile = happen
+    machine.program(letter="b", program="zip", works=True)
+    machine.let_time_pass()
+
+    assert ends == [409]
+    assert (card.loaded, cloud.free(card)) == ("zip", card.handles)
+    machine.look()
 
 
 def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
