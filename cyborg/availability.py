@@ -103,8 +103,8 @@ def is_blank(deployable: models.Deployable) -> bool:
 
 def runs_nothing() -> sa.ColumnElement[bool]:
     """The deployable must be programmed before use: one program serves all handles."""
-    is_for_all = _DEPLOYABLE.program_mode.in_(program_modes.FOR_ALL_HANDLES)
-    return sa.and_(is_for_all, blank())
+    mode = sa.func.coalesce(_DEPLOYABLE.program_mode, "")
+    return sa.and_(mode.in_(program_modes.FOR_ALL_HANDLES), blank())
 
 
 def does_run_nothing(deployable: models.Deployable) -> bool:
@@ -127,17 +127,39 @@ def does_await_report(deployable: models.Deployable) -> bool:
 def awaits_cleaning() -> sa.ColumnElement[bool]:
     """What comes next must be written, and nothing can be before a handle is clean.
 
-    Nobody has any of the deployable. What it runs was to be written for one who left, or failed,
-    before having it; or at most its blank image is known to be on it.
+    Nobody has any of the deployable, and it is :func:`left_unwanted`.
     """
-    arq, handle = orm.aliased(models.Arq), orm.aliased(models.AttachHandle)
-    held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
-    held = held.where(handle.deployable_id == _DEPLOYABLE.id)
+    arq = orm.aliased(models.Arq)
+    served = _held_by(arq).where(arq.state.in_(models.SERVING))
+    return sa.and_(left_unwanted(), ~served.correlate(_DEPLOYABLE).exists())
+
+
+def left_unwanted() -> sa.ColumnElement[bool]:
+    """A handle of the deployable is to be cleaned, and nobody may want what that has left.
+
+    It was written for one who left before that had ended, or that has failed; or at most its blank
+    image is known to be on it.
+    """
+    arq = orm.aliased(models.Arq)
     is_blank = sa.and_(_DEPLOYABLE.blank_image.is_not(None), _DEPLOYABLE.bitstream_id.is_(None))
-    left = held.where(arq.state.not_in(models.SERVING), sa.or_(arq.needs_write, is_blank))
-    served = held.where(arq.state.in_(models.SERVING))
-    left, served = (each.correlate(_DEPLOYABLE) for each in (left, served))
-    return sa.and_(_DEPLOYABLE.program_mode.is_not(None), left.exists(), ~served.exists())
+    left = _held_by(arq).where(
+        arq.state.not_in(models.SERVING), sa.or_(arq.needs_write, is_blank)
+    )
+    is_programmable = _DEPLOYABLE.program_mode.is_not(None)
+    return sa.and_(is_programmable, left.correlate(_DEPLOYABLE).exists())
+
+
+def _held_by(arq: Any) -> sa.Select[Any]:
+    """The ARQs that hold a handle of the deployable."""
+    handle = orm.aliased(models.AttachHandle)
+    held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
+    return held.where(handle.deployable_id == _DEPLOYABLE.id)
+
+
+def on_offer() -> sa.ColumnElement[bool]:
+    """Placement offers what is free of the deployable, and so it counts as free to be had."""
+    waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning())
+    return sa.and_(usable(), models.Deployable.is_settled, ~waits)
 
 
 def in_use() -> sa.ColumnElement[bool]:

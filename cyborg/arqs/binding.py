@@ -19,7 +19,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, errors, glance, quotas, work
+from cyborg import arq_states, availability, clients, db, errors, glance, quotas, work
 from cyborg.arqs import matching, refusals, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -528,6 +528,17 @@ def _bind(
     ):
         raise db.RestartTransaction
     work.want(session, work.HOST_STEP, to_prepare)
+    _offer_the_rest(session, undecided)
+
+
+def _offer_the_rest(session: orm.Session, undecided: _Undecided) -> None:
+    """Want Placement updated where nothing was offered before somebody had a handle."""
+    ids = {dep.id for _, dep, _ in undecided if dep is not None and dep.program_mode}
+    if ids:
+        row, host = models.Deployable, models.Host
+        query = sa.select(host.name).join(models.Device).join(row)
+        left = query.where(row.id.in_(ids), availability.left_unwanted())
+        work.want(session, work.PLACEMENT, session.scalars(left.distinct()))
 
 
 def _undecided(session: orm.Session, instances: Collection[str]) -> _Undecided:
@@ -635,10 +646,8 @@ def _decide(
         reason = f"{provider} has no free attach handle."
         return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
     handle = free.pop(0)
-    needs_write = program.lacking(arq.request, deployable) is not None
-    steps = deployable.prepares or needs_write
-    state = models.BIND_STARTED if steps else models.BOUND
-    _take(session, arq, handle, state=state, needs_write=needs_write)
+    steps = deployable.prepares or program.lacking(arq.request, deployable) is not None
+    _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)
     if steps:
         to_prepare.append(handle.uuid)
         return None
@@ -647,12 +656,7 @@ def _decide(
 
 
 def _take(
-    session: orm.Session,
-    arq: models.Arq,
-    handle: sa.Row[int, str, str],
-    *,
-    state: str,
-    needs_write: bool,
+    session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], state: str
 ) -> None:
     """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
 
@@ -664,8 +668,9 @@ def _take(
         models.Arq.attach_handle_id.is_(None),
     )
     try:
-        values = {"attach_handle_id": handle.id, "needs_write": needs_write}
-        taken = db.update(session, models.Arq, *where, state=state, **values)
+        taken = db.update(
+            session, models.Arq, *where, state=state, attach_handle_id=handle.id
+        )
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         # Another ARQ took the handle, or a report removed it, after we saw it free.
         raise db.RestartTransaction from exc

@@ -37,6 +37,7 @@ class _Held:
     prepares: bool
     cleans: bool
     blank_image: str | None
+    in_doubt: bool
     host_id: int
     host_name: str
 
@@ -223,6 +224,7 @@ _FACTS_OF_HANDLES = (
         models.Deployable.prepares,
         models.Deployable.cleans,
         models.Deployable.blank_image,
+        models.Deployable.in_doubt,
         models.Host.id,
         models.Host.name,
     )
@@ -253,6 +255,10 @@ def _begin_steps(
     left = [arq_id for arq_id in used if arq_id in waiting and waiting[arq_id].blank_image]
     if left:
         db.update(session, models.Arq, models.Arq.id.in_(left), left_ms=db.now_ms())
+    served = [arq.id for arq in arqs if arq.id in used and arq.needs_write]
+    if served := [arq_id for arq_id in served if not held[arq_id].in_doubt]:
+        # A conductor of the release before has ended the write, or made it Bound.
+        db.update(session, models.Arq, models.Arq.id.in_(served), needs_write=False)
     work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
     # The handle is dirty from now on: Placement must not offer it.
     work.want(session, work.PLACEMENT, {handle.host_name for handle in waiting.values()})

@@ -461,7 +461,8 @@ class Arq(Base):
     #: When its guest left what it may have written to the deployable; null once that is overwritten
     #: by the blank image, or if nothing is.
     left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
-    #: Whether the deployable of its handle is programmed for it first; false once it is Bound.
+    #: Whether a write of its handle's deployable has begun while it had that, or waited for it, and
+    #: has not ended well for it. What the deployable runs was written for it, if it leaves.
     needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Unique: a handle cannot be given twice, whatever the code above does.
     attach_handle_id: orm.Mapped[int | None] = orm.mapped_column(

@@ -166,8 +166,8 @@ def _used() -> sa.ColumnElement[int]:
 
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
-    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), models.Deployable.is_settled)
-    return sa.and_(availability.open_to_all(), known, ~is_programmed_now())
+    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~is_programmed_now())
+    return sa.and_(availability.on_offer(), ~availability.tainted(), known)
 
 
 def ready_of(functions: Collection[str]) -> sa.Subquery:

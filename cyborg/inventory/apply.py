@@ -16,7 +16,7 @@ from cyborg.drivers import base
 from cyborg.inventory import attributes
 from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_key
 from cyborg.notifications import notices
-from cyborg.programming import reports
+from cyborg.programming import operations, reports
 
 _VANISHED = "The device vanished from its host while it was being prepared."
 _PCI_ADDRESS = ("domain", "bus", "device", "function")
@@ -271,20 +271,31 @@ def _fail_binds(
 ) -> None:
     """Fail the binds for which a lost handle is being prepared.
 
+    Some cards leave the bus while they are written: of those the host says in the end whether they
+    are still there.
+
     ``device_uuids`` has the uuid of each deployable's device by the deployable's id.
 
     :raises RestartTransaction: one of them has ended meanwhile
     """
+    waiting = {
+        handle: handle.arq
+        for handle in lost
+        if handle.arq is not None and handle.arq.state == models.BIND_STARTED
+    }
+    written = operations.being_written(session, {handle.deployable_id for handle in waiting})
     ends = [
         arq_states.BindEnd(
-            handle.arq,
+            arq,
             _VANISHED,
             notices.Handle(handle.uuid, handle.attach_type, device_uuids[handle.deployable_id]),
         )
-        for handle in lost
-        if handle.arq is not None and handle.arq.state == models.BIND_STARTED
+        for handle, arq in waiting.items()
+        if handle.deployable_id not in written
     ]
-    if ends and not arq_states.end_binds(session, ends, attach_handle_id=None):
+    if ends and not arq_states.end_binds(
+        session, ends, attach_handle_id=None, needs_write=False
+    ):
         raise db.RestartTransaction
 
 

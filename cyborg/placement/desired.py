@@ -114,13 +114,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             parent.rp_uuid,
             deployable.name,
             deployable.num_accelerators,
-            sa.or_(
-                ~availability.usable(),
-                ~models.Deployable.is_settled,
-                availability.runs_nothing(),
-                availability.awaits_report(),
-                availability.awaits_cleaning(),
-            ),
+            availability.on_offer(),
             availability.tainted(),
         )
         .join(device, device.id == deployable.device_id)
@@ -132,7 +126,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
     for row in session.execute(query):
-        row_id, uuid, parent_uuid, name, accelerators, withheld, tainted = row
+        row_id, uuid, parent_uuid, name, accelerators, on_offer, tainted = row
         its = held.get(row_id, _NOT_HELD)
         total = accelerators + its.missing
         inventory = tree.Inventory(
@@ -142,7 +136,7 @@ def _providers(session: orm.Session, host_id: int) -> tree.Tree:
             max_unit=total,
             step_size=units.get(row_id, 1),
         )
-        if withheld:
+        if not on_offer:
             inventory = inventory.withdrawn()
         # Placement knows no inventory of nothing.
         offered = classes.get(row_id) if total else None

@@ -203,6 +203,10 @@ class Held:
     def fail(self, reason: str, fault: str, *, written: bool = False) -> work.TryLater | None:
         """End the operation, or return what to raise if a guest has what it restores."""
         event = Event.WRITE_FAILED if written else Event.UNWRITTEN
+        row, began = self.deployable, self.operation.state == operations.WRITING
+        if row is not None and began and not written and row.program_state != models.DAMAGED:
+            # Nor has an earlier try written anything.
+            guard.note_needs(self.session, row, needs_write=False)
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 # Conductors of the release before know by its fault that it was written.
@@ -217,14 +221,16 @@ class Held:
         self.notify()
         return None
 
-    def note_overwritten(self) -> None:
-        """What guests had left in the deployable is gone: their handles can be cleaned.
+    def note_written(self) -> None:
+        """Who waits for it has what it needs, and what guests had left in the deployable is gone.
 
-        So it is after each write, also one that restores what others need.
+        The latter is so after each write, also one that restores what others need: the handles that
+        were left can be cleaned.
         """
         row, handle, arq = self.deployable, models.AttachHandle, models.Arq
         if row is None:
             return
+        guard.note_needs(self.session, row, guard.SERVED, needs_write=False)
         left = (handle.deployable_id == row.id, arq.left_ms.is_not(None))
         query = sa.select(handle.uuid, arq.id).join(arq, arq.attach_handle_id == handle.id)
         found = self.session.execute(query.where(*left)).all()
@@ -570,6 +576,8 @@ def begin_to_write(claim: work.Claim) -> bool:
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
         row = held.deployable
+        if row is not None:
+            guard.note_needs(session, row, guard.SERVED, needs_write=True)
         if row is not None and layouts.has(row):
             # What is shown may be forgotten now.
             _forget_report(session, row)
@@ -677,7 +685,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             event = Event.BLANKED if is_blank and function is None else Event.VERIFIED
             ended = {"error": None, "fault": None}
             held.move(operations.SUCCEEDED, text, event, runs=runs, **ended)
-            held.note_overwritten()
+            held.note_written()
             held.notify()
         _drop_reports(session, situation.host, answer.report_counter)
     if later:

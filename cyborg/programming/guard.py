@@ -9,9 +9,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, glance
+from cyborg import availability, db, glance
 from cyborg.db import models
 from cyborg.programming import program
+
+#: Of :func:`note_needs`: who has a handle, or is being given it.
+SERVED = models.Arq.state.in_(models.SERVING)
 
 
 def why_not(
@@ -84,6 +87,25 @@ def former_guests(session: orm.Session, deployable: models.Deployable) -> list[m
         and arq.attach_handle_id
         and arq.device_rp_uuid != deployable.rp_uuid
     ]
+
+
+def note_needs(
+    session: orm.Session,
+    deployable: models.Deployable,
+    *which: sa.ColumnElement[bool],
+    needs_write: bool,
+) -> None:
+    """Note of the ARQs with a handle of a locked deployable whether they need what is written now.
+
+    Of one that leaves meanwhile this stays noted: what it leaves behind was written for it. See
+    :func:`cyborg.availability.awaits_cleaning`. Nothing that the API shows changes with it.
+    """
+    arq, handle = models.Arq, models.AttachHandle
+    query = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
+    held = query.where(handle.deployable_id == deployable.id)
+    if ids := list(session.scalars(held.where(arq.needs_write.is_not(needs_write), *which))):
+        values = {"needs_write": needs_write, "updated_at": arq.updated_at}
+        db.update(session, arq, arq.id.in_(ids), *which, **values)
 
 
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:

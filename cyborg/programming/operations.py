@@ -427,6 +427,16 @@ def active_on(session: orm.Session, deployable_uuid: str) -> models.Operation | 
     return session.scalar(sa.select(_MODEL).where(_MODEL.active == deployable_uuid))
 
 
+def being_written(session: orm.Session, deployable_ids: Collection[int]) -> set[int]:
+    """Those of the deployables that an operation has begun to write, and has not ended."""
+    if not deployable_ids:
+        return set()
+    row = models.Deployable
+    query = sa.select(row.id).join(_MODEL, _MODEL.active == row.uuid)
+    query = query.where(row.id.in_(deployable_ids), _MODEL.state == WRITING)
+    return set(session.scalars(query))
+
+
 def move(
     session: orm.Session,
     operation: models.Operation,

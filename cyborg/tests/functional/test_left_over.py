@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
-from cyborg import errors, profiles
+from cyborg import db, errors, profiles
 from cyborg.arqs import binding, release, service
 from cyborg.db import models
+from cyborg.function_pools import capacity, pools
 from cyborg.tests import hosts
+from cyborg.tests.boots import target
+from cyborg.tests.fpgas import pool_spec
 from cyborg.tests.functional.test_programming_traits import (  # noqa: F401
     ask,
     machine,
@@ -127,10 +131,96 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
     if leaves == "after it":
         leave(machine, instance)
         assert cloud.free(card) == 0
+    machine.look()
     cloud.agent = "works"
     machine.let_time_pass()
 
     assert cloud.free(card) == card.handles
+
+
+@pytest.mark.every_database
+def test_a_card_is_offered_while_a_handle_is_cleaned_though_a_write_of_it_was_refused(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """It runs what it ran before."""
+    cloud, card = machine.cloud, machine.cards["c"]
+    cloud.agent = "fails at the start"
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+
+    machine.let_time_pass()
+
+    assert cloud.look().records[card.name].function == "aes"
+    assert cloud.free(card) == card.handles - 1
+    leave(machine, instance)
+    machine.let_time_pass()
+    assert cloud.free(card) == card.handles - 1
+
+
+def leave_while_it_is_restored(
+    machine: Machine,  # noqa: F811
+    card: Fpga,
+    *,
+    others: bool = False,
+) -> list[str]:
+    """The handle is not cleaned yet in the end; who stays."""
+    cloud = machine.cloud
+    arqs = [ask(machine, card, **{"accel:function_id": "aes"}) for _ in range(1 + others)]
+    machine.let_time_pass()
+    leaving, *staying = [str(service.get_arq(cloud.ctx, arq).instance_uuid) for arq in arqs]
+
+    def happen() -> None:
+        leave(machine, leaving)
+        cloud.agent = "is away"
+
+    cloud.meanwhile = happen
+    card.lose()
+    machine.report(works=True)
+    assert cloud.look().records[card.name].function == "aes"
+    return staying
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("others", [False, True])
+def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_was_restored(
+    machine: Machine,  # noqa: F811
+    *,
+    others: bool,
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    staying = leave_while_it_is_restored(machine, card, others=others)
+
+    assert cloud.free(card) == (card.handles - 1 if others else 0)
+
+    # Who was served in the end leaves like any other.
+    for instance in staying:
+        cloud.agent = "works"
+        machine.let_time_pass()
+        cloud.agent = "is away"
+        leave(machine, instance)
+        machine.let_time_pass()
+        assert cloud.free(card) == card.handles - 1
+    cloud.agent = "works"
+    machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles
+
+
+def test_what_a_conductor_of_the_release_before_has_left_noted_of_a_guest_means_nothing(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """It ended the write, and does not know the column."""
+    cloud, card = machine.cloud, machine.cards["c"]
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    machine.let_time_pass()
+    with db.writer() as session:
+        db.update(session, models.Arq, models.Arq.uuid == arq, needs_write=True)
+    cloud.agent = "is away"
+
+    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+    machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles - 1
 
 
 def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
@@ -144,6 +234,50 @@ def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
     machine.let_time_pass()
 
     assert cloud.free(card) == card.handles - 1
+
+
+def test_what_is_reserved_is_no_free_slot_of_a_pool(machine: Machine) -> None:  # noqa: F811
+    cloud, card = machine.cloud, machine.cards["c"]
+    start_and_leave_in_the_middle_of_the_write(machine, card)
+    pools.create_pool(pool_spec(name="zip", function_id="zip", free=1, max_devices=1))
+
+    assert ready() == cloud.free(card) == 0
+
+    cloud.agent = "works"
+    machine.let_time_pass()
+
+    assert ready() == cloud.free(card) == card.handles
+
+
+def ready() -> int:
+    """The free slots of the pool, and all of its function."""
+    with db.reader() as session:
+        (pool,) = session.scalars(sa.select(models.FunctionPool))
+        counted = capacity.count(session, [pool])[pool.id].ready
+        of_all = capacity.ready_of([pool.function_plain])
+        total = session.scalar(sa.select(of_all.c.slots)) or 0
+    assert total == counted
+    return counted
+
+
+def test_the_other_handles_are_offered_again_when_somebody_takes_one(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """Nova had given it some of the card before another guest left that."""
+    cloud, card = machine.cloud, machine.cards["c"]
+    uuid = models.new_uuid()
+    cloud.placement.allocate(uuid, card.provider, FPGA=1)
+    leave_while_it_is_restored(machine, card)
+    assert cloud.free(card) == 0
+
+    (arq,) = service.create(cloud.ctx, "aes")
+    where = target(uuid, device_rp_uuid=card.provider)
+    binding.request_changes(cloud.ctx, {arq.uuid: where}, [])
+    while cloud.do_one():
+        pass
+
+    assert cloud.free(card) == card.handles - 1
+    cloud.placement.assert_right("host-1")
 
 
 def test_the_remaining_handles_are_offered_while_others_want_what_was_written(

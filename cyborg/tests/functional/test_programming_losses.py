@@ -238,6 +238,27 @@ def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None
     assert [each.state for each in operations.list_operations()] == ["failed"]
 
 
+def test_a_bind_waits_for_a_card_that_leaves_the_bus_while_it_is_written(
+    machine: Machine,
+) -> None:
+    machine.program(letter="c", program="aes", works=True)
+    card = machine.cards["c"]
+
+    def happen() -> None:
+        machine.cards.pop("c")
+        machine.report(works=False)
+        machine.cards["c"] = card
+
+    machine.cloud.meanwhile = happen
+    machine.boot(boots=[("c", "zip", True)], works=True)
+    machine.report(works=True)
+
+    (guest,) = machine.guests
+    assert card.loaded == "zip"
+    assert machine.cloud.look().bound.keys() == {guest.arq}
+    machine.come_to_rest()
+
+
 def test_what_an_older_conductor_left_of_a_doubt_means_nothing(machine: Machine) -> None:
     machine.program(letter="a", program="aes", works=True)
     with db.writer() as session:
