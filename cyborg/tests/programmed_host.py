@@ -19,7 +19,7 @@ from sqlalchemy import orm
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
 from cyborg.programming import executor, operations, permits, states
-from cyborg.tests import hosts
+from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.programmed_cards import (
@@ -42,9 +42,8 @@ class Seen:
     #: What is recorded of each deployable, by its name, and the names of those not settled.
     records: dict[str, Record]
     unsettled: frozenset[str]
-    #: The names of those that were to be written for a bind that failed, and that nobody has, while
-    #: its handle is not clean.
-    failed: frozenset[str]
+    #: By the cards' names the states of the ARQs that have a handle.
+    held: dict[str, dict[str, str]]
     #: Whether Placement has yet to be updated.
     placement_lags: bool
 
@@ -53,17 +52,6 @@ _HELD = sa.select(models.Arq.uuid, models.AttachHandle.attach_info).join(
     models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
 )
 _BOUND = _HELD.where(models.Arq.state == models.BOUND)
-_FAILED_WRITE = sa.and_(models.Arq.state == models.BIND_FAILED, models.Arq.needs_write)
-_FAILED = (
-    sa.select(models.Deployable.name)
-    .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
-    .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
-    .group_by(models.Deployable.name)
-    .having(
-        sa.func.max(sa.case((_FAILED_WRITE, 1), else_=0)) == 1,
-        sa.func.max(sa.case((models.Arq.state.in_(models.SERVING), 1), else_=0)) == 0,
-    )
-)
 _RECORDS = sa.select(
     models.Deployable.name,
     models.Deployable.is_settled,
@@ -130,7 +118,7 @@ class Fpgas(Cloud):
         self.fpgas = {
             "a": Fpga("a", self.modes[0], 2),
             "b": Fpga("b", self.modes[1], 1),
-            "c": Fpga("c", self.modes[2], 2, stepped=True),
+            "c": Fpga("c", self.modes[2], 4, stepped=True),
         }
         for name, keys in PROFILES.items():
             groups = [{"resources:FPGA": "1"} | keys]
@@ -148,6 +136,7 @@ class Fpgas(Cloud):
         #: Whether Placement is updated as soon as an operation waits for that.
         self.updates_placement = True
         self._works = False
+        self.ledger = deserted_cards.Ledger()
         #: What became of the writes that have ended, by their operations and numbers.
         self.written: dict[tuple[str | None, int], rpc.ProgramAnswer | rpc.ProgramFailed] = {}
         #: What happens in the middle of the next step, and while Glance is asked the next time.
@@ -165,6 +154,15 @@ class Fpgas(Cloud):
         """Another conductor updates Placement while an operation waits for that."""
         if self._works and self.updates_placement:
             self.do_one([work.PLACEMENT])
+
+    def begin_to_write(
+        self, claim: work.Claim, begin: Callable[[work.Claim], bool] = executor.begin_to_write
+    ) -> bool:
+        """The conductor notes that it begins."""
+        began = begin(claim)
+        if began:
+            self.ledger.begin(claim.key)
+        return began
 
     def begin_pass(self) -> Pass:
         """The agent looks at its hardware."""
@@ -212,6 +210,7 @@ class Fpgas(Cloud):
         if not self._is_in_use(card, image):
             card.before = ""
         card.image, card.lost = "", False
+        self.ledger.write(card)
         if self.agent == "fails":
             raise rpc.ProgramFailed(
                 "it cannot be written", written=True, report_counter=self.passes
@@ -302,9 +301,9 @@ class Fpgas(Cloud):
             changes = {(before, after) for before, after in connection.execute(_CHANGES)}
             assert changes <= _PERMITTED
             unsettled = frozenset(name for name, is_settled, *_ in rows if not is_settled)
-            failed = frozenset(connection.scalars(_FAILED))
+            held = self.ledger.look(connection)
             lags = connection.scalar(_PLACEMENT_WORK) is not None
-            return Seen(bound, records, unsettled, failed, placement_lags=lags)
+            return Seen(bound, records, unsettled, held, placement_lags=lags)
 
     def row(self, card: Fpga) -> models.Deployable:
         """The card's deployable, with its device."""
@@ -399,6 +398,7 @@ def fpgas(
         for statement in (_MADE_CHANGES, *_NOTE_CHANGES[database.dialect.name]):
             connection.execute(sa.text(statement))
     found = Fpgas(conf, ctx, placement)
+    monkeypatch.setattr(executor, "begin_to_write", found.begin_to_write)
     monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)

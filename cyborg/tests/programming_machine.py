@@ -18,6 +18,7 @@ from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import cancellation, operations, program
+from cyborg.tests import deserted_cards
 from cyborg.tests.boots import target
 from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.fpgas import pool_spec
@@ -316,6 +317,17 @@ class Machine(stateful.RuleBasedStateMachine):
         with self.cloud.dying(how, count):
             self._go_on(works=True)
 
+    @stateful.rule(count=st.integers(0, 3))
+    def delay_a_request(self, count: int) -> None:
+        """One of the next changes of a provider is given up, and Placement makes it later."""
+        self.cloud.placement.delay_after = count
+
+    @stateful.rule(works=USUALLY)
+    def carry_out(self, *, works: bool) -> None:
+        """What Placement was asked for long ago."""
+        self.cloud.placement.carry_out()
+        self._go_on(works=works)
+
     @stateful.rule(
         letter=LETTERS,
         program=st.sampled_from(sorted(PROGRAMS)),
@@ -369,6 +381,7 @@ class Machine(stateful.RuleBasedStateMachine):
             busy, rounds = self.cloud.pieces_done > before, rounds + 1
             assert rounds < 9
         assert consistency.violations() == []
+        self.cloud.placement.carry_out()
         self.cloud.placement.assert_right("host-1")
         with db.reader() as session:
             left = {row.kind: row.last_error for row in session.scalars(sa.select(models.Work))}
@@ -417,9 +430,14 @@ class Machine(stateful.RuleBasedStateMachine):
             if not card.lost and card.name not in seen.unsettled and card.name in seen.records:
                 assert seen.records[card.name].holds(card.image)
         shows = self.cloud.placement.shows("FPGA")
-        for card in self.cards.values():
-            free, _ = shows.get(card.provider, (0, frozenset()))
-            assert not free or not is_current or card.name not in seen.unsettled | seen.failed
+        offers = {
+            card.name: (card, shows.get(card.provider, (0, frozenset()))[0])
+            for card in self.cards.values()
+        }
+        for name, (_, free) in offers.items():
+            assert not free or not is_current or name not in seen.unsettled
+        if is_current and not any(card.mode == base.LAYOUT for card in self.cards.values()):
+            deserted_cards.assert_offers(self.cloud.ledger, seen.held, offers)
         self._look_at_offers()
         assert self.false_offers == []
 

@@ -210,7 +210,8 @@ class Cloud:
                 "host_step_timeout": 2,
                 "host_down_time": 8,
                 "bind_deadline": 60,
-                "placement_audit_interval": 60,
+                # So long that it mends nothing that was forgotten.
+                "placement_audit_interval": 3600,
                 "allocation_audit_interval": 0,
                 "instance_audit_interval": 0,
             },
