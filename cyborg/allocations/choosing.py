@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db
-from cyborg.allocations import plans
+from cyborg.allocations import plans, shortages
 from cyborg.arqs import candidates
 from cyborg.arqs.candidates import Candidate
 from cyborg.db import models
@@ -22,6 +22,8 @@ from cyborg.request_groups import RequestGroup
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000
+#: Hosts that Placement is asked for one by one, of those that a part names.
+_MOST_HOSTS = 20
 #: Combinations of the candidates of several parts that are looked at for one request.
 _MOST_TRIES = 10_000
 
@@ -84,24 +86,33 @@ class _Offer:
 
 
 def _find(conf: cfg.ConfigOpts, part: plans.Part) -> list[Candidate]:
-    pattern = part.hosts
-    if pattern is None or "*" in pattern:
-        found = candidates.find(conf, part.groups, most=_MOST)
-    elif root := _root(pattern):
-        found = candidates.find(conf, part.groups, most=_MOST, host=root)
-    else:
-        found = []
-    return found if pattern is None else [each for each in found if _is_on(each, pattern)]
+    if part.hosts is None and part.provider is None:
+        return candidates.find(conf, part.groups, most=_MOST)
+    roots = _roots(part)
+    found = []
+    # Of a large cloud Placement may name many candidates, and none on these hosts.
+    if len(roots) > _MOST_HOSTS:
+        found = _keep(candidates.find(conf, part.groups, most=_MOST), part)
+    for root in () if found else roots[:_MOST_HOSTS]:
+        found += _keep(candidates.find(conf, part.groups, most=_MOST, host=root), part)
+    return found
+
+
+def _keep(found: Sequence[Candidate], part: plans.Part) -> list[Candidate]:
+    return [each for each in found if part.hosts is None or _is_on(each, part.hosts)]
 
 
 @db.retry
-def _root(name: str) -> str | None:
-    """The root provider of the host of that name."""
-    host = models.Host
+def _roots(part: plans.Part) -> Sequence[str]:
+    """The root providers of the hosts that are named; of one more than are asked for each."""
+    host, deployable = models.Host, models.Deployable
+    query = sa.select(host.node).join(models.Device, models.Device.host_id == host.id)
+    if part.hosts is not None:
+        query = query.where(shortages.is_on(part.hosts))
+    if part.provider is not None:
+        query = query.join(models.Device.deployables).where(deployable.rp_uuid == part.provider)
     with db.reader() as session:
-        return session.scalar(
-            sa.select(host.node).where(sa.or_(host.name == name, host.node == name)).limit(1)
-        )
+        return session.scalars(query.distinct().order_by(host.node).limit(_MOST_HOSTS + 1)).all()
 
 
 def _is_on(candidate: Candidate, pattern: str) -> bool:

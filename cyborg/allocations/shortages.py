@@ -98,7 +98,7 @@ def _steps(
     named = models.Attribute.value.in_(list(group.resources))
     yield "no device offers that", _has(is_class, named)
     if part.hosts is not None:
-        yield f"none of {{}} that offer it is on a host like {part.hosts}", _on(part.hosts)
+        yield f"none of {{}} that offer it is on a host like {part.hosts}", is_on(part.hosts)
     if part.provider is not None:
         is_named = _DEPLOYABLE.rp_uuid == part.provider
         yield f"none of {{}} that offer it is {part.provider}", is_named
@@ -114,7 +114,8 @@ def _steps(
         yield "all {} are tainted", ~availability.tainted()
 
 
-def _on(hosts: str) -> sa.ColumnElement[bool]:
+def is_on(hosts: str) -> sa.ColumnElement[bool]:
+    """Whether a host has that name, or fits that pattern."""
     names = (_HOST.name, _HOST.node)
     if "*" not in hosts:
         return sa.or_(*(name == hosts for name in names))

@@ -114,13 +114,18 @@ def test_a_gang_that_is_refused_everywhere_says_why(rack: Site) -> None:
     assert call(rack, "POST", "", body)["state"] == "Active"
 
 
-@pytest.mark.parametrize("column", ["drained", "down"])
-def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str) -> None:
-    """Also before Placement has been told that the first one gives out nothing."""
+def add_host(rack: Site) -> None:
+    """A second host, with a card of eight."""
     rack.placement.make_provider("host-2.example")
     there = hosts.deployable("host-2_c", range(8))
     hosts.apply(hosts.device("c", there), host="host-2")
     rack.hurry(rack.idle)
+
+
+@pytest.mark.parametrize("column", ["drained", "down"])
+def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str) -> None:
+    """Also before Placement has been told that the first one gives out nothing."""
+    add_host(rack)
     host = models.Host
 
     def stop() -> None:
@@ -135,6 +140,22 @@ def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str
     with db.writer() as session:
         work.want(session, work.PLACEMENT, ["host-1"])
     rack.hurry(rack.idle)
+
+
+@pytest.mark.parametrize("narrow", [1, 20])
+def test_other_hosts_take_no_candidates_from_those_that_are_named(
+    rack: Site, monkeypatch: pytest.MonkeyPatch, narrow: int
+) -> None:
+    """Of a large cloud Placement names so many candidates, and no more."""
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST", 1)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", narrow)
+    for hosts_like in ("*host-1*", "*host-2*", "host-2"):
+        found = call(rack, "POST", "", wish(groups=[FPGA], hosts=hosts_like, dry_run=True))
+        assert found["state"] == "Possible", hosts_like
+    part = {"groups": [FPGA], "device_rp_uuid": provider_uuid("host-2_c")}
+    found = rack.call("POST", "/allocations", wish(parts=[part], dry_run=True), "2.28")
+    assert found["state"] == "Possible"
 
 
 def test_an_allocation_counts_in_the_quota_while_it_is_there(
