@@ -145,10 +145,14 @@ def enforce(
 
 
 def lock(session: orm.Session, project_id: str) -> None:
-    """Lock the row of a project until the transaction ends; make it if there is none."""
-    row = {"project_id": project_id, "created_at": models.utcnow()}
-    same = {"project_id": project_id}
-    db.upsert(session, models.ProjectLock, [row], key=["project_id"], update=same)
+    """Lock the row of a project until the transaction ends; make it if there is none.
+
+    Something is written each time: of two transactions on two nodes of a Galera cluster, which do
+    not wait for each other, the second fails at its end, and is tried again.
+    """
+    table = models.ProjectLock
+    row = {"project_id": project_id, "created_at": models.utcnow(), "locks": 1}
+    db.upsert(session, table, [row], key=["project_id"], update={"locks": table.locks + 1})
 
 
 def classes_of(session: orm.Session, uuids: Collection[str]) -> list[str]:

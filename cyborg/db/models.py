@@ -523,6 +523,9 @@ class ProjectLock(Base):
     project_id: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
     #: When it was last announced that its quota was exceeded.
     quota_noticed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    #: How often it was locked. Two nodes of a Galera cluster see the locks of each other by what
+    #: they write only.
+    locks: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0, server_default="0")
 
 
 class Brake(Base):

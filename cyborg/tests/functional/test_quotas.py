@@ -56,6 +56,17 @@ def test_of_many_at_once_only_those_within_the_limit_get_theirs(
     assert len(service.list_arqs(ctx, project_id="project-1")) == 5
 
 
+@pytest.mark.every_database
+def test_each_lock_writes_so_that_other_nodes_of_a_cluster_see_it(
+    ctx: context.RequestContext,
+) -> None:
+    profile = make_profile(dict(boots.GROUP))
+    for count in (1, 2, 3):
+        service.create(ctx, profile, {quotas.REQUESTS: 5})
+        with db.reader() as session:
+            assert session.scalars(sa.select(models.ProjectLock.locks)).all() == [count]
+
+
 def test_each_class_has_its_own_limit(ctx: context.RequestContext) -> None:
     limits = {"class:FPGA": 3, "class:PGPU": -1, quotas.REQUESTS: 20}
     two, gpu = make_profile({"resources:FPGA": "2"}), make_profile({"resources:PGPU": "9"})
@@ -95,7 +106,8 @@ def test_what_there_was_before_counts(ctx: context.RequestContext) -> None:
         connection.execute(_SET_VERSION, {"revision": "h3"})
     schema.upgrade("h4")
     with db.engine().begin() as connection:
-        connection.execute(sa.text("ALTER TABLE project_locks ADD COLUMN quota_noticed_ms BIGINT"))
+        for column in ("quota_noticed_ms BIGINT", "locks BIGINT DEFAULT 0 NOT NULL"):
+            connection.execute(sa.text(f"ALTER TABLE project_locks ADD COLUMN {column}"))
         connection.execute(_SET_VERSION, {"revision": schema.head()})
     with pytest.raises(quotas.QuotaExceeded, match="used 2, limit 3"):
         service.create(ctx, profile, {"class:FPGA": 3})
