@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, db, nova, work
-from cyborg.arqs import release
+from cyborg import db, nova, work
+from cyborg.arqs import release, witnesses
 from cyborg.db import models
 from cyborg.placement import client, compare, desired
 
@@ -49,6 +49,19 @@ class Difference:
         )
 
 
+#: What a repair says that was not done.
+_TOO_MANY = (
+    "That was not done: as many as [conductor] max_instance_releases were given up since the "
+    "present instance_audit_interval began, and Nova does not say that it has deleted this one."
+)
+
+_NO_WITNESS = (
+    "This is not repaired: Nova has none of the instances with accelerators that it was asked for, "
+    "and does not say that it has deleted this one, so it may be the wrong one. Check region_name "
+    "and endpoint_override of [nova]; if it is the right one, delete this by hand."
+)
+
+
 class Action(enum.Enum):
     """What a repair does."""
 
@@ -64,15 +77,23 @@ class Repair:
 
     action: Action
     explanation: str
+    #: Whether Nova says that it has deleted the instance.
+    is_deleted: bool = False
 
 
 def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
     """What still does not fit after ``settle`` seconds; nothing if consumers need not claim.
 
+    What Cyborg has claimed itself is compared whether Nova is asked for instances or not.
+
+    Of a provider that Placement does not have it cannot be told: that may be the Placement of
+    another region.
+
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
     if not conf.conductor.allocation_audit_interval:
         return
+    of_instances = witnesses.allocations_are_compared(conf)
     api = client.Client(conf)
     first: dict[str, set[Difference]] = {}
     for name in compare.host_names():
@@ -82,7 +103,10 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
         # An instance is given its allocation before its ARQs, and loses it after them.
         time.sleep(settle)
     for name, before in first.items():
-        yield from (again for again in _differences(api, name) if again in before)
+        for again in _differences(api, name):
+            own = of_instances or (not again.arqs and _is_claimed_by_us(conf, again.consumer))
+            if again in before and own:
+                yield again
 
 
 def _differences(api: client.Client, host_name: str) -> list[Difference]:
@@ -93,6 +117,8 @@ def _differences(api: client.Client, host_name: str) -> list[Difference]:
     arqs = _arqs(state.records)
     for provider, record in sorted(state.records.items()):
         allocated = _allocated(api, provider, record.ours.classes)
+        if allocated is None:
+            continue
         bound = arqs.get(provider, {})
         for consumer in sorted(allocated.keys() | bound.keys()):
             states = bound.get(consumer, {})
@@ -112,12 +138,12 @@ def _differences(api: client.Client, host_name: str) -> list[Difference]:
 
 def _allocated(
     api: client.Client, provider: str, classes: Iterable[str]
-) -> dict[str, int]:
-    """How much of our classes each consumer has of a provider."""
+) -> dict[str, int] | None:
+    """How much of our classes each consumer has of a provider; None if there is none."""
     try:
         held = api.allocations(provider)
     except client.NotFound:
-        return {}
+        return None
     amounts = {
         consumer: sum(amount for name, amount in resources.items() if name in classes)
         for consumer, resources in held.items()
@@ -151,8 +177,8 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
     :raises keystoneauth1.exceptions.ClientException: Nova does not answer
     """
-    if _is_allocation(difference.consumer):
-        return _nothing("it is an allocation of Cyborg's own, and no instance; delete that")
+    if why := _why_not(conf, difference):
+        return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
     if not difference.arqs and _is_claimed_by_us(conf, difference.consumer):
         return Repair(
             action=Action.GIVE_BACK,
@@ -163,22 +189,34 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
 
 
 def _ask_nova(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
-    if not clients.configured(conf, "nova"):
-        return _nothing("[nova] is not configured, so nobody can be asked for the instance")
-    if difference.arqs and difference.allocated:
-        return _nothing("it cannot be told which of them is right")
     if nova.is_there(conf, difference.consumer) is not False:
-        return _nothing("Nova does not say that the instance is gone")
+        why = "Nova does not say that the instance is gone"
+        return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
+    is_deleted = nova.has_deleted(conf, difference.consumer)
+    if not is_deleted and not witnesses.is_one_alive(conf, lambda: None):
+        return Repair(action=Action.NOTHING, explanation=_NO_WITNESS)
     if difference.arqs:
         return Repair(
             action=Action.RELEASE,
+            is_deleted=is_deleted,
             explanation="Nova does not know the instance either: its ARQs there are deleted.",
         )
     return Repair(
         action=Action.DROP,
+        is_deleted=is_deleted,
         explanation="Nova does not know the instance either: the allocation of this provider is "
         "removed, and no other.",
     )
+
+
+def _why_not(conf: cfg.ConfigOpts, difference: Difference) -> str | None:
+    if _is_allocation(difference.consumer):
+        return "it is an allocation of Cyborg's own, and no instance; delete that"
+    if other := nova.why_other_region(conf):
+        return f"{other}; mend the wrong one"
+    if difference.arqs and difference.allocated:
+        return "it cannot be told which of them is right"
+    return None
 
 
 def _is_allocation(consumer: str) -> bool:
@@ -192,10 +230,6 @@ def _is_claimed_by_us(conf: cfg.ConfigOpts, consumer: str) -> bool:
     return held is not None and held.owner.is_ours
 
 
-def _nothing(why: str) -> Repair:
-    return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
-
-
 def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> str:
     """Do what :func:`plan_repair` has planned; the outcome in words.
 
@@ -205,11 +239,14 @@ def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> s
         case Action.NOTHING:
             return ""
         case Action.RELEASE:
-            _release(difference)
+            if not _release(conf, difference, counts=not repair.is_deleted):
+                return _TOO_MANY
         case Action.GIVE_BACK:
             # Whoever does it looks first whether there is an allocation again by then.
             work.want_once(work.ALLOCATE, difference.consumer)
         case Action.DROP:
+            if not repair.is_deleted and not _may_drop(conf):
+                return _TOO_MANY
             try:
                 client.Client(conf).drop_allocation(difference.consumer, difference.provider)
             except client.Refused as exc:
@@ -218,7 +255,14 @@ def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> s
 
 
 @db.retry
-def _release(difference: Difference) -> None:
+def _may_drop(conf: cfg.ConfigOpts) -> bool:
+    with db.writer() as session:
+        return witnesses.may_release(session, conf)
+
+
+@db.retry
+def _release(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> bool:
+    """Delete the ARQs of the difference; False if too many were deleted already."""
     arq = models.Arq
     query = sa.select(arq).where(
         arq.uuid.in_(difference.arqs),
@@ -227,4 +271,8 @@ def _release(difference: Difference) -> None:
         arq.state != models.DELETING,
     )
     with db.writer() as session:
-        release.delete(session, list(session.scalars(query.order_by(arq.id).with_for_update())))
+        arqs = list(session.scalars(query.order_by(arq.id).with_for_update()))
+        if arqs and counts and not witnesses.may_release(session, conf):
+            return False
+        release.delete(session, arqs)
+    return True

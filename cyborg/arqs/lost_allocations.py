@@ -5,8 +5,8 @@ Nova deletes a server that is still being built without a request to Cyborg: onl
 gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
 releases it if Nova does not have the instance either.
 
-Placement is asked once for each provider, so what was bound a while ago, and whose server is built
-by now, is looked at less often: a part of it each time.
+Placement is asked once for each provider, so in a large cloud what was bound a while ago, and whose
+server is built by now, is looked at less often: a part of it each time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, work
-from cyborg.arqs import orphans
+from cyborg import arq_states, db, work
+from cyborg.arqs import orphans, witnesses
 from cyborg.db import models
 from cyborg.placement import client
 
@@ -34,7 +34,9 @@ _BATCH = 500
 #: Milliseconds after the bind in which an ARQ is looked at each time.
 _RECENT_MS = 900_000
 
-#: Of those bound before, a part is looked at each time, so that each has its turn.
+#: Of those bound before, so many are looked at each time if there are more, so that each has its
+#: turn; but never less than one in so many parts.
+_EACH_TIME = 600
 _PARTS = 20
 
 #: Milliseconds for which each look at an ARQ without allocation has Nova asked. After that Nova is
@@ -44,11 +46,9 @@ _URGENT_MS = 600_000
 
 def take_turns(conf: cfg.ConfigOpts) -> None:
     """Want looks at the next hosts, at each once in ``[conductor] allocation_audit_interval``."""
-    options = conf.conductor
-    asked = options.allocation_audit_interval and options.instance_audit_interval
-    if asked and all(clients.configured(conf, name) for name in ("placement", "nova")):
-        due = models.Host.allocations_ms < db.now_ms() - options.allocation_audit_interval * 1000
-        interval_ms = options.allocation_audit_interval * 1000
+    if witnesses.allocations_are_compared(conf):
+        interval_ms = conf.conductor.allocation_audit_interval * 1000
+        due = models.Host.allocations_ms < db.now_ms() - interval_ms
         change = functools.partial(_want, interval_ms)
         has_agent = models.Host.managed_by == models.AGENT
         db.change_due(models.Host, due, has_agent, limit=_BATCH, change=change)
@@ -63,23 +63,33 @@ def _want(interval_ms: int, session: orm.Session, hosts: list[models.Host]) -> N
         turn,
         models.Arq.state == models.BOUND,
         models.Arq.allocation_uuid.is_(None),
-        _has_turn(now_ms, interval_ms),
+        _has_turn(session, now_ms, interval_ms),
     )
     work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
 
 
-def _has_turn(now_ms: int, interval_ms: int) -> sa.ColumnElement[bool]:
+def _has_turn(
+    session: orm.Session, now_ms: int, interval_ms: int
+) -> sa.ColumnElement[bool]:
     """Whether an ARQ is looked at now: it is new, it was noted, or its part has its turn.
 
     A part has its turn for two intervals, since a look may be late.
     """
-    arq, number = models.Arq, now_ms // interval_ms
-    turns = {number % _PARTS, (number - 1) % _PARTS}
+    arq, number, parts = models.Arq, now_ms // interval_ms, _count_parts(session)
+    turns = {number % parts, (number - 1) % parts}
     return sa.or_(
         arq.bind_started_ms > now_ms - _RECENT_MS,
         arq.allocation_missed_ms.is_not(None),
-        (arq.id % _PARTS).in_(turns),
+        (arq.id % parts).in_(turns),
     )
+
+
+def _count_parts(session: orm.Session) -> int:
+    bound = sa.select(models.Arq.id).where(models.Arq.state == models.BOUND)
+    # Of more, the number of parts is the same.
+    some = bound.limit(_EACH_TIME * _PARTS).subquery()
+    count = session.scalar(sa.select(sa.func.count()).select_from(some)) or 0
+    return max(1, -(-count // _EACH_TIME))
 
 
 def _on_hosts(query: sa.Select[str]) -> sa.Select[str]:
@@ -145,29 +155,20 @@ def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
     if not interval_ms:
         return []
     arq = models.Arq
+    missed = arq.allocation_missed_ms.is_not(None)
     query = (
-        sa.select(
-            arq.id,
-            arq.uuid,
-            arq.device_rp_uuid,
-            arq.instance_uuid,
-            arq.allocation_missed_ms.is_not(None),
-        )
+        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.instance_uuid, missed)
         .join(arq.attach_handle)
         .join(models.AttachHandle.deployable)
         .join(models.Deployable.device)
         .join(models.Device.host)
-        .where(
-            models.Host.name == claim.key,
-            arq.allocation_uuid.is_(None),
-            *_same(claim),
-            _has_turn(claim.claimed_ms, interval_ms),
-        )
+        .where(models.Host.name == claim.key, arq.allocation_uuid.is_(None), *_same(claim))
     )
     with db.reader() as session:
+        query = query.where(_has_turn(session, claim.claimed_ms, interval_ms))
         return [
-            _Bound(id=id_, uuid=uuid, provider=provider, instance=instance, missed=bool(missed))
-            for id_, uuid, provider, instance, missed in session.execute(query)
+            _Bound(id=id_, uuid=uuid, provider=provider, instance=instance, missed=bool(is_missed))
+            for id_, uuid, provider, instance, is_missed in session.execute(query)
             if provider and instance
         ]
 

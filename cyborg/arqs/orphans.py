@@ -6,8 +6,8 @@ asked for its instance, and since when Nova does not know the instance. So the g
 outlives every conductor, and starts with the first answer that the instance does not exist. There
 is none if :mod:`.lost_allocations` has found that Placement does not know the instance either.
 
-A Nova of another region has none of the instances, and Placement may be the wrong one too. So in
-either case Nova must have another instance with accelerators, or say that it has deleted this one.
+In either case :mod:`.witnesses` is asked first. What Placement does not know, and Nova says that it
+has deleted, is released at once, however much it is: two books that each had it say so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import arq_states, clients, db, errors, nova, work
-from cyborg.arqs import release
+from cyborg.arqs import release, witnesses
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)
@@ -35,14 +35,8 @@ _EXPIRY_BATCH = 500
 #: Instances that Nova is asked for before the answers are recorded.
 _BATCH = 100
 
-#: Instances that Nova is asked for once more before any is released, until it has one.
-_WITNESSES = 20
-
 #: Key of the one row of work by which Nova is asked.
 KEY = "nova"
-
-#: Name of the brake on what is released.
-_RELEASES = "instances"
 
 
 def delete_expired(conf: cfg.ConfigOpts) -> None:
@@ -72,7 +66,7 @@ def check_region(conf: cfg.ConfigOpts) -> None:
         LOG.error("Nova is not asked which instances are gone: %s; mend the wrong one", other)
         return
     try:
-        found = [nova.is_there(conf, instance) for instance in _witnesses()]
+        found = [nova.is_there(conf, instance) for instance in witnesses.recent()]
     except errors.DatabaseUnreachable:
         LOG.debug("Nobody knows yet whether [nova] is the right one")
         return
@@ -132,7 +126,7 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             overdue = _record(claim, answers, conf.conductor.instance_grace)
             brake.seen_alive = brake.seen_alive or answers.seen_alive
             if overdue and not brake.seen_alive:
-                brake.seen_alive = _is_one_alive(conf, claim)
+                brake.seen_alive = witnesses.is_one_alive(conf, claim.checkpoint)
             _release(conf, claim, overdue, brake)
             if answers.failure is not None:
                 raise answers.failure
@@ -145,12 +139,10 @@ def _release(
 ) -> None:
     for instance in overdue:
         claim.checkpoint()
-        if brake.is_on:
-            brake.too_many += 1
-        elif not brake.seen_alive and not nova.has_deleted(conf, instance):
+        is_deleted = nova.has_deleted(conf, instance)
+        if not brake.seen_alive and not is_deleted:
             brake.unsure += 1
-        elif not _delete(conf, instance):
-            brake.is_on = True
+        elif not _delete(conf, instance, is_deleted=is_deleted):
             brake.too_many += 1
 
 
@@ -160,9 +152,7 @@ class _Brake:
 
     #: Whether Nova has been seen to have any instance with accelerators.
     seen_alive: bool = False
-    #: Whether as many as may be in one period have been released.
-    is_on: bool = False
-    #: Overdue instances that were not released, for either reason.
+    #: Overdue instances that were not released: Nova may be the wrong one, or there are too many.
     unsure: int = 0
     too_many: int = 0
 
@@ -181,28 +171,6 @@ class _Brake:
                 "see [conductor] max_instance_releases",
                 self.too_many,
             )
-
-
-def _is_one_alive(conf: cfg.ConfigOpts, claim: work.Claim) -> bool:
-    """Whether Nova has any of the instances that were not missing when it was last asked."""
-    for instance in _witnesses():
-        claim.checkpoint()
-        if nova.is_there(conf, instance):
-            return True
-    return False
-
-
-@db.retry
-def _witnesses() -> list[str]:
-    arq = models.Arq
-    query = sa.select(arq.instance_uuid).where(
-        arq.instance_uuid.is_not(None),
-        arq.instance_missed_ms.is_(None),
-        arq.allocation_uuid.is_(None),
-    )
-    with db.reader() as session:
-        found = session.scalars(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))
-        return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
 @dataclass(slots=True)
@@ -260,10 +228,11 @@ def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
 
 
 @db.retry
-def _delete(conf: cfg.ConfigOpts, instance: str) -> bool:
+def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
     """Delete the ARQs of an instance that is gone, as a DELETE from Nova does.
 
-    False if as many as may be in one period have been released already.
+    False if as many as may be in one period have been released already. One without an allocation
+    does not count if Nova says that it has deleted it.
     """
     grace = conf.conductor.instance_grace
     arq = models.Arq
@@ -271,29 +240,16 @@ def _delete(conf: cfg.ConfigOpts, instance: str) -> bool:
     query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
     with db.writer() as session:
         arqs = list(session.scalars(query))
-        if arqs and not _may_release(session, conf):
+        unclaimed = all(found.allocation_missed_ms is not None for found in arqs)
+        agreed = is_deleted and unclaimed
+        if arqs and not agreed and not witnesses.may_release(session, conf):
             return False
         release.delete(session, arqs)
     if arqs:
-        unclaimed = all(found.allocation_missed_ms is not None for found in arqs)
         since = "and has no allocation" if unclaimed else f"for more than {grace:.0f} s"
         uuids = [found.uuid for found in arqs]
         LOG.warning("Instance %s is gone from Nova %s: released ARQs %s", instance, since, uuids)
     return True
-
-
-def _may_release(session: orm.Session, conf: cfg.ConfigOpts) -> bool:
-    """Count one more release, unless there were too many since the present period began.
-
-    In the database, since a round that fails is tried again, by other conductors too.
-    """
-    row, own = models.Brake, models.Brake.name == _RELEASES
-    new = {"name": _RELEASES, "began_ms": db.now_ms(), "used": 0, "created_at": models.utcnow()}
-    db.upsert(session, row, [new], key=["name"], update={"name": _RELEASES})
-    over = row.began_ms < _before(conf.conductor.instance_audit_interval)
-    db.update(session, row, own, over, began_ms=db.now_ms(), used=0)
-    left = row.used < conf.conductor.max_instance_releases
-    return db.update(session, row, own, left, used=row.used + 1) > 0
 
 
 def count_held_back(session: orm.Session, conf: cfg.ConfigOpts) -> int:

@@ -127,11 +127,13 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Seconds between two looks at the allocations in Placement of each instance that has "
-        "accelerators since the last quarter of an hour; others are looked at once in twenty such "
-        "intervals. One that has none there is asked of Nova at once, and loses its accelerators "
-        "if Nova does not have it either; see instance_grace. With 0, or if Nova is not asked for "
-        "instances, nobody looks, and cyborg-status does not compare allocations: choose that if "
-        "accelerators are bound for anything that claims nothing in Placement.",
+        "accelerators. Each provider that is in use costs Placement one request a look. If more "
+        "than 600 accelerators are in use, what was bound more than a quarter of an hour ago is "
+        "looked at 600 at a time, in turn, and once in twenty such intervals at least. One that "
+        "has none there is asked of Nova at once, and loses its accelerators if Nova does not have "
+        "it either; see instance_grace. With 0, or if Nova is not asked for instances, nobody "
+        "looks, and cyborg-status does not compare allocations: choose that if accelerators are "
+        "bound for anything that claims nothing in Placement.",
     ),
     cfg.IntOpt(
         "max_instance_releases",
@@ -139,8 +141,10 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Missing instances whose accelerators are released within instance_audit_interval, by "
-        "all conductors together. If there are more, that is logged as an error and shown in the "
-        "metric cyborg_instances_held_back, and the rest wait.",
+        "all conductors and by `cyborg-status check --repair` together. If there are more, that is "
+        "logged as an error and shown in the metric cyborg_instances_held_back, and the rest wait. "
+        "An instance that Nova says it has deleted, and that has no allocation in Placement "
+        "either, does not count.",
     ),
     cfg.StrOpt(
         "signing_key_file",

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 import webob
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import context, db, work
 from cyborg.arqs import lost_allocations, orphans
@@ -256,7 +257,11 @@ def test_a_conductor_looks_by_itself(
 
 
 def test_what_was_bound_long_ago_is_looked_at_in_turns(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer, cards: None
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    cards: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     conf.set_override("allocation_audit_interval", 30, group="conductor")
     for _ in range(3):
@@ -270,19 +275,59 @@ def test_what_was_bound_long_ago_is_looked_at_in_turns(
     path = "GET /resource_providers/{}/allocations"
     assert sorted(placement.calls) == sorted([path.format(A), path.format(B)])
 
-    # With six ARQs at most six of the twenty parts, each for two intervals.
+    # Few are all looked at each time.
     let_pass(1000)
+    with db.reader() as session:
+        assert len(session.scalars(sa.select(models.Arq.id).where(_at(session, 0))).all()) == 6
+
+    # With six ARQs at most six of the twenty parts, each for two intervals.
+    monkeypatch.setattr(lost_allocations, "_count_parts", lambda _session: 20)
     with db.reader() as session:
         now_ms = session.scalar(sa.select(db.now_ms())) or 0
         ids = set(session.scalars(sa.select(models.Arq.id)))
         seen = [
-            set(session.scalars(sa.select(models.Arq.id).where(_at(now_ms + 30_000 * turn))))
-            for turn in range(20)
+            set(session.scalars(sa.select(models.Arq.id).where(_at(session, now))))
+            for now in range(now_ms, now_ms + 600_000, 30_000)
         ]
     assert set().union(*seen) == ids
     assert max(map(len, seen)) <= 2
     assert sum(map(len, seen)) == 2 * len(ids)
 
 
-def _at(now_ms: int) -> sa.ColumnElement[bool]:
-    return lost_allocations._has_turn(now_ms, 30_000)
+def _at(session: orm.Session, now_ms: int) -> sa.ColumnElement[bool]:
+    return lost_allocations._has_turn(session, now_ms, 30_000)
+
+
+def test_the_larger_the_cloud_the_smaller_the_part_that_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, ctx: context.RequestContext, cards: None
+) -> None:
+    for _ in range(4):
+        boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    with db.reader() as session:
+        assert lost_allocations._count_parts(session) == 1
+        monkeypatch.setattr(lost_allocations, "_EACH_TIME", 1)
+        assert lost_allocations._count_parts(session) == 4
+        monkeypatch.setattr(lost_allocations, "_PARTS", 2)
+        assert lost_allocations._count_parts(session) == 2
+
+
+def test_what_all_say_is_gone_is_released_however_much_it_is(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    placement: PlacementServer,
+    instance: str,
+) -> None:
+    """As where a stack of servers is deleted while they are built."""
+    conf.set_override("max_instance_releases", 1, group="conductor")
+    for _ in range(3):
+        boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    gone = [uuid for uuid in holders() if uuid and uuid != instance]
+    # Of the first Nova has no record left.
+    sink.deleted = set(gone[1:])
+    let_pass(3000)
+    look(conf)
+    assert holders() == [instance]
+    look(conf)
+    assert holders() == [instance]

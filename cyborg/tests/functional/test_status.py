@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, work
-from cyborg.arqs import service
+from cyborg.arqs import differences, service
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -272,6 +272,7 @@ def test_arqs_without_allocation_are_released_where_nova_agrees(
 
 
 def test_allocations_without_arq_are_removed_where_nova_agrees(books: Books) -> None:
+    books.boot(arqs=1, allocated=1, in_nova=True)
     gone, lives = books.boot(arqs=0, allocated=1), books.boot(arqs=0, allocated=1, in_nova=True)
     other = books.placement.make_provider("of-nova")
     inventory = {"total": 4, "max_unit": 4}
@@ -306,7 +307,73 @@ def test_more_arqs_than_allocated_are_shown_and_left(
     assert len(service.list_arqs(ctx)) == 3
 
 
-def test_consumers_that_claim_nothing_are_no_findings(books: Books) -> None:
+@pytest.mark.parametrize("option", ["allocation_audit_interval", "instance_audit_interval"])
+def test_consumers_that_claim_nothing_are_no_findings(
+    books: Books, ctx: context.RequestContext, option: str
+) -> None:
     books.boot(arqs=1, allocated=0)
-    books.status.set("conductor", "allocation_audit_interval = 0")
+    claims = books.boot(arqs=0, allocated=1)
+    books.status.set("conductor", f"{option} = 0")
+    assert books.check("--repair") == {}
+    assert len(service.list_arqs(ctx)) == 1
+    assert books.placement.call("GET", f"/allocations/{claims}")["allocations"]
+
+
+def test_a_nova_that_knows_none_of_the_instances_has_nothing_repaired(
+    books: Books, ctx: context.RequestContext
+) -> None:
+    """As where [nova] is of another region, and Placement has lost its allocations."""
+    lives, claims = books.boot(arqs=1, allocated=0), books.boot(arqs=0, allocated=1)
+    found = books.check("--repair")
+    assert found.keys() == {lives, claims}
+    assert all("Nova has none of the instances" in item["repair"] for item in found.values())
+    assert len(service.list_arqs(ctx)) == 1
+
+    books.sink.deleted = {lives, claims}
+    books.check("--repair")
+    assert books.check() == {}
+
+
+def test_nothing_is_repaired_where_nova_is_of_another_region(
+    database: sa.Engine, conf: Any
+) -> None:
+    conf.set_override("region_name", "RegionTwo", group="nova")
+    conf.set_override("region_name", "RegionOne", group="placement")
+    found = differences.Difference(
+        host="host-1", provider=A, consumer=models.new_uuid(), arqs=(), serving=0, allocated=1
+    )
+    repair = differences.plan_repair(conf, found)
+    assert repair.action is differences.Action.NOTHING
+    assert "[nova] region_name is RegionTwo" in repair.explanation
+
+
+def test_a_provider_that_placement_does_not_have_says_nothing_of_its_arqs(
+    books: Books, ctx: context.RequestContext
+) -> None:
+    books.boot(arqs=1, allocated=1, in_nova=True)
+    other = books.boot(arqs=1, allocated=0)
+    books.placement.release(*books.sink.servers)
+    books.placement.call("DELETE", f"/resource_providers/{A}")
+    _, found = books.status.json("check", "--settle", "0", "--format", "json", "--repair")
+    assert not [each for each in found["findings"] if other in each["finding"]]
+    assert len(service.list_arqs(ctx)) == 2
+    books.placement.sync(full=True)
+
+
+def test_no_more_are_given_up_at_a_time_than_conductors_may(
+    books: Books, ctx: context.RequestContext
+) -> None:
+    books.boot(arqs=1, allocated=1, in_nova=True)
+    for arqs in (1, 1, 0):
+        books.boot(arqs=arqs, allocated=1 - arqs)
+    books.status.set("conductor", "max_instance_releases = 1")
+    repairs = [item["repair"] for item in books.check("--repair").values()]
+    assert sum(repair.endswith("Done.") for repair in repairs) == 1
+    assert sum("as many as [conductor] max_instance_releases" in said for said in repairs) == 2
+    left = books.check()
+    assert len(left) == 2
+
+    # What Nova says it has deleted, and Cyborg or Placement does not have either, does not count.
+    books.sink.deleted = set(left)
+    books.check("--repair")
     assert books.check() == {}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps accelerators from being given up because the wrong Nova or Placement was asked.
+
+A Nova of another region has none of the instances, and so has one that was restored from a backup.
+So before anything is given up, Nova must have another instance with accelerators, or say that it
+has deleted this one; and of those that it does not say this of, few are given up at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from cyborg import clients, db, nova
+from cyborg.db import models
+
+#: Instances that Nova is asked for once more before any is released, until it has one.
+_WITNESSES = 20
+
+#: Name of the brake on what is released.
+_RELEASES = "instances"
+
+
+def allocations_are_compared(conf: cfg.ConfigOpts) -> bool:
+    """Whether whoever has an ARQ is an instance of this Nova that claims in Placement."""
+    options = conf.conductor
+    asked = options.allocation_audit_interval and options.instance_audit_interval
+    return bool(asked) and all(clients.configured(conf, name) for name in ("placement", "nova"))
+
+
+def is_one_alive(conf: cfg.ConfigOpts, before_each: Callable[[], None]) -> bool:
+    """Whether Nova has any of the instances that were not missing when it was last asked."""
+    for instance in recent():
+        before_each()
+        if nova.is_there(conf, instance):
+            return True
+    return False
+
+
+@db.retry
+def recent() -> list[str]:
+    """Some instances with ARQs that were not missing when Nova was last asked."""
+    arq = models.Arq
+    query = sa.select(arq.instance_uuid).where(
+        arq.instance_uuid.is_not(None),
+        arq.instance_missed_ms.is_(None),
+        arq.allocation_uuid.is_(None),
+    )
+    with db.reader() as session:
+        found = session.scalars(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))
+        return list(dict.fromkeys(uuid for uuid in found if uuid))
+
+
+def may_release(session: orm.Session, conf: cfg.ConfigOpts) -> bool:
+    """Count one more release, unless there were too many since the present period began.
+
+    In the database, since a round that fails is tried again, by other conductors too.
+    """
+    row, own = models.Brake, models.Brake.name == _RELEASES
+    new = {"name": _RELEASES, "began_ms": db.now_ms(), "used": 0, "created_at": models.utcnow()}
+    db.upsert(session, row, [new], key=["name"], update={"name": _RELEASES})
+    over = row.began_ms < db.now_ms() - conf.conductor.instance_audit_interval * 1000
+    db.update(session, row, own, over, began_ms=db.now_ms(), used=0)
+    left = row.used < conf.conductor.max_instance_releases
+    return db.update(session, row, own, left, used=row.used + 1) > 0
