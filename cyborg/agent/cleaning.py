@@ -21,6 +21,8 @@ _NONE = (
     "[cleaning] requires that it is overwritten after use, and blank_images has no image for {}"
 )
 
+_NOT_ERASED = "[cleaning] requires that it is erased after use, and nothing erases {}"
+
 
 def noted(
     conf: cfg.ConfigOpts, findings: discovery.Findings, drivers: Mapping[str, base.Driver]
@@ -28,7 +30,8 @@ def noted(
     """The findings with what ``[cleaning]`` says of each deployable.
 
     One that is to be overwritten after use has its blank image; its device is unhealthy if it must
-    be, and has none. One that must be cleaned waits for that though it is not reported meanwhile.
+    be, and has none. So is a disk that must be erased, and is not. One that must be cleaned waits
+    for that though it is not reported meanwhile.
     """
     devices = {}
     for name, found in findings.devices.items():
@@ -45,6 +48,8 @@ def _noted(conf: cfg.ConfigOpts, names: Collection[str], device: base.Device) ->
         parts.append(part if policy == cleaning.OFF else _part(conf, names, part, policy))
         if policy == cleaning.REQUIRED and _takes_images(part) and parts[-1].blank_image is None:
             unhealthy = unhealthy or _NONE.format(part.name)
+        if policy == cleaning.REQUIRED and device.type in base.DISKS and not part.clean_erases:
+            unhealthy = unhealthy or _NOT_ERASED.format(part.name)
     if unhealthy == device.unhealthy and all(map(operator.is_, parts, device.deployables)):
         return device
     return replace(device, unhealthy=unhealthy, deployables=tuple(parts))

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,9 @@ LOG = logging.getLogger(__name__)
 
 #: The most handles and deployables whose newest request is remembered.
 REMEMBERED_MAX = 10_000
+
+#: Seconds within which a clean step begins without a question whether it is still wanted.
+AT_ONCE = 1.0
 
 _Write = Callable[[base.ProgramTarget], base.Programmed]
 
@@ -50,6 +54,7 @@ class Endpoint:
         started: int,
         counter: pass_counter.PassCounter,
     ) -> None:
+        self._conf = conf
         self._drivers = drivers
         self._started = started
         self._counter = counter
@@ -60,6 +65,8 @@ class Endpoint:
         self.layout_changes = threading.Lock()
         self._results = write_results.Results(conf)
         self._locks = _Locks()
+        #: The handle of each card that is being cleaned.
+        self._cleaning: dict[str, str] = {}
         self._lock = threading.Lock()
         self._latest: dict[str, _Run] = {}
         self._newest = _NewestRequests()
@@ -77,11 +84,11 @@ class Endpoint:
         except (KeyError, TypeError, ValueError) as exc:
             raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
         self._refuse_old(asked)
-        method, key = self._ability(asked), _handle_key(handle)
+        method, key, received = self._ability(asked), _handle_key(handle), time.monotonic()
 
         def work() -> None:
             if asked.action == "clean":
-                self._clean(method, handle, key)
+                self._clean(method, handle, asked, received)
                 return
             with self._locks.held([key]):
                 method(handle)
@@ -96,16 +103,42 @@ class Endpoint:
             ),
             [key],
         )
-        run.wait(wait, f"Driver {asked.driver} has not finished to {asked.action} the handle")
+        run.wait(wait, lambda: self._why_unfinished(asked, handle))
 
-    def _clean(self, method: cdi.Step, handle: base.HeldHandle, key: str) -> None:
+    def _clean(
+        self, method: cdi.Step, handle: base.HeldHandle, asked: rpc.HostStep, received: float
+    ) -> None:
         """Clean a handle while no other one of its card is cleaned."""
         card = cards.card_of(handle)
-        with self._locks.held([key, _card_key(card)]):
+        with self._locks.held([_handle_key(handle), _card_key(card)]):
             # A function that was not on the bus may have come, and be of another card than it said.
             if cards.card_of(handle) != card:
                 raise rpc.HostStepRunning("The functions of the card have just changed")
-            method(handle)
+            if time.monotonic() > received + AT_ONCE:
+                self._refuse_if_held(asked)
+            self._cleaning[card] = asked.attach_handle_uuid
+            try:
+                method(handle)
+            finally:
+                del self._cleaning[card]
+
+    def _refuse_if_held(self, step: rpc.HostStep) -> None:
+        """Ask a conductor whether a guest has the handle that was to be cleaned a while ago.
+
+        An administrator may have given up waiting, so that it was bound again.
+        """
+        held = rpc.held_handles(self._conf, self._conf.host)
+        if held is None:
+            raise rpc.HostStepRunning("No conductor says whether the handle is in use by now")
+        if step.attach_handle_uuid in held:
+            arq = held[step.attach_handle_uuid]
+            raise rpc.HostStepFailed(f"The handle is not cleaned: ARQ {arq} has it by now")
+
+    def _why_unfinished(self, step: rpc.HostStep, handle: base.HeldHandle) -> str:
+        other = self._cleaning.get(cards.card_of(handle)) if step.action == "clean" else None
+        if other is not None and other != step.attach_handle_uuid:
+            return f"It waits until attach handle {other} of the same card is clean"
+        return f"Driver {step.driver} has not finished to {step.action} the handle"
 
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
@@ -152,7 +185,8 @@ class Endpoint:
             ),
             handles,
         )
-        run.wait(wait, f"Driver {asked.driver} has not finished to program the deployable")
+        unfinished = f"Driver {asked.driver} has not finished to program the deployable"
+        run.wait(wait, lambda: unfinished)
         answer: rpc.ProgramAnswer = run.answer
         return answer
 
@@ -359,15 +393,15 @@ class _Run:
             target=self._run, args=(after, forget), name=f"host-step-{self._action}", daemon=True
         ).start()
 
-    def wait(self, seconds: float, running: str) -> None:
+    def wait(self, seconds: float, running: Callable[[], str]) -> None:
         """Return when the run has succeeded.
 
-        :raises HostStepRunning: it has not ended in time, with the message ``running``; or it has
-            ended, and must be asked for again
+        :raises HostStepRunning: it has not ended in time, with the message that ``running`` gives;
+            or it has ended, and must be asked for again
         :raises HostStepFailed: it has failed
         """
         if not self.done.wait(seconds):
-            raise rpc.HostStepRunning(running)
+            raise rpc.HostStepRunning(running())
         if self._failure is not None:
             raise self._failure
 

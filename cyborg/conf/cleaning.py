@@ -23,8 +23,11 @@ OPTS: list[cfg.Opt] = [
             ),
         ],
         help="Whether PCI functions are reset, and FPGAs overwritten as blank_images says, before "
-        "somebody else gets them. NVMe controllers, mediated devices and virtual GPUs are erased "
-        "by their own drivers in any case.",
+        "somebody else gets them. Controllers in [nvme] with a clear_action other than none are "
+        "erased by their driver in any case, and mediated devices and virtual GPUs are removed. "
+        "A reset erases no disk: where it is required, any other NVMe controller, a disk or disk "
+        "controller in [pci], and a namespace of [nvmf_spdk] with reuse_without_erasing are not "
+        "offered.",
     ),
     cfg.Opt(
         "classes",

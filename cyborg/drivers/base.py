@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Device types of the REST API. A new type is added here and needs no migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
+#: The types of devices that keep what is written to them; nothing but erasing makes them clean.
+DISKS = frozenset({"NVME", "SSD"})
 #: Types of attach handles. Nova attaches PCI only; an initiator connects to an NVMF handle.
 ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
 DYNAMIC = program_modes.DYNAMIC

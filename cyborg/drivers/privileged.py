@@ -181,9 +181,17 @@ def _write_one_of(path: pathlib.Path, texts: Sequence[str]) -> None:
 def reset_function(address: str) -> None:
     """Let the kernel reset a PCI function.
 
-    :raises OSError: the kernel's error
+    :raises OSError: EBUSY if a guest has its IOMMU group open, else the kernel's error
     """
-    _write(_PCI / "devices" / _checked(_ADDRESS, address) / "reset", "1")
+    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    group = _link(path / "iommu_group")
+    if group is not None and "vfio" in (_link(path / "driver") or ""):
+        try:
+            os.close(os.open(_DEV / "vfio" / group, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as exc:
+            if exc.errno == errno.EBUSY:
+                raise OSError(errno.EBUSY, f"a guest has {address} open") from exc
+    _write(path / "reset", "1")
 
 
 @_privileged

@@ -26,6 +26,9 @@ Policy = Callable[[str], str]
 #: Methods that reset one function and leave its neighbours alone.
 _OF_ONE_FUNCTION = frozenset({"device_specific", "acpi", "flr", "af_flr", "pm"})
 
+#: What the codes of all classes of mass storage begin with: what is on a disk survives a reset.
+_STORAGE = "01"
+
 
 def why_not_resettable(function: Function, functions: Snapshot) -> str | None:
     """Why the kernel cannot reset this function alone, or None if it can."""
@@ -67,7 +70,14 @@ def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str
             continue
         for handle in deployable.attach_handles:
             function = functions.get(join(handle.attach_info))
-            reason = None if function is None else why_not_resettable(function, functions)
+            if function is None:
+                continue
+            if function.class_code.startswith(_STORAGE):
+                return (
+                    "[cleaning] requires that it is erased after use, and a reset does not erase "
+                    f"the disks of PCI function {function.address}"
+                )
+            reason = why_not_resettable(function, functions)
             if reason is not None:
                 return f"[cleaning] requires that it is reset after use, and {reason}"
     return None

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, history, rpc, work
+from cyborg import context, db, errors, history, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import release
@@ -25,6 +25,7 @@ from cyborg.tests.service import PATIENCE, RP, SERVER, Site, until
 
 SPEC = '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "37c8"}\n'
 CARD = "qat-c62x"
+INSPUR, KEEPS = '"vendor_id": "1bd4"', '"clear_action": "none"'
 
 
 def wanted(policy: str) -> str:
@@ -130,8 +131,9 @@ def function(address: str, pf: str | None = None) -> pci.Function:
     )
 
 
+@pytest.mark.parametrize("who", ["nobody", "a guest", "unknown"])
 def test_one_function_of_a_card_is_reset_at_a_time(
-    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     card, vfs = "0000:3d:00.0", ("0000:3d:01.0", "0000:3d:02.1")
     bus = pci.Snapshot([function(card), *(function(vf, card) for vf in vfs)], Sysfs(), {})
@@ -145,6 +147,10 @@ def test_one_function_of_a_card_is_reset_at_a_time(
     monkeypatch.setattr(pci, "scan", lambda: bus)
     monkeypatch.setattr(cleaning, "scan", lambda: bus)
     monkeypatch.setattr(privileged, "reset_function", reset)
+    monkeypatch.setattr(host_steps, "AT_ONCE", 0.0)
+    holders = {"nobody": {}, "a guest": {vfs[1]: RP}, "unknown": None}
+    said = [{}, holders[who]]
+    monkeypatch.setattr(rpc, "held_handles", lambda _conf, _host: said.pop(0))
     drivers = {"pci_driver": pci_passthrough.PciPassthroughDriver(conf)}
     agent = host_steps.Endpoint(conf, drivers, 1, pass_counter.PassCounter(lambda: None))
 
@@ -166,14 +172,52 @@ def test_one_function_of_a_card_is_reset_at_a_time(
 
     try:
         for vf in vfs:
-            with pytest.raises(rpc.HostStepRunning):
+            with pytest.raises(rpc.HostStepRunning) as running:
                 clean_it(vf, 0.2)
+        assert f"until attach handle {vfs[0]} of the same card is clean" in str(running.value)
         assert resets.get(timeout=PATIENCE) == vfs[0]
         assert resets.empty()
     finally:
         gate.set()
-    clean_it(vfs[1], PATIENCE)
-    assert resets.get(timeout=PATIENCE) == vfs[1]
+    if who != "nobody":
+        # An administrator gave up the second one while it waited, and a guest may have it.
+        with pytest.raises(errors.CyborgError, match=r"has it by now|No conductor says"):
+            clean_it(vfs[1], PATIENCE)
+        assert resets.empty()
+    else:
+        clean_it(vfs[1], PATIENCE)
+        assert resets.get(timeout=PATIENCE) == vfs[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("nvme-inspur", ("inspur_nvme_ssd_driver", "")),
+        ("nvme-inspur", ("pci_driver", f"[pci]\ndevice_spec = {{{INSPUR}}}\n")),
+        ("nvme-inspur", ("nvme_driver", f'[nvme]\ndevice_spec = {{{INSPUR}, {KEEPS}}}\n')),
+    ],
+)
+@pytest.mark.parametrize("policy", ["on", "required"])
+def test_a_reset_makes_no_disk_clean(simulate, name, options, policy):
+    host = simulate({"cards": [{"card": name, "driver": "vfio-pci", "reset_method": "flr"}]})
+    driver, text = options
+    (only,) = host.call(passes.run, [driver], f"{text}[cleaning]\ndefault = {policy}\n")
+    (device,) = only.devices[driver]
+    withheld = "a reset does not erase the disks" in (device.unhealthy or "")
+    assert withheld is (policy == "required")
+
+
+@pytest.mark.parametrize(("erases", "policy"), [(True, "required"), (False, "on")])
+def test_a_disk_that_nothing_erases_is_not_offered_where_that_is_required(conf, erases, policy):
+    """Whatever its driver is, such as that of namespaces of an NVMe-oF target."""
+    conf.set_override("default", policy, group="cleaning")
+    device = hosts.device(
+        "a", hosts.deployable("host-1_a", cleans=True, clean_erases=erases), type="NVME"
+    )
+    assert agent_cleaning._noted(conf, {"nvmf_spdk_driver"}, device).unhealthy is None
+    conf.set_override("default", "required", group="cleaning")
+    said = agent_cleaning._noted(conf, {"nvmf_spdk_driver"}, device).unhealthy
+    assert ("nothing erases" in (said or "")) is not erases
 
 
 def test_a_function_that_is_not_on_the_bus_is_not_reset(simulate_live):
