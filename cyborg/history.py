@@ -64,6 +64,9 @@ KINDS = (
 REFUSALS_MAX = 100
 _HOUR_MS = 3_600_000
 
+#: What the owner may read of a handle that is not clean.
+_NOT_CLEAN = "What the instance had could not be cleaned yet, and is given to nobody."
+
 #: Entries that are deleted in one transaction.
 _BATCH = 500
 
@@ -154,11 +157,19 @@ def note_unclean(
         "device_uuid": device_uuid,
         "handle_uuid": handle_uuid,
         "resource_class": class_of_handle(handle_uuid),
-        "instance_uuid": arq.instance_uuid,
+        "project_id": arq.project_id,
+        "instance_uuid": arq.instance_uuid or _last_instance(session, arq.uuid),
         "arq_uuid": arq.uuid,
         "reason": reason,
+        "plain": _NOT_CLEAN,
     }
     write(session, [entry])
+
+
+def _last_instance(session: orm.Session, arq_uuid: str) -> str | None:
+    """The instance that an ARQ was last Bound for; one that is released names none any more."""
+    used = sa.select(_ENTRY.instance_uuid).where(_ENTRY.arq_uuid == arq_uuid, _ENTRY.kind == USED)
+    return session.scalar(used.order_by(_ENTRY.id.desc()).limit(1))
 
 
 def is_unclean(arq_uuid: str | orm.InstrumentedAttribute[str]) -> sa.ColumnElement[bool]:

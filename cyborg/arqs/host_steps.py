@@ -24,10 +24,15 @@ from sqlalchemy import orm
 from cyborg import arq_states, db, errors, history, rpc, work
 from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.notifications import notices
 from cyborg.programming import operations
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds after which a clean step that goes on counts as one that hangs; a disk takes hours.
+_CLEANED_WITHIN = 300
+_ERASED_WITHIN = 86_400
 
 #: Seconds that even the attempt at a bind's deadline has.
 _LEAST_TIMEOUT = 1.0
@@ -41,6 +46,7 @@ class _Situation:
     handle: models.AttachHandle
     deployable: models.Deployable
     device_uuid: str
+    is_disk: bool
     host: str
     host_down: bool
     step: rpc.HostStep
@@ -103,6 +109,7 @@ def _read(handle_uuid: str) -> _Situation | None:
             handle,
             models.Deployable,
             models.Device.uuid,
+            models.Device.type,
             models.ControlPath,
             models.Host.name,
             models.Host.down,
@@ -122,12 +129,13 @@ def _read(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, device_uuid, path, host, down, started, now_ms = row
+    holder, held, deployable, device_uuid, kind, path, host, down, started, now_ms = row
     return _Situation(
         arq=holder,
         handle=held,
         deployable=deployable,
         device_uuid=device_uuid,
+        is_disk=kind in base.DISKS,
         host=host,
         host_down=down,
         read_at=read_at,
@@ -305,11 +313,25 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             _note_unclean(claim, situation, str(exc))
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
         except rpc.HostUnreachable as exc:
-            # That it is being cleaned still, or that nothing can be asked at all, is no failure.
-            if not isinstance(exc, rpc.HostStepRunning | rpc.BrokerUnreachable):
-                _note_unclean(claim, situation, f"Host {situation.host} does not answer: {exc}")
+            if why := _why_unclean(claim, situation, exc):
+                _note_unclean(claim, situation, why)
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation, cleaned=is_due)
+
+
+def _why_unclean(
+    claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
+) -> str | None:
+    """Why a handle is unclean whose host has not said that; None if there is still hope."""
+    # That nothing can be asked at all is no failure.
+    if isinstance(exc, rpc.BrokerUnreachable):
+        return None
+    if not isinstance(exc, rpc.HostStepRunning):
+        return f"Host {situation.host} does not answer: {exc}"
+    seconds = (claim.claimed_ms - claim.wanted_ms) // 1000
+    if seconds < (_ERASED_WITHIN if situation.is_disk else _CLEANED_WITHIN):
+        return None
+    return f"It has not ended for {seconds // 60} minutes: {exc}"
 
 
 def _overwrite(claim: work.Claim, situation: _Situation) -> None:
@@ -333,7 +355,18 @@ def _note_unclean(claim: work.Claim, situation: _Situation, reason: str) -> None
     LOG.warning("Attach handle %s is not clean, and given to nobody: %s", handle.uuid, reason)
     with db.writer() as session:
         work.hold(session, claim)
-        history.note_unclean(session, arq, handle.uuid, situation.device_uuid, reason)
+        if _lock_unclean(session, situation) is not None:
+            history.note_unclean(session, arq, handle.uuid, situation.device_uuid, reason)
+
+
+def _lock_unclean(session: orm.Session, situation: _Situation) -> models.Arq | None:
+    """The ARQ, locked, unless its handle was given up meanwhile: another guest may have it now."""
+    query = sa.select(models.Arq).where(
+        models.Arq.uuid == situation.arq.uuid,
+        models.Arq.attach_handle_id == situation.handle.id,
+        models.Arq.state.not_in(models.SERVING),
+    )
+    return session.scalar(query.with_for_update())
 
 
 def _defer_if_down(situation: _Situation) -> None:
@@ -349,14 +382,10 @@ def _defer_if_down(situation: _Situation) -> None:
 
 @db.retry
 def _release(claim: work.Claim, situation: _Situation, *, cleaned: bool) -> None:
-    uuid, handle = situation.arq.uuid, situation.handle.uuid
     with db.writer() as session:
         work.hold(session, claim)
-        arq = session.scalar(
-            sa.select(models.Arq).where(models.Arq.uuid == uuid).with_for_update()
-        )
-        # It cannot be bound again while it holds the handle, but it may have been given up.
-        if arq is not None and arq.state not in models.SERVING and arq.attach_handle_id:
+        arq = _lock_unclean(session, situation)
+        if arq is not None:
             if cleaned:
-                history.note_cleaned(session, arq, handle, situation.device_uuid)
+                history.note_cleaned(session, arq, situation.handle.uuid, situation.device_uuid)
             release.finish_cleaning(session, arq)

@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 #: What the owner of an ARQ may read of its forced release.
 _GIVEN_UP = "An administrator gave up the accelerator request."
 
+#: What is recorded if the administrator says nothing.
+_NO_REASON = "No reason was given."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUpArq:
@@ -114,7 +117,7 @@ def _chronicle(given_up: GivenUpArq, reason: str | None) -> dict[str, Any]:
         "instance_uuid": given_up.instance_uuid,
         "arq_uuid": given_up.uuid,
         "hostname": given_up.hostname,
-        "reason": reason,
+        "reason": reason or _NO_REASON,
         "plain": _GIVEN_UP,
         "actor": history.user(),
         "ended_ms": db.now_ms(),
@@ -126,7 +129,7 @@ def _removed(host: models.Host, reason: str | None, **about: str) -> dict[str, A
     return {
         "kind": history.REMOVED,
         "hostname": host.node,
-        "reason": reason,
+        "reason": reason or _NO_REASON,
         "actor": history.user(),
         "ended_ms": db.now_ms(),
         **about,

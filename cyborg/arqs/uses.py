@@ -26,9 +26,14 @@ _ENTRY, _ARQ, _HANDLE = models.HistoryEntry, models.Arq, models.AttachHandle
 
 
 class Kind(enum.Enum):
-    """What is wrong: a use that is over, one that is not written, or an ARQ without a class."""
+    """What is wrong.
+
+    A use that is over, a handle that is no more kept from others, a use that is not written, or an
+    ARQ without a class.
+    """
 
     OVER = enum.auto()
+    UNCLEAN = enum.auto()
     UNWRITTEN = enum.auto()
     UNCLASSED = enum.auto()
 
@@ -55,6 +60,12 @@ class Mistake:
                     f"handle {self.handle_uuid}, and it has not, or another entry says so too: "
                     "usage counts it."
                 )
+            case Kind.UNCLEAN:
+                return (
+                    f"History entry {self.entry_uuid} says that attach handle {self.handle_uuid} "
+                    f"is not clean after ARQ {self.arq_uuid}, and it holds it no more, or serves "
+                    "an instance with it."
+                )
             case Kind.UNWRITTEN:
                 return (
                     f"ARQ {self.arq_uuid} is Bound with attach handle {self.handle_uuid}, and the "
@@ -72,6 +83,8 @@ class Mistake:
                     "The entry is ended as of when the handle was given to another, or as of now "
                     "if it was not: when it was given back is not known."
                 )
+            case Kind.UNCLEAN:
+                return "The entry is ended as of now."
             case Kind.UNWRITTEN:
                 return "An entry is written, as of when the bind was asked for."
             case Kind.UNCLASSED:
@@ -79,9 +92,9 @@ class Mistake:
 
 
 def find() -> list[Mistake]:
-    """Every mistake. Three SELECTs that see the same state."""
+    """Every mistake. Four SELECTs that see the same state."""
     with db.snapshot() as session:
-        return [*_over(session), *_unwritten(session), *_unclassed(session)]
+        return [*_over(session), *_unclean(session), *_unwritten(session), *_unclassed(session)]
 
 
 def mend(found: Iterable[Mistake]) -> None:
@@ -149,6 +162,28 @@ def _end(mistakes: Collection[Mistake]) -> None:
             _is_running(_ENTRY),
             ended_ms=sa.case(ends, value=_ENTRY.uuid),
         )
+
+
+def _unclean(session: orm.Session) -> Iterator[Mistake]:
+    kept = sa.exists().where(
+        _ARQ.uuid == _ENTRY.arq_uuid,
+        _ARQ.state.not_in(models.SERVING),
+        _ARQ.attach_handle_id == _HANDLE.id,
+        _HANDLE.uuid == _ENTRY.handle_uuid,
+    )
+    query = sa.select(_ENTRY.uuid, _ENTRY.arq_uuid, _ENTRY.handle_uuid).where(
+        _ENTRY.kind == history.CLEAN_FAILED, _ENTRY.ended_ms.is_(None), ~kept
+    )
+    for entry, arq, handle in session.execute(query.order_by(_ENTRY.id)):
+        yield Mistake(
+            kind=Kind.UNCLEAN, arq_uuid=arq or "", handle_uuid=handle, entry_uuid=entry
+        )
+
+
+@db.retry
+def _end_unclean(mistakes: Collection[Mistake]) -> None:
+    with db.writer() as session:
+        history.end_unclean(session, [each.arq_uuid for each in mistakes])
 
 
 def _bound_without_entry() -> sa.Select[models.Arq, str, str]:
@@ -221,4 +256,9 @@ def _classify(mistakes: Collection[Mistake]) -> None:
         )
 
 
-_MENDS = {Kind.OVER: _end, Kind.UNWRITTEN: _write, Kind.UNCLASSED: _classify}
+_MENDS = {
+    Kind.OVER: _end,
+    Kind.UNCLEAN: _end_unclean,
+    Kind.UNWRITTEN: _write,
+    Kind.UNCLASSED: _classify,
+}

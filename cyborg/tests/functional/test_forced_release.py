@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import arq_states, db, errors, work
-from cyborg.arqs import binding, release, removal, service
+from cyborg import arq_states, db, errors, history, rpc, work
+from cyborg.arqs import binding, release, removal, service, uses
 from cyborg.arqs.removal import GivenUp
 from cyborg.db import models
 from cyborg.tests import boots, hosts
@@ -85,6 +85,45 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     for uuid in left:
         with pytest.raises(errors.Conflict, match="without an attach handle"):
             removal.release_arq(cloud.ctx, uuid, force=True)
+
+
+@pytest.mark.every_database
+def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, arq = cloud.boot("b")
+
+    def step(*_arguments: object) -> None:
+        removal.release_arq(cloud.ctx, arq, force=True)
+        raise rpc.HostStepFailed("the card does not answer")
+
+    monkeypatch.setattr(rpc, "run_host_step", step)
+    cloud.placement.release(instance)
+    release.delete_instance_arqs(cloud.ctx, instance)
+    cloud.work_off()
+    assert history.unclean() == []
+    assert cloud.rows(models.Arq, models.Work) == {}
+
+
+def test_what_stayed_unclean_for_nobody_is_ended_by_a_repair(cloud: Cloud) -> None:
+    """As a release before has written it."""
+    _, arq = cloud.boot("b")
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Arq)).one()
+        handle = session.scalars(
+            sa.select(models.AttachHandle.uuid).where(
+                models.AttachHandle.id == row.attach_handle_id
+            )
+        ).one()
+        history.note_unclean(session, row, handle, models.new_uuid(), "the card does not answer")
+    (mistake,) = uses.find()
+    assert "and it holds it no more, or serves" in str(mistake)
+    assert len(history.unclean()) == 1
+    uses.mend([mistake])
+    assert (uses.find(), history.unclean()) == ([], [])
+    with db.reader() as session:
+        used = session.scalars(sa.select(models.HistoryEntry).filter_by(kind=history.USED)).one()
+    assert (used.arq_uuid, used.ended_ms) == (arq, None)
 
 
 def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
