@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, nova, work
+from cyborg import clients, db, nova, work
 from cyborg.arqs import release, witnesses
 from cyborg.db import models
 from cyborg.placement import client, compare, desired
@@ -93,7 +93,7 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
     """
     if not conf.conductor.allocation_audit_interval:
         return
-    of_instances = witnesses.allocations_are_compared(conf)
+    of_instances = witnesses.instances_claim(conf)
     api = client.Client(conf)
     first: dict[str, set[Difference]] = {}
     for name in compare.host_names():
@@ -189,8 +189,12 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
 
 
 def _ask_nova(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
-    if nova.is_there(conf, difference.consumer) is not False:
+    why = None
+    if not clients.configured(conf, "nova"):
+        why = "[nova] is not configured, so nobody can be asked for the instance"
+    elif nova.is_there(conf, difference.consumer) is not False:
         why = "Nova does not say that the instance is gone"
+    if why is not None:
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
     is_deleted = nova.has_deleted(conf, difference.consumer)
     if not is_deleted and not witnesses.is_one_alive(conf, lambda: None):

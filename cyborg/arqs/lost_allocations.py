@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, work
+from cyborg import arq_states, clients, db, work
 from cyborg.arqs import orphans, witnesses
 from cyborg.db import models
 from cyborg.placement import client
@@ -46,7 +46,8 @@ _URGENT_MS = 600_000
 
 def take_turns(conf: cfg.ConfigOpts) -> None:
     """Want looks at the next hosts, at each once in ``[conductor] allocation_audit_interval``."""
-    if witnesses.allocations_are_compared(conf):
+    asked = all(clients.configured(conf, name) for name in ("placement", "nova"))
+    if asked and witnesses.instances_claim(conf):
         interval_ms = conf.conductor.allocation_audit_interval * 1000
         due = models.Host.allocations_ms < db.now_ms() - interval_ms
         change = functools.partial(_want, interval_ms)

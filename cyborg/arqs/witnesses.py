@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import clients, db, nova
+from cyborg import db, nova
 from cyborg.db import models
 
 #: Instances that Nova is asked for once more before any is released, until it has one.
@@ -24,11 +24,10 @@ _WITNESSES = 20
 _RELEASES = "instances"
 
 
-def allocations_are_compared(conf: cfg.ConfigOpts) -> bool:
-    """Whether whoever has an ARQ is an instance of this Nova that claims in Placement."""
+def instances_claim(conf: cfg.ConfigOpts) -> bool:
+    """Whether whoever has an ARQ is an instance of this Nova, and claims in Placement."""
     options = conf.conductor
-    asked = options.allocation_audit_interval and options.instance_audit_interval
-    return bool(asked) and all(clients.configured(conf, name) for name in ("placement", "nova"))
+    return bool(options.allocation_audit_interval and options.instance_audit_interval)
 
 
 def is_one_alive(conf: cfg.ConfigOpts, before_each: Callable[[], None]) -> bool:

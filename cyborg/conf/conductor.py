@@ -132,8 +132,9 @@ OPTS: list[cfg.Opt] = [
         "looked at 600 at a time, in turn, and once in twenty such intervals at least. One that "
         "has none there is asked of Nova at once, and loses its accelerators if Nova does not have "
         "it either; see instance_grace. With 0, or if Nova is not asked for instances, nobody "
-        "looks, and cyborg-status does not compare allocations: choose that if accelerators are "
-        "bound for anything that claims nothing in Placement.",
+        "looks; with 0 here, or for instance_audit_interval, cyborg-status does not compare "
+        "allocations of instances: choose that if accelerators are bound for anything that claims "
+        "nothing in Placement.",
     ),
     cfg.IntOpt(
         "max_instance_releases",

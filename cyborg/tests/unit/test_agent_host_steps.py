@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import queue
 import threading
 import time
@@ -62,7 +63,9 @@ def driver():
 
 
 @pytest.fixture
-def agent(conf, driver):
+def agent(conf, driver, monkeypatch):
+    # There is no conductor to be asked by steps that had to wait.
+    monkeypatch.setattr(host_steps, "AT_ONCE", math.inf)
     drivers = {"fake_driver": driver, "plain": Plain()}
     counter = pass_counter.PassCounter(lambda: None)
     return host_steps.Endpoint(conf, drivers, step().agent_started, counter)
@@ -245,10 +248,12 @@ def test_one_handle_of_a_card_is_cleaned_at_a_time(ask, driver, monkeypatch):
     monkeypatch.setattr(pci, "scan", lambda: bus)
     driver.gate.clear()
 
-    for address in [VFS[0], CARD, VFS[1]]:
-        with pytest.raises(rpc.HostStepRunning, match="has not finished to clean"):
-            ask(wait=0.1, **of(address))
+    with pytest.raises(rpc.HostStepRunning, match="has not finished to clean"):
+        ask(wait=0.1, **of(VFS[0]))
     assert driver.calls.get(timeout=PATIENCE)[1].uuid == VFS[0]
+    for address in [CARD, VFS[1]]:
+        with pytest.raises(rpc.HostStepRunning, match=f"until attach handle {VFS[0]} of the same"):
+            ask(wait=0.1, **of(address))
     assert driver.calls.empty()
 
     # Another card does not wait, and nobody who is to get a handle.
