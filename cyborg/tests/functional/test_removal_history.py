@@ -57,11 +57,11 @@ def test_the_drain_of_a_host_ends_under_its_new_name() -> None:
     draining.drain("host-1", "A new fan", 10)
     draining.taint("host-1", None, 10)
     moved = hosts.report(hosts.card("a"))
-    object.__setattr__(moved, "node", "host-one.example")
+    object.__setattr__(moved, "node", "host-1.example")
     inventory_report.apply_report(moved)
 
     found = [each for each in entries() if each.kind in {history.DRAINED, history.TAINTED}]
-    assert [(each.hostname, each.ended_ms) for each in found] == [("host-one.example", None)] * 2
+    assert [(each.hostname, each.ended_ms) for each in found] == [("host-1.example", None)] * 2
     draining.undrain("host-1", 10)
     draining.untaint("host-1", 10)
     assert all(each.ended_ms is not None for each in entries())
