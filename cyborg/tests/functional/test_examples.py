@@ -72,10 +72,14 @@ def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
     assert "There is no room" in error
 
 
-def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving: Site) -> None:
-    process = start(serving, "batch-job.sh", "dp", "sleep", "600", lease=3)
-    (found,) = wait_for("an allocation", lambda: allocations(serving))
-    wait_for("its end", lambda: allocations(serving)[0]["state"] == "Active")
+def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(
+    serving: Site, tmp_path: pathlib.Path
+) -> None:
+    begun = tmp_path / "begun"
+    job = ("sh", "-c", f"touch {begun}; exec sleep 600")
+    process = start(serving, "batch-job.sh", "dp", *job, lease=3)
+    wait_for("the job", begun.exists)
+    (found,) = allocations(serving)
     serving.ask("DELETE", f"/v2/allocations/{found['uuid']}", **HEADERS)
     process.communicate(timeout=TIMEOUT)
     assert process.returncode == 128 + 9
