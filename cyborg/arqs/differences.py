@@ -104,8 +104,9 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
         time.sleep(settle)
     for name, before in first.items():
         for again in _differences(api, name):
-            own = of_instances or (not again.arqs and _is_claimed_by_us(conf, again.consumer))
-            if again in before and own:
+            if again not in before:
+                continue
+            if of_instances or (not again.arqs and _is_claimed_by_us(api, again.consumer)):
                 yield again
 
 
@@ -179,7 +180,7 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     """
     if why := _why_not(conf, difference):
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
-    if not difference.arqs and _is_claimed_by_us(conf, difference.consumer):
+    if not difference.arqs and _is_claimed_by_us(client.Client(conf), difference.consumer):
         return Repair(
             action=Action.GIVE_BACK,
             explanation="It was claimed for an allocation of Cyborg's own that is gone: a "
@@ -229,8 +230,8 @@ def _is_allocation(consumer: str) -> bool:
         return session.scalar(query) is not None
 
 
-def _is_claimed_by_us(conf: cfg.ConfigOpts, consumer: str) -> bool:
-    held = client.Client(conf).find_held(consumer)
+def _is_claimed_by_us(api: client.Client, consumer: str) -> bool:
+    held = api.find_held(consumer)
     return held is not None and held.owner.is_ours
 
 
