@@ -179,12 +179,15 @@ class Site:
         """Let all work come to its end, and stop what was started."""
         if not self._services:
             return
-        self.obey()
-        self._assert_right()
-        with futures.ThreadPoolExecutor() as pool:
-            list(pool.map(lambda part: part.stop(), self._services))
-        # Nobody works any more; what a last report wanted is left.
-        self._services = []
+        try:
+            self.obey()
+            self._assert_right()
+        finally:
+            # Whatever was found: a conductor that outlived its test would work in the next ones.
+            with futures.ThreadPoolExecutor() as pool:
+                list(pool.map(lambda part: part.stop(), self._services))
+            # Nobody works any more; what a last report wanted is left.
+            self._services = []
 
     def _assert_right(self) -> None:
         """Check Placement at rest. Between rest and look a report may come, but not each time."""

@@ -159,4 +159,5 @@ def test_the_budget_of_a_boot_in_round_trips(
 
     assert bound.state == models.BOUND
     assert sink.events == {arq.uuid: "completed"}
-    assert len(commands) <= 26, commands
+    # One of them takes the lock under which a project's unbound ARQs are counted.
+    assert len(commands) <= 27, commands

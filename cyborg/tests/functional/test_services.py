@@ -107,10 +107,12 @@ def test_a_conductor_stops_without_its_database(
     rpc.use_memory(conf)
     one = conductor_service.ConductorService(conf)
     one.start()
-    until(conductors)
-    wire.cut()
-    one.stop()
-    rpc.close()
+    try:
+        until(conductors)
+        wire.cut()
+    finally:
+        one.stop()
+        rpc.close()
     conf.set_override("connection", database_url, group="database")
     db.configure(conf)
     assert conductors(liveness.UP)
@@ -293,9 +295,11 @@ def test_a_conductor_notices_by_itself(conf: cfg.ConfigOpts) -> None:
     rpc.use_memory(conf)
     one = conductor_service.ConductorService(conf)
     one.start()
-    until(lambda: host_states() == {"host-1": liveness.DOWN})
-    one.stop()
-    rpc.close()
+    try:
+        until(lambda: host_states() == {"host-1": liveness.DOWN})
+    finally:
+        one.stop()
+        rpc.close()
 
 
 @pytest.mark.makes_up_rows
