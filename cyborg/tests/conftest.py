@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from cyborg import clients, consistency, context, db, policy
 from cyborg import conf as cyborg_conf
-from cyborg.db import schema
 from cyborg.placement import compare
 from cyborg.tests import servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
@@ -29,6 +28,7 @@ from cyborg.tests.novasink import NovaSink
 from cyborg.tests.openstack_command import quiet_openstack  # noqa: F401
 from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
+from cyborg.tests.prepared_databases import Templates
 from cyborg.tests.programmed_host import fpgas  # noqa: F401
 from cyborg.tests.reruns import pytest_configure  # noqa: F401
 from cyborg.tests.scene import scene  # noqa: F401
@@ -81,18 +81,25 @@ def database_url(database_kind: str, tmp_path: pathlib.Path) -> Iterator[str]:
             yield url
 
 
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    """What new databases are copied from."""
+    return Templates(tmp_path_factory.mktemp("databases"))
+
+
 @pytest.fixture
 def database(
-    conf: cfg.ConfigOpts, database_url: str, request: pytest.FixtureRequest
+    conf: cfg.ConfigOpts,
+    database_url: str,
+    templates: Templates,
+    request: pytest.FixtureRequest,
 ) -> Iterator[sa.Engine]:
     """The engine of a database with the newest schema, which this process is configured for.
 
     What the test leaves in it must be sound, unless the test is marked ``makes_up_rows``, and so
     must Placement, where the test has one and no work on it is left to be done.
     """
-    conf.set_override("connection", database_url, group="database")
-    db.configure(conf)
-    schema.upgrade()
+    templates.fill(database_url, conf)
     yield db.engine()
     if request.node.get_closest_marker("makes_up_rows") is None:
         assert consistency.violations() == []
