@@ -128,16 +128,17 @@ def _left(host: Row) -> str:
 
 class _Operations(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
     def human_readable(self) -> str:
+        # One uuid a line: cliff cuts what is too wide, also within a uuid.
         return "\n".join(
-            f"{one['uuid']} for {one['asked_by']} is {one['state']}" for one in self._value
+            f"{one['uuid']} is {one['state']},\n  for {one['asked_by']}" for one in self._value
         )
 
 
 class _Users(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
     def human_readable(self) -> str:
         return "\n".join(
-            f"server {user['instance_uuid']} of project {user['project_id']}: "
-            f"{user['arq_uuid']} is {user['state']}"
+            f"server {user['instance_uuid']} of project {user['project_id']}:\n"
+            f"  {user['arq_uuid']} is {user['state']}"
             for user in self._value
         )
 
