@@ -118,6 +118,9 @@ def configure(conf: cfg.ConfigOpts, *, replies_of: str | None = None) -> None:
     _replies_of = replies_of
     try:
         _client(conf)
+    except cfg.ConfigFileValueError:
+        # Another option's, although it is a ValueError too.
+        raise
     except (messaging.InvalidTransportURL, ValueError) as exc:
         raise errors.Misconfigured(
             "[DEFAULT] transport_url is not the URL of a message broker; write it like "

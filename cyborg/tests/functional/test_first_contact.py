@@ -166,6 +166,7 @@ def test_a_database_that_does_not_answer(command: str, write: Write) -> None:
     [
         ("rabit://user:secret@host/", "begins with rabit, which"),
         ("rabbit://user:secret@host:port/", "is not the URL of a message broker"),
+        ("rabbit://user:secret@host/\nrpc_exchange = nova", "option rpc_exchange"),
     ],
 )
 def test_a_broker_that_is_none(
