@@ -14,7 +14,7 @@ from cyborg.cmd import agent_key, discover
 
 _HELP = (
     "Find the accelerators of this host and prepare them for guests, until SIGTERM. "
-    "It reads [agent] and the groups of its drivers in cyborg.conf, and needs no database."
+    "It reads [agent] and the groups of its drivers, and needs no database."
 )
 
 _COMMANDS = {discover.NAME: discover, agent_key.NAME: agent_key}

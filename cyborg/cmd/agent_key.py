@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg import errors
 from cyborg.agent import keys
+from cyborg.conf import command_help
 
 NAME = "key"
 
@@ -18,10 +19,10 @@ NAME = "key"
 def add(subparsers: Any) -> None:
     """Add the command to a command line."""
     text = (
-        "Print the public part of the key with which this host signs its messages; the key is made "
-        "if there is none. An administrator gives it to `cyborg-status host enroll`."
+        "Print the public part of this host's key, which is made if there is none. An "
+        "administrator gives it to `openstack accelerator host key enroll`."
     )
-    parser = subparsers.add_parser(NAME, help=text, description=text)
+    parser = command_help.add_command(subparsers, NAME, text)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--next",

@@ -25,7 +25,7 @@ _CANNOT_SERVE = (
 
 _HELP = (
     "Serve the REST API of Cyborg with the built-in HTTP server, until SIGTERM. "
-    "It reads [api], [database] and [keystone_authtoken] of cyborg.conf. uWSGI: cyborg.wsgi.api."
+    "It reads [api], [database] and [keystone_authtoken] of cyborg.conf."
 )
 
 

@@ -13,7 +13,7 @@ from cyborg.db import revision
 
 _HELP = (
     "Bind accelerators, write to Placement and send events to Nova, until SIGTERM. "
-    "It reads [database], [placement], [nova] and [glance] of cyborg.conf. Any number may run."
+    "It reads [database], [placement], [nova] and [glance] of cyborg.conf."
 )
 
 

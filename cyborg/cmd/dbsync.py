@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ from oslo_log import log
 
 from cyborg import conf as cyborg_conf
 from cyborg import db, errors, process, version
+from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.importing import run as importing
 from cyborg.importing import source as old
@@ -96,21 +98,18 @@ def _show_progress(step: str, done: int, total: int) -> None:
 
 
 def _add_commands(subparsers: Any) -> None:
-    upgrade = subparsers.add_parser("upgrade", help="Upgrade the schema to the newest revision.")
+    add = functools.partial(command_help.add_command, subparsers)
+    upgrade = add("upgrade", "Create the tables, or bring them to the newest revision.")
     upgrade.add_argument("--revision", default="head", help="Stop at this revision.")
     upgrade.set_defaults(run=_upgrade)
-    create = subparsers.add_parser("create_schema", help="Same as upgrade.")
+    create = add("create_schema", "Same as upgrade.")
     create.set_defaults(run=_upgrade, revision="head")
-    show = subparsers.add_parser("version", help="Print the schema's revision.")
+    show = add("version", "Print the schema's revision.")
     show.set_defaults(run=_version)
-    online = subparsers.add_parser(
-        "online_data_migrations", help="Does nothing: upgrade migrates all data."
-    )
+    online = add("online_data_migrations", "Does nothing: upgrade migrates all data.")
     online.add_argument("--max-count", "--max_count", type=int, help="Has no effect.")
     online.set_defaults(run=_online_data_migrations)
-    imported = subparsers.add_parser(
-        "import", help="Take over the database of the released upstream, releases 15 to 17."
-    )
+    imported = add("import", "Take over the database of the released upstream, releases 15 to 17.")
     imported.add_argument(
         "--from",
         dest="source",
@@ -123,19 +122,18 @@ def _add_commands(subparsers: Any) -> None:
         "--dry-run", action="store_true", help="Check and report only; write nothing."
     )
     imported.set_defaults(run=_import)
-    stamp = subparsers.add_parser("stamp", help="Record a revision without running it.")
+    stamp = add("stamp", "Record a revision without running it; for developers.")
     stamp.add_argument("--revision", default="head", help="The revision to record.")
     stamp.set_defaults(run=_stamp)
-    revision = subparsers.add_parser("revision", help="Write a new revision, for developers.")
+    revision = add("revision", "Write a new revision; for developers.")
     revision.add_argument("-m", "--message", required=True, help="What the revision does.")
     revision.add_argument("--autogenerate", action="store_true", help="Fill it from the models.")
     revision.set_defaults(run=_revision)
 
 
 _HELP = (
-    "Create and upgrade the schema of Cyborg's database, before the services start, or import the "
-    "database of the released upstream. "
-    "It reads [database] of cyborg.conf."
+    "Create or upgrade the schema of Cyborg's database before the services start, or import a "
+    "database of the released upstream. It reads [database]."
 )
 
 

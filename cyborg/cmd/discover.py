@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg import process
 from cyborg.agent import discovery_preview
+from cyborg.conf import command_help
 
 NAME = "discover"
 _FORMATS = {"table": discovery_preview.as_table, "json": discovery_preview.as_json}
@@ -19,11 +20,10 @@ _FORMATS = {"table": discovery_preview.as_table, "json": discovery_preview.as_js
 def add(subparsers: Any) -> None:
     """Add the command to a command line."""
     text = (
-        "Show what the drivers of this host see and would report, and which accelerators they do "
-        "not offer and why. No service need run, and nothing is written. The exit status is 1 if a "
-        "driver failed, or a device would be given out by Nova, too."
+        "Show what the drivers of this host would report, what they leave out, and why. Nothing is "
+        "written. Status 1: one failed, or Nova offers a device too."
     )
-    parser = subparsers.add_parser(NAME, help=text, description=text)
+    parser = command_help.add_command(subparsers, NAME, text)
     parser.add_argument(
         "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."
     )

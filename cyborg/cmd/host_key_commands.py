@@ -10,13 +10,14 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import db, errors, host_keys
+from cyborg.conf import command_help
 from cyborg.db import revision
 from cyborg.inventory import nodes
 
 
 def add(parsers: Any) -> None:
     """Add the commands to a command line."""
-    host = parsers.add_parser("host", help="Say which keys and node a host has; see `host -h`.")
+    host = command_help.add_command(parsers, "host", "Say which keys and which node a host has.")
     host.set_defaults(run=lambda _conf: host.print_help() or 2)
     commands = host.add_subparsers(title="Commands")
     enrol = _command(commands, "enroll", _enrol, "Believe the host what this key signs.")
@@ -36,7 +37,7 @@ def add(parsers: Any) -> None:
 def _command(
     commands: Any, name: str, act: Callable[[cfg.ConfigOpts], None], text: str
 ) -> Any:
-    parser = commands.add_parser(name, help=text, description=text)
+    parser = command_help.add_command(commands, name, text)
     parser.add_argument("host_name", metavar="HOST", help="[DEFAULT] host of the agent.")
     parser.set_defaults(run=lambda conf: _run(conf, act))
     return parser

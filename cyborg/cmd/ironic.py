@@ -13,19 +13,23 @@ import prettytable
 from oslo_config import cfg
 
 from cyborg import clients, db, errors, process
+from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.ironic import api, run, store
 
 _HELP = (
-    "Read from Ironic which accelerators bare-metal nodes have, so that the API shows them beside "
-    "those of hosts with an agent. Nothing of them is given out. It reads [ironic], [database] and "
-    "[agent] enabled_drivers of cyborg.conf. It ends when that is done; run it again for changes."
+    "Read from Ironic which accelerators bare-metal nodes have, to show them in the API, and end. "
+    "It reads [ironic], [database] and [agent] enabled_drivers."
 )
 _COLUMNS = ("Host", "Devices", "New", "Changed", "Gone", "Unknown", "")
 
 
 def _add_commands(subparsers: Any) -> None:
-    imported = subparsers.add_parser("import", help="Import what Ironic's inspection has found.")
+    imported = command_help.add_command(
+        subparsers,
+        "import",
+        "Import what Ironic's inspection has found, and forget the nodes that are gone.",
+    )
     imported.add_argument(
         "--node",
         action="append",
@@ -51,7 +55,9 @@ def _add_commands(subparsers: Any) -> None:
         "--dry-run", action="store_true", help="Show what would change; write nothing."
     )
     imported.set_defaults(run=_import)
-    forget = subparsers.add_parser("forget", help="Delete what was imported of hosts.")
+    forget = command_help.add_command(
+        subparsers, "forget", "Delete what was imported of hosts."
+    )
     which = forget.add_mutually_exclusive_group(required=True)
     which.add_argument("hosts", nargs="*", default=[], metavar="HOST", help="Name or UUID.")
     which.add_argument("--all", action="store_true", help="Of all hosts.")

@@ -10,8 +10,8 @@ from oslo_config import cfg
 from cyborg import clients, errors, process
 
 _HELP = (
-    "Give the devices of this node to pods of Kubernetes, until SIGTERM: a driver of its Dynamic "
-    "Resource Allocation. It reads [kube] of cyborg.conf. One runs on each node."
+    "Give the devices of this node to pods of Kubernetes (DRA), until SIGTERM. It reads [kube] of "
+    "cyborg.conf. One runs on each node."
 )
 
 
@@ -24,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         from cyborg.kube import accelerators, service  # noqa: PLC0415 - may not be installed
     except ImportError as exc:
         raise errors.Misconfigured(
-            f"{exc.name} is not installed; install openstack-cyborg[kube]."
+            f"{exc.name} is not installed: install Cyborg with its extra kube, from the same wheel "
+            "or checkout."
         ) from exc
     if not clients.configured(conf, accelerators.GROUP):
         raise errors.Misconfigured(

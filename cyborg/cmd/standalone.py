@@ -48,8 +48,8 @@ DATABASE = "cyborg.sqlite"
 LOCK = "lock"
 
 _HELP = (
-    "Run all of Cyborg in one process, with its own database and Placement, until SIGTERM. "
-    "To try it out: no other service is needed. All data is in --state-dir."
+    "Run all of Cyborg in one process, to try it out, until SIGTERM. It needs no other service: "
+    "database and Placement are its own, in --state-dir."
 )
 _OPTS = [
     cfg.PortOpt("port", help="Port to listen on; 0 chooses a free one. If unset, [api] port."),
@@ -187,8 +187,7 @@ def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server
         placement = local.load_app(state_dir)
     except ImportError as exc:
         raise CannotStart(
-            f"{exc}: Placement has to be installed with it, by pip install "
-            "'openstack-cyborg[standalone]'."
+            f"{exc}: install Cyborg with its extra standalone, from the same wheel or checkout."
         ) from exc
     mounts = {"/": app.load(conf), "/placement": noauth.OnlyOurs(placement, conf)}
     if not clients.configured(conf, "nova"):

@@ -10,6 +10,7 @@ upgrade check`` exits with 0 if all is well, 1 for a warning and 2 for a failure
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from cyborg import (
 from cyborg import conf as cyborg_conf
 from cyborg.arqs import differences, uses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
+from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.inventory import nodes
 from cyborg.placement import adoption, compare
@@ -67,9 +69,8 @@ class _Hosts:
 
 
 _HELP = (
-    "Find problems of a running Cyborg, or what stands in the way of an upgrade. "
-    "It reads [database] and [placement] of cyborg.conf. Only accept, rename-host, host "
-    "and check --repair change anything."
+    "Find what is wrong in a running Cyborg, or in the way of an upgrade. Changes: accept, "
+    "rename-host, host, check --repair. Reads [database], [placement]."
 )
 
 
@@ -98,8 +99,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
-    check = parsers.add_parser("check", help="Find problems in the database and Placement.")
-    check.add_argument("--format", choices=["table", "json"], default="table")
+    add = functools.partial(command_help.add_command, parsers)
+    check = add(
+        "check", "Find problems in the database and Placement; without --repair change nothing."
+    )
+    check.add_argument(
+        "--format", choices=["table", "json"], default="table", help="How to print findings."
+    )
     check.add_argument(
         "--attempts",
         type=int,
@@ -121,13 +127,13 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         "is done.",
     )
     check.set_defaults(run=_check)
-    accept = parsers.add_parser(
-        "accept", help="Give out a resource provider that is withheld for others' allocations."
+    accept = add(
+        "accept", "Give out a resource provider that is withheld for others' allocations."
     )
     accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
     accept.set_defaults(run=_accept)
-    rename = parsers.add_parser(
-        "rename-host", help="Keep the record of a host whose machine has another name now."
+    rename = add(
+        "rename-host", "Keep the record of a host whose machine has another name now."
     )
     rename.add_argument("old", help="[DEFAULT] host of its agent before.")
     rename.add_argument("new", help="[DEFAULT] host of its agent now.")
@@ -139,7 +145,9 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     )
     rename.set_defaults(run=_rename_host)
     host_key_commands.add(parsers)
-    upgrade = parsers.add_parser("upgrade", help="Checks before an upgrade; see `upgrade check`.")
+    upgrade = add(
+        "upgrade", "`upgrade check` says whether an upgrade can start; it changes nothing."
+    )
     upgrade.add_argument("check", choices=["check"], help="Check whether an upgrade can start.")
     upgrade.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     upgrade.add_argument(

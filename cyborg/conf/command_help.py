@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a command's ``--help``: its own options first, those of libraries last."""
+"""A command's ``--help``: what it does, its own options and commands, then what all share."""
 
 from __future__ import annotations
 
@@ -24,22 +24,28 @@ _OF_LIBRARIES = (
 )
 #: Options that every command has, and that people look for.
 _SHARED = ("--config-", "--debug", "--version")
+#: What begins the names of the options of each section after the command's own.
+_LATER = {
+    "options that every command has": _SHARED,
+    "options of the log, and others that every service has": _OF_LIBRARIES,
+}
 
 
-def _is_of_library(action: argparse.Action) -> bool:
-    return any(text.startswith(_OF_LIBRARIES) for text in action.option_strings)
+def add_command(subparsers: Any, name: str, text: str) -> Any:
+    """Add a command of a command, whose ``--help`` begins with ``text``; return its parser."""
+    return subparsers.add_parser(name, help=text, description=text)
 
 
-def _is_shared(action: argparse.Action) -> bool:
-    return any(text.startswith(_SHARED) for text in action.option_strings)
+def _is_one(action: argparse.Action, begins: tuple[str, ...]) -> bool:
+    return any(text.startswith(begins) for text in action.option_strings)
 
 
 class OwnFirst(argparse.HelpFormatter):
-    """Shows the options of libraries in a section at the end, and not in the usage."""
+    """Shows what all commands share at the end, and nothing of libraries in the usage."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)
-        self._last: list[argparse.Action] = []
+        self._later: dict[str, list[argparse.Action]] = {}
 
     def add_usage(
         self,
@@ -49,23 +55,25 @@ class OwnFirst(argparse.HelpFormatter):
         prefix: str | None = None,
     ) -> None:
         """Add the usage with the command's own options."""
-        own = [action for action in actions if not _is_of_library(action)]
+        own = [action for action in actions if not _is_one(action, _OF_LIBRARIES)]
         super().add_usage(usage, own, groups, prefix)
 
     def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
         """Add the command's own options of a section, and keep the others for the end."""
-        found = list(actions)
-        own = [action for action in found if not _is_of_library(action)]
-        super().add_arguments(sorted(own, key=_is_shared))
-        self._last += filter(_is_of_library, found)
+        own = list(actions)
+        for title, begins in _LATER.items():
+            kept = [action for action in own if _is_one(action, begins)]
+            self._later.setdefault(title, []).extend(kept)
+            own = [action for action in own if action not in kept]
+        super().add_arguments(own)
 
     def format_help(self) -> str:
         """The whole text."""
-        if self._last:
-            self.start_section("options of the log, and others that every service has")
-            super().add_arguments(self._last)
+        for title, kept in self._later.items():
+            self.start_section(title)
+            super().add_arguments(kept)
             self.end_section()
-            self._last = []
+        self._later = {}
         return super().format_help()
 
 

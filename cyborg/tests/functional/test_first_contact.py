@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import pathlib
-import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -72,63 +69,11 @@ def foreign(tmp_path: pathlib.Path) -> str:
     return url
 
 
-@pytest.mark.parametrize(
-    ("command", "does"),
-    [
-        ("cyborg-agent", "Find the accelerators of this host"),
-        ("cyborg-api", "Serve the REST API"),
-        ("cyborg-conductor", "Bind accelerators"),
-        ("cyborg-dbsync", "Create and upgrade the schema"),
-        ("cyborg-standalone", "Run all of Cyborg in one process"),
-        ("cyborg-status", "Find problems of a running Cyborg"),
-    ],
-)
-def test_help_begins_with_what_the_command_does(command: str, does: str) -> None:
+@pytest.mark.parametrize("command", ["cyborg-standalone", "cyborg-status"])
+def test_help_as_it_is_installed(command: str) -> None:
     done = run(f"{command} --help")
     assert (done.returncode, done.stderr) == (0, "")
-    usage, text, options = done.stdout.split("\n\n", 2)
-    assert usage.startswith(f"usage: {command} ")
-    assert text.startswith(does)
-    assert len(text.splitlines()) <= 3
-    if "rename-host" in usage:
-        assert "changes nothing" not in text
-    assert options.startswith(("options:", "Commands:", "positional"))
-
-
-@pytest.mark.parametrize("command", ["cyborg-standalone", "cyborg-dbsync"])
-def test_help_shows_the_options_of_libraries_last(command: str) -> None:
-    usage, _text, *parts = run(f"{command} --help").stdout.split("\n\n")
-    assert "--log-file" not in usage
-    assert ["--log-file" in part for part in parts] == [*[False] * (len(parts) - 1), True]
-    # And what every command has after what only this one has.
-    options = parts[0]
-    own = options.find("--state-dir" if command == "cyborg-standalone" else "--help")
-    assert 0 < own < options.index("--config-dir") < options.index("--version")
-
-
-PAGES = pathlib.Path(__file__).parents[3] / "doc" / "source"
-
-
-@pytest.mark.parametrize(
-    "command",
-    sorted(
-        entry.name
-        for entry in importlib.metadata.entry_points(group="console_scripts")
-        if entry.value.startswith("cyborg.cmd.")
-    ),
-)
-def test_every_command_has_a_manual_page_whose_options_it_has(command: str) -> None:
-    path = runpy.run_path(str(PAGES / "conf.py"))["man_pages"]
-    (page,) = [page for page, name, *_rest in path if name == command]
-    named = re.findall(r"^``(--?[a-z][\w-]*)", (PAGES / f"{page}.rst").read_text(), re.MULTILINE)
-    if command == "cyborg-privsep-helper":
-        assert named == []
-        return
-    helps = {"cyborg-agent": ["discover"], "cyborg-status": ["check", "upgrade check"]}
-    said = run(f"{command} --help").stdout
-    said += "".join(run(f"{command} {words} --help").stdout for words in helps.get(command, []))
-    assert named
-    assert [option for option in named if option not in said] == []
+    assert done.stdout.startswith(f"usage: {command} ")
 
 
 @pytest.mark.parametrize("command", WITH_DATABASE)
