@@ -115,7 +115,7 @@ def end_binds(
         if enter(session, BIND_FAILED, models.Arq.id.in_(ids), **values) < len(ids):
             return False
         # %r: a driver's words may hold what no log file can.
-        LOG.warning("ARQs %s are BindFailed: %r", [arq.uuid for arq in arqs], reason)
+        LOG.warning("ARQs %s are BindFailed: %r", ", ".join(arq.uuid for arq in arqs), reason)
     notifications.announce(
         session,
         (

@@ -297,6 +297,11 @@ def class_of_handle(uuid: str) -> sa.ScalarSelect[str]:
     return query.where(*wanted).scalar_subquery()
 
 
+def in_log(reason: str | None) -> str:
+    """The reason that somebody has given, which may hold what no line of a log can."""
+    return "no reason given" if reason is None else repr(reason)
+
+
 def user() -> str | None:
     """Who is served by this thread, as an entry names it."""
     current = oslo_context.get_current()

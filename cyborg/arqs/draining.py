@@ -56,8 +56,9 @@ def drain(name: str, reason: str | None, limit: int) -> Drain:
     :raises NotFound: there is no such host
     """
     changed = _drain(name, reason, limit)
-    # %r: the reason may hold what no log file can.
-    LOG.info("Host %s is drained: %r; %d ARQs use it", name, reason, changed.in_use)
+    LOG.info(
+        "Host %s is drained: %s; %d ARQs use it", name, history.in_log(reason), changed.in_use
+    )
     return changed
 
 
@@ -115,7 +116,7 @@ def taint(name: str, reason: str | None, limit: int) -> Drain:
     :raises NotFound: there is no such host
     """
     changed = _set_taint(name, limit, tainted=True, reason=reason)
-    LOG.info("Host %s is tainted: %r", name, reason)
+    LOG.info("Host %s is tainted: %s", name, history.in_log(reason))
     return changed
 
 

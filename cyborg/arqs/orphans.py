@@ -247,7 +247,7 @@ def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
         release.delete(session, arqs)
     if arqs:
         since = "and has no allocation" if unclaimed else f"for more than {grace:.0f} s"
-        uuids = [found.uuid for found in arqs]
+        uuids = ", ".join(found.uuid for found in arqs)
         LOG.warning("Instance %s is gone from Nova %s: released ARQs %s", instance, since, uuids)
     return True
 

@@ -62,11 +62,13 @@ class GivenUp:
 
     def __str__(self) -> str:
         arqs = [f"{arq.uuid} ({arq.state}, instance {arq.instance_uuid})" for arq in self.arqs]
-        return (
-            f"ARQs {arqs}, devices {list(self.devices)}, "
-            f"resource providers {list(self.resource_providers)}; "
-            f"not excluded: {list(self.not_excluded)}"
-        )
+        parts = {
+            "ARQs": arqs,
+            "devices": self.devices,
+            "resource providers": self.resource_providers,
+        }
+        said = "; ".join(f"{name} {', '.join(each)}" for name, each in parts.items() if each)
+        return " ".join([f"{said or 'nothing'}.", *self.not_excluded])
 
 
 def release_arq(
@@ -82,8 +84,9 @@ def release_arq(
         an instance may use its device
     """
     given_up = _release_arq(ctx, uuid, force=force, reason=reason)
-    # %r: the reason may hold what no log file can.
-    LOG.warning("Gave up the host steps of ARQ %s (%r): %s", uuid, reason, given_up)
+    LOG.warning(
+        "Gave up the host steps of ARQ %s (%s): %s", uuid, history.in_log(reason), given_up
+    )
     return given_up
 
 
@@ -237,7 +240,9 @@ def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> Given
         programmed
     """
     given_up = _remove_device(uuid, force=force, reason=reason)
-    LOG.warning("Removed device %s for good (%r), with %s", uuid, reason, given_up)
+    LOG.warning(
+        "Removed device %s for good (%s), with %s", uuid, history.in_log(reason), given_up
+    )
     return given_up
 
 
@@ -274,7 +279,7 @@ def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp
     :raises Conflict: it is up, or ARQs are bound to its devices
     """
     given_up = _remove_host(uuid, force=force, reason=reason)
-    LOG.warning("Removed host %s for good (%r), with %s", uuid, reason, given_up)
+    LOG.warning("Removed host %s for good (%s), with %s", uuid, history.in_log(reason), given_up)
     return given_up
 
 

@@ -79,7 +79,8 @@ def create(
     except quotas.QuotaExceeded as exc:
         quotas.announce(exc)
         raise
-    LOG.info("Created ARQs %s of profile %s", [arq.uuid for arq in created], profile_name)
+    uuids = ", ".join(arq.uuid for arq in created)
+    LOG.info("Created ARQs %s of profile %s", uuids, profile_name)
     return created
 
 

@@ -70,8 +70,7 @@ def disable_device(uuid: str, reason: str | None = None) -> None:
     :raises Conflict: its host has no agent
     """
     _set_device_status(uuid, MAINTAINING, reason)
-    # %r: the reason may hold what no log file can.
-    LOG.info("Device %s is disabled: %r", uuid, reason)
+    LOG.info("Device %s is disabled: %s", uuid, history.in_log(reason))
 
 
 @db.retry
@@ -105,7 +104,7 @@ def taint_device(uuid: str, reason: str | None = None) -> None:
     :raises Conflict: its host has no agent
     """
     _set_device_taint(uuid, tainted=True, reason=reason)
-    LOG.info("Device %s is tainted: %r", uuid, reason)
+    LOG.info("Device %s is tainted: %s", uuid, history.in_log(reason))
 
 
 def untaint_device(uuid: str) -> None:
@@ -192,7 +191,8 @@ def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
     """
     values = [_stored_value(attribute) for attribute in new]
     made = _create_attributes(new, values)
-    LOG.info("Made the attributes %s", [(each.deployable.uuid, each.key) for each in made])
+    said = ", ".join(f"{each.key} of deployable {each.deployable.uuid}" for each in made)
+    LOG.info("Made the attributes %s", said)
     return made
 
 

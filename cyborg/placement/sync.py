@@ -289,7 +289,8 @@ class _Run:
                 found = self._seen[step.uuid]
                 generation = self._api.set_traits(step.uuid, step.traits, found.generation)
                 self._seen[step.uuid] = replace(found, traits=step.traits, generation=generation)
-                LOG.info("Provider %s has traits %s", found.name, sorted(step.traits))
+                said = ", ".join(sorted(step.traits))
+                LOG.info("Provider %s has traits %s", found.name, said or "none")
             case tree.SetInventories():
                 self._set_inventories(step)
             case tree.Delete():
@@ -356,8 +357,6 @@ class _Run:
     def _write(self, found: tree.Provider, inventories: tree.Inventories) -> None:
         generation = self._api.set_inventories(found.uuid, inventories, found.generation)
         self._seen[found.uuid] = replace(found, inventories=inventories, generation=generation)
-        LOG.info(
-            "Provider %s offers %s",
-            found.name,
-            {name: inv.total - inv.reserved for name, inv in sorted(inventories.items())},
-        )
+        offered = ((name, inv.total - inv.reserved) for name, inv in sorted(inventories.items()))
+        said = ", ".join(f"{amount} of {name}" for name, amount in offered)
+        LOG.info("Provider %s offers %s", found.name, said or "nothing")
