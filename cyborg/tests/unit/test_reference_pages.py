@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import pathlib
 import pkgutil
 import re
+from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import policies
+from cyborg.arqs import differences
 from cyborg.drivers import base
 
 FOLDER = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration"
@@ -68,6 +71,98 @@ def test_every_option_that_a_page_names_exists() -> None:
                     unknown.add((page.name, group, name))
     assert unknown == set()
     assert named > 100
+
+
+#: What pages call a default, in their order: what they say, and the option that it is of. None
+#: stands for what is not an option of ours.
+DEFAULTS: dict[str, list[tuple[str, str | None]]] = {
+    "admin/backup": [("``/var/lib/cyborg``", "DEFAULT.state_path")],
+    "admin/capacity": [("60 seconds", "agent.report_interval")],
+    "admin/drivers": [
+        ("empty", "agent.enabled_drivers"),
+        ("none", "gpu_devices.unhealthy_xids"),
+    ],
+    "admin/hosts": [("``off``", "cleaning.default")],
+    "admin/monitoring": [("``notifications``", None)],
+    "admin/nova-scheduling": [
+        ("1", "cyborg_weigher.multiplier"),
+        ("2", "cyborg_weigher.timeout"),
+        ("30", "cyborg_weigher.pause"),
+        ("300", None),
+        ("240", "conductor.bind_deadline"),
+    ],
+    "admin/programming": [("240 seconds", "conductor.bind_deadline")],
+    "admin/what-died": [
+        ("180", "conductor.host_down_time"),
+        # Twenty times that.
+        ("an hour", None),
+        ("5 seconds", None),
+        ("a day", "conductor.arq_expiry"),
+        ("an hour", "conductor.instance_grace"),
+        ("30 seconds", "conductor.allocation_audit_interval"),
+        ("90 days", "conductor.history_expiry"),
+        ("an hour", "conductor.placement_audit_interval"),
+    ],
+    "configuration/policy": [("``service``", None)],
+    "install/devstack": [("``fake_driver``", None), ("1", None)],
+    "install/production": [
+        ("``cyborg``", "DEFAULT.rpc_exchange"),
+        ("empty", "agent.enabled_drivers"),
+    ],
+    "install/standalone": [("``fake_driver``", None)],
+    "reference/api-microversion-history": [("2.0", None), ("``public``", None)],
+    "reference/cyborg-status": [("10", "settle")],
+}
+_VALUE = r"(``[^`]+``|an? (?:hour|day)|\d+(?:\.\d+)?(?: (?:seconds|days))?)"
+_DEFAULT = re.compile(
+    rf"\bby default,?(?: after)? {_VALUE}|(``\w+``|\d+),? by default(?=[).,])|"
+    rf"\bdefault is {_VALUE}|\bdefault of {_VALUE}|(``\w+``), the default|; default {_VALUE}|"
+    r"(empty|none) by default"
+)
+_WEIGHER = FOLDER.parents[2] / "cyborg" / "nova" / "weigher.py"
+#: As in ``(``aer_fatal_errors``, 1)``.
+_IN_BRACKETS = re.compile(r"\(``(?:\[(\w+)\] )?(\w+)``, (\d+)\)")
+
+
+def _defaults() -> dict[str, Any]:
+    known = {
+        f"{group or 'DEFAULT'}.{option.dest}": option.default
+        for group, options in cyborg_conf.list_opts()
+        for option in options
+    }
+    # Not imported, since it makes Nova's options those of the process.
+    for node in ast.walk(ast.parse(_WEIGHER.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="FloatOpt" | "IntOpt"), args=[name]):
+                (default,) = (each.value for each in node.keywords if each.arg == "default")
+                known[f"cyborg_weigher.{ast.literal_eval(name)}"] = ast.literal_eval(default)
+    return {**known, "settle": differences.SETTLE}
+
+
+def _value(said: str) -> object:
+    """What a default must be that a page gives as ``said``."""
+    if said in {"empty", "none"}:
+        return []
+    if said.startswith("``"):
+        return said.strip("`")
+    number, _, unit = re.sub("^an? ", "1 ", said).partition(" ")
+    return float(number) * {"": 1, "seconds": 1, "hour": 3600, "day": 86400, "days": 86400}[unit]
+
+
+def test_defaults_that_pages_name_are_true() -> None:
+    known, found = _defaults(), {}
+    for path in sorted(FOLDER.parent.rglob("*.rst")):
+        page, text = str(path.relative_to(FOLDER.parent))[:-4], " ".join(path.read_text().split())
+        said = [next(filter(None, match.groups())) for match in _DEFAULT.finditer(text)]
+        if said:
+            found[page] = said
+        for group, name, value in _IN_BRACKETS.findall(text):
+            assert known[f"{group or 'pci_health'}.{name}"] == int(value), (page, name)
+    assert found == {page: [said for said, _of in each] for page, each in DEFAULTS.items()}
+    for page, each in DEFAULTS.items():
+        for said, of in each:
+            if of is not None:
+                assert known[of] == _value(said), (page, said, of)
 
 
 _MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
