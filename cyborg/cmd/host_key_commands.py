@@ -39,19 +39,25 @@ def _command(
 ) -> Any:
     parser = command_help.add_command(commands, name, text)
     parser.add_argument("host_name", metavar="HOST", help="[DEFAULT] host of the agent.")
-    parser.set_defaults(run=lambda conf: _run(conf, act))
+    parser.set_defaults(run=with_database(act))
     return parser
 
 
-def _run(conf: cfg.ConfigOpts, act: Callable[[cfg.ConfigOpts], None]) -> int:
-    try:
-        db.configure(conf)
-        revision.check()
-        act(conf)
-    except errors.CyborgError as exc:
-        print(f"cyborg-status: {exc}", file=sys.stderr)
-        return 1
-    return 0
+def with_database(act: Callable[[cfg.ConfigOpts], None]) -> Callable[[cfg.ConfigOpts], int]:
+    """The command that does this with the database, or says in one sentence why it cannot."""
+
+    def run(conf: cfg.ConfigOpts) -> int:
+        try:
+            db.configure(conf)
+            with revision.one_sentence():
+                revision.check()
+                act(conf)
+        except errors.CyborgError as exc:
+            print(f"cyborg-status: {exc}", file=sys.stderr)
+            return 1
+        return 0
+
+    return run
 
 
 def _enrol(conf: cfg.ConfigOpts) -> None:

@@ -156,11 +156,9 @@ def main(argv: list[str] | None = None) -> int:
         conf.set_default("use_stderr", True)
     process.set_up_log(conf)
     db.configure(conf)
-    if revision.version() != schema.head():
-        raise errors.Misconfigured(
-            "The schema of the database is not this release's; run `cyborg-dbsync upgrade` first."
-        )
-    return int(conf.command.run(conf))
+    with revision.one_sentence():
+        revision.check_newest(schema.head())
+        return int(conf.command.run(conf))
 
 
 if __name__ == "__main__":

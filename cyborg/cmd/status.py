@@ -131,7 +131,7 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         "accept", "Give out a resource provider that is withheld for others' allocations."
     )
     accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
-    accept.set_defaults(run=_accept)
+    accept.set_defaults(run=host_key_commands.with_database(_accept))
     rename = add(
         "rename-host", "Keep the record of a host whose machine has another name now."
     )
@@ -143,7 +143,7 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         default=[],
         help="Fingerprint of a key that is the new host's; others of the old one are revoked.",
     )
-    rename.set_defaults(run=_rename_host)
+    rename.set_defaults(run=host_key_commands.with_database(_rename_host))
     host_key_commands.add(parsers)
     upgrade = add(
         "upgrade", "`upgrade check` says whether an upgrade can start; it changes nothing."
@@ -159,28 +159,14 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
 
 
-def _rename_host(conf: cfg.ConfigOpts) -> int:
-    try:
-        db.configure(conf)
-        revision.check()
-        nodes.rename_host(conf.command.old, conf.command.new, tuple(conf.command.key))
-    except errors.CyborgError as exc:
-        print(f"cyborg-status: {exc}", file=sys.stderr)
-        return WRONG
+def _rename_host(conf: cfg.ConfigOpts) -> None:
+    nodes.rename_host(conf.command.old, conf.command.new, tuple(conf.command.key))
     print(f"The record of host {conf.command.old} is that of {conf.command.new} now.")
-    return WELL
 
 
-def _accept(conf: cfg.ConfigOpts) -> int:
-    try:
-        db.configure(conf)
-        revision.check()
-        reason = adoption.accept(conf.command.provider)
-    except errors.CyborgError as exc:
-        print(f"cyborg-status: {exc}", file=sys.stderr)
-        return WRONG
+def _accept(conf: cfg.ConfigOpts) -> None:
+    reason = adoption.accept(conf.command.provider)
     print(f"Accepted. It was withheld for this: {reason}")
-    return WELL
 
 
 def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:

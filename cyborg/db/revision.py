@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -11,8 +13,26 @@ from oslo_db import exception as db_exc
 from cyborg import db, errors
 from cyborg.db import models as db_models
 
+LOG = logging.getLogger(__name__)
+
 #: Alembic's, with one row.
 _VERSIONS = sa.table("alembic_version", sa.column("version_num"))
+
+
+@contextlib.contextmanager
+def one_sentence() -> Iterator[None]:
+    """Say in one sentence that the database does not answer, for commands that need it.
+
+    :raises Misconfigured: it does not
+    """
+    try:
+        yield
+    except (db_exc.DBError, sa.exc.OperationalError) as exc:
+        # The driver's message may contain the URL with its password.
+        LOG.debug("The database does not answer", exc_info=exc)
+        raise errors.Misconfigured(
+            f"The database that [database] connection names does not answer ({type(exc).__name__})."
+        ) from exc
 
 
 def version() -> str | None:
@@ -35,6 +55,18 @@ def check() -> None:
     if version() is None:
         raise errors.Misconfigured(
             "The database has no schema of Cyborg's: run `cyborg-dbsync upgrade` first."
+        )
+
+
+def check_newest(newest: str) -> None:
+    """Check that the schema is of this release, of which the newest revision is given.
+
+    :raises Misconfigured: it is not
+    """
+    check()
+    if version() != newest:
+        raise errors.Misconfigured(
+            "The schema of the database is not this release's; run `cyborg-dbsync upgrade` first."
         )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from cyborg.cmd import ironic
 from cyborg.db import revision, schema
 
 SERVICES = ["cyborg-api", "cyborg-conductor"]
@@ -97,7 +99,9 @@ def test_a_url_that_is_none(command: str, connection: str, sentence: str, write:
     assert "secret" not in said
 
 
-@pytest.mark.parametrize("command", ["cyborg-dbsync upgrade", "cyborg-dbsync version"])
+@pytest.mark.parametrize(
+    "command", ["cyborg-dbsync upgrade", "cyborg-dbsync version", "cyborg-status host keys h"]
+)
 def test_a_database_that_does_not_answer(command: str, write: Write) -> None:
     said = stops(command, write("mysql+pymysql://cyborg:secret@127.0.0.1:1/cyborg"))
     assert "does not answer" in said
@@ -142,6 +146,21 @@ def test_a_log_that_cannot_be_written(tmp_path: pathlib.Path, write: Write) -> N
 @pytest.mark.parametrize("command", [*SERVICES, "cyborg-dbsync upgrade", "cyborg-dbsync version"])
 def test_the_schema_of_another_program(command: str, foreign: str, write: Write) -> None:
     assert FOREIGN in stops(command, write(foreign))
+
+
+@pytest.mark.usefixtures("quiet_openstack")
+def test_the_nodes_of_ironic_and_the_schema_of_another_program(
+    foreign: str,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
+    with pytest.raises(SystemExit) as ended:
+        ironic.main(["--config-file", str(write(foreign)), "forget", "--all"])
+    assert ended.value.code == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert FOREIGN in said
 
 
 def test_the_checks_of_the_schema_of_another_program(foreign: str, write: Write) -> None:
