@@ -72,7 +72,8 @@ def _check_answer(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: l
             raise work.NotYet(f"Nova has no host for instance {claim.key} yet")
         LOG.warning("Nova took no event for instance %s in time; it will ask", claim.key)
     elif status in _FINAL or not _FINAL.isdisjoint(codes):
-        LOG.warning("Nova refuses events for instance %s: %s %s", claim.key, status, codes)
+        said = ", ".join(str(code) for code in codes)
+        LOG.warning("Nova refuses events for instance %s: %s %s", claim.key, status, said)
     elif status >= HTTPStatus.BAD_REQUEST:
         raise work.TryLater(f"Nova answered {status} to the events of instance {claim.key}")
     else:

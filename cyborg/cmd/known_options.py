@@ -9,16 +9,17 @@ from importlib import metadata
 
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
-from oslo_privsep import priv_context
 
 from cyborg import conf as cyborg_conf
-from cyborg.conf import drivers, obsolete
+from cyborg.conf import drivers, obsolete, privileged
 
-_LIBRARIES = {
+#: Whose options services read, by the names under which ``oslo-config-generator`` knows them.
+LIBRARIES = {
     "castellan.config",
     "keystonemiddleware.audit",
     "keystonemiddleware.auth_token",
     "oslo.db",
+    "oslo.limit",
     "oslo.log",
     "oslo.messaging",
     "oslo.middleware",
@@ -71,12 +72,13 @@ def names(conf: cfg.ConfigOpts) -> dict[tuple[str, str], tuple[str, str]]:
 def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
     yield cyborg_conf.list_opts()
     for entry in metadata.entry_points(group="oslo.config.opts"):
-        if entry.name in _LIBRARIES:
+        if entry.name in LIBRARIES:
             yield entry.load()()
-    for group in (*cyborg_conf.SERVICES, "keystone_authtoken"):
-        chosen = conf[group].auth_type if group in cyborg_conf.SERVICES else None
+    for group in (*cyborg_conf.SERVICES, "oslo_limit", "keystone_authtoken"):
+        chosen = None if group == "keystone_authtoken" else conf[group].auth_type
         yield [(group, ka_loading.get_auth_plugin_conf_options(chosen or "password"))]
-    yield [("cyborg_sys_admin", priv_context.OPTS)]
+    yield [("oslo_limit", ka_loading.get_auth_common_conf_options())]
+    yield privileged.list_opts()
 
 
 def is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:

@@ -168,6 +168,8 @@ def test_what_to_look_at_before_an_upgrade(status: Status, tmp_path: pathlib.Pat
     status.set("agent", "enabled_driver = pci_driver")
     status.set("DEFAULT", "quota_gpus = 5")
     status.set("api", "api_workers = 4")
+    status.set("cyborg_nvme", "helper_command = privsep-helper")
+    status.set("oslo_limit", "auth_type = password\nusername = cyborg\nendpoint_id = 1")
     status.set("oslo_policy", "enforce_new_defaults = false")
     status.set("upgrade_levels", "conductor = 2.0")
     code, found = status.json("upgrade", "check", "--json")

@@ -13,13 +13,12 @@ import webob
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 from oslo_policy import opts as policy_opts
-from oslo_privsep import priv_context
 
 from cyborg import conf as cyborg_conf
 from cyborg import connection, policies
 from cyborg.api import app
 from cyborg.cmd import known_options, status
-from cyborg.conf import drivers, obsolete
+from cyborg.conf import drivers, obsolete, privileged
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
 
@@ -53,7 +52,7 @@ def known() -> Iterator[tuple[str, str]]:
         cyborg_conf.list_opts(),
         OWN_SECTIONS.items(),
         [(group, password) for group in ("glance", "keystone_authtoken", "nova", "placement")],
-        [("cyborg_sys_admin", priv_context.OPTS)],
+        privileged.list_opts(),
         *(metadata.entry_points(group="oslo.config.opts")[name].load()() for name in LIBRARIES),
     ]
     for source in sources:

@@ -16,7 +16,10 @@ from oslo_config import cfg
 from cyborg import conf as cyborg_conf
 from cyborg import policies
 from cyborg.arqs import differences
+from cyborg.cmd import known_options
+from cyborg.conf import privileged
 from cyborg.drivers import base
+from cyborg.drivers import privileged as helpers
 
 FOLDER = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration"
 
@@ -28,6 +31,22 @@ def _named(page: str, directive: str) -> list[str]:
 def test_every_group_of_options_is_in_the_reference_once() -> None:
     groups = {group or "DEFAULT" for group, _options in cyborg_conf.list_opts()}
     assert sorted(_named("options.rst", "config-options")) == sorted(groups | {"vgpu_NAME", "NAME"})
+
+
+def test_every_option_of_the_privileged_helpers_is_in_the_reference() -> None:
+    text = (FOLDER / "options.rst").read_text()
+    for group, options in privileged.list_opts():
+        _before, _title, section = text.partition(f"[{group}]")
+        section = section.partition("\n[")[0]
+        assert [option.dest for option in options if f"``{option.dest}``" not in section] == []
+    contexts = (helpers.context, helpers.erasing, helpers.programming)
+    assert {each.cfg_section for each in contexts} == set(privileged.GROUPS)
+
+
+def test_the_sample_has_the_options_of_everybody() -> None:
+    text = (FOLDER.parents[2] / "etc" / "cyborg" / "config-generator.conf").read_text()
+    named = set(re.findall(r"^namespace = (.+)$", text, re.MULTILINE))
+    assert named == known_options.LIBRARIES | {"cyborg", "cyborg.privileged"}
 
 
 def test_every_option_has_a_help() -> None:
