@@ -14,6 +14,7 @@ import datetime
 import json
 import pathlib
 import random
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -331,9 +332,11 @@ def test_a_dry_run_reports_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = dump()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert command(conf, tmp_path, monkeypatch, "--from", url_of(old), "--dry-run") == 0
     assert dump() == before
-    said = capsys.readouterr().out
+    said, bars = capsys.readouterr()
+    assert f"[{'#' * 40}] 12/12\n" in bars
     assert "upstream's release 17" in said
     assert "|            ARQs |    12 |           12 |" in said
     assert said.endswith("Nothing was written.\n")
