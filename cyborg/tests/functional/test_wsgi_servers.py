@@ -24,10 +24,12 @@ from cyborg import context
 from cyborg.db import models
 from cyborg.tests import boots, hosts
 from cyborg.tests.ports import free_port
+from cyborg.tests.servers import REPOSITORY
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
 
+PAGE = REPOSITORY / "doc" / "source" / "install" / "production.rst"
 MODULE = "cyborg.wsgi.api:application"
 LAST = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 PROFILE = [{"name": "p", "groups": [{"resources:FPGA": "1"}]}]
@@ -39,11 +41,28 @@ def command(server: str, port: int) -> list[str]:
     program = str(pathlib.Path(sys.executable).with_name(server))
     if server == "gunicorn":
         return [program, "--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "2", MODULE]
-    options = ["--module", MODULE, "--http-socket", f"127.0.0.1:{port}", "--master"]
-    options += ["--processes", "2", "--threads", "2", "--buffer-size", "65535", "--need-app"]
-    stop = ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
-    stop += ["--worker-reload-mercy", "75"]
-    return [program, *options, *stop, "--add-header", "Connection: close"]
+    options = options_of_uwsgi() | {
+        "http-socket": f"127.0.0.1:{port}",
+        "processes": "2",
+        "threads": "2",
+    }
+    # Tests have files of their own.
+    del options["pyargv"]
+    return [
+        program,
+        *(
+            part
+            for name, value in options.items()
+            for part in ([f"--{name}"] if value == "true" else [f"--{name}", value])
+        ),
+    ]
+
+
+def options_of_uwsgi() -> dict[str, str]:
+    """What the page about production has in the file of uWSGI."""
+    (text,) = re.findall(r"^   \[uwsgi\]\n((?:   .*\n)+)", PAGE.read_text(), re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines()]
+    return dict(line.split(" = ", 1) for line in lines if not line.startswith("#"))
 
 
 class Server:
