@@ -58,7 +58,7 @@ def check() -> None:
         )
 
 
-def check_newest(newest: str) -> None:
+def check_newest(newest: str | None) -> None:
     """Check that the schema is of this release, of which the newest revision is given.
 
     :raises Misconfigured: it is not

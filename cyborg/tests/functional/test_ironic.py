@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import re
 import uuid
 from typing import Any
 
@@ -91,8 +92,8 @@ def test_the_inventory_of_a_node_becomes_devices(
     assert "T4" in gpu.model
     assert json.loads(gpu.vendor_board_info or "") == {"numa_node": 1}
     assert gpu.host.uuid == ironic.uuid("bm-1")
-    # The version of a firmware is Ironic's.
-    assert "9.9" not in str(dump())
+    # The version of a firmware is Ironic's. A time may look like it.
+    assert "9.9" not in re.sub(r"\d\d:\d\d:\d\d\.\d+", "", str(dump()))
     assert ironic.versions == {"1.81"}
     # Nothing of it is to be given out by anybody.
     with db.reader() as session:

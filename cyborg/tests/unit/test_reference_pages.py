@@ -169,7 +169,7 @@ def _value(said: str) -> object:
 
 
 def test_defaults_that_pages_name_are_true() -> None:
-    known, found = _defaults(), {}
+    known, found = _defaults(), dict[str, list[str]]()
     for path in sorted(FOLDER.parent.rglob("*.rst")):
         page, text = str(path.relative_to(FOLDER.parent))[:-4], " ".join(path.read_text().split())
         said = [next(filter(None, match.groups())) for match in _DEFAULT.finditer(text)]
@@ -179,9 +179,9 @@ def test_defaults_that_pages_name_are_true() -> None:
             assert known[f"{group or 'pci_health'}.{name}"] == int(value), (page, name)
     assert found == {page: [said for said, _of in each] for page, each in DEFAULTS.items()}
     for page, each in DEFAULTS.items():
-        for said, of in each:
+        for words, of in each:
             if of is not None:
-                assert known[of] == _value(said), (page, said, of)
+                assert known[of] == _value(words), (page, words, of)
 
 
 _MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
