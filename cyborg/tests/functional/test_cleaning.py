@@ -457,3 +457,26 @@ def test_a_host_that_does_not_answer_has_not_cleaned(
     engine.make_due()
     engine.drain(conf)
     assert history.unclean() == []
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("FPGA", 300), ("SSD", 86_400)])
+def test_a_clean_that_hangs_for_long_has_failed(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    host_of_one_card: HostOfOneCard,
+    kind: str,
+    seconds: int,
+) -> None:
+    """A disk may be erased for a day."""
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    engine.drain(conf)
+    host_of_one_card.left, host_of_one_card.error = {"00"}, rpc.HostStepRunning("it is busy")
+    release.delete_instance_arqs(ctx, instance)
+    for ago, said in ((seconds - 60, []), (seconds, [f"for {seconds // 60} minutes: it is busy"])):
+        with db.writer() as session:
+            db.update(session, models.Device, type=kind)
+            db.update(session, models.Work, due_ms=0, wanted_ms=db.now_ms() - ago * 1000)
+        engine.drain(conf)
+        assert [part for part in said if part in " ".join(history.unclean())] == said
+        assert len(history.unclean()) == len(said)

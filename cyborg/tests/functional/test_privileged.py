@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
+import pathlib
 import sys
 from typing import Any
 
@@ -163,6 +165,31 @@ def test_a_driver_that_is_not_loaded_takes_nothing_away(nvme):
 
     assert nvme.call(act, "bind_driver", address, "unheard-of") == "ENODEV"
     assert (nvme.device(address) / "driver").readlink().name == "nvme"
+
+
+@pytest.mark.parametrize("error", ["EBUSY", "ENOENT"])
+def test_a_function_that_a_guest_has_open_is_not_reset(tmp_path, monkeypatch, error):
+    """Only one process can have a VFIO group open; without the file there is none that has."""
+    device, group = tmp_path / "devices/0000:3d:01.0", tmp_path / "vfio/27"
+    device.mkdir(parents=True)
+    (device / "reset").touch()
+    (device / "driver").symlink_to("vfio-pci")
+    (device / "iommu_group").symlink_to("27")
+    real = os.open
+
+    def open_it(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if pathlib.Path(path) == group:
+            raise OSError(getattr(errno, error), "the kernel's words")
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(privileged, "_PCI", tmp_path)
+    monkeypatch.setattr(privileged, "_DEV", tmp_path)
+    monkeypatch.setattr(privileged.context, "client_mode", False)
+    monkeypatch.setattr(os, "open", open_it)
+
+    is_free = error == "ENOENT"
+    assert act("reset_function", device.name) == ("" if is_free else error)
+    assert (device / "reset").read_text() == ("1" if is_free else "")
 
 
 NO_NAMES: list[tuple[Any, ...]] = [
