@@ -217,20 +217,33 @@ class Books:
     """One card, and instances of which Cyborg, Placement and Nova do not say the same."""
 
     def __init__(
-        self, status: Status, placement: PlacementServer, sink: NovaSink, boot: Any
+        self, status: Status, conf: Any, placement: PlacementServer, sink: NovaSink, boot: Any
     ) -> None:
         self.status = status
+        self.conf = conf
         self.placement = placement
         self.sink = sink
         self.boot = boot
 
-    def check(self, *arguments: str) -> dict[str, Any]:
-        """The findings about each instance, by its uuid."""
+    def command(self, *arguments: str) -> dict[str, Any]:
+        """The findings of the command about each instance, by its uuid."""
         arguments = ("--settle", "0", "--format", "json", *arguments)
         _, found = self.status.json("check", *arguments)
         assert found["fault"] is None
         assert {item["check"] for item in found["findings"]} <= {"allocations, host host-1"}
         return {item["finding"].split()[1]: item for item in found["findings"]}
+
+    def check(self, *, repair: bool = False) -> dict[str, Any]:
+        """The same without a start of the command."""
+        found = {}
+        for each in differences.compare_all(self.conf, settle=0):
+            said = None
+            if repair:
+                plan = differences.plan_repair(self.conf, each)
+                outcome = differences.carry_out(self.conf, each, plan)
+                said = f"{plan.explanation} {outcome}".strip()
+            found[each.consumer] = {"finding": str(each), "repair": said}
+        return found
 
 
 @pytest.fixture
@@ -252,7 +265,9 @@ def books(
         return instance
 
     with_placement.set("nova", "auth_type = none", f"endpoint_override = {sink.url}")
-    return Books(with_placement, placement, sink, boot)
+    # As the command has it.
+    conf.set_override("allocation_audit_interval", 30, group="conductor")
+    return Books(with_placement, conf, placement, sink, boot)
 
 
 def test_arqs_without_allocation_are_released_where_nova_agrees(
@@ -266,7 +281,7 @@ def test_arqs_without_allocation_are_released_where_nova_agrees(
     assert {item["repair"] for item in found.values()} == {None}
     assert len(service.list_arqs(ctx)) == 3
 
-    found = books.check("--repair")
+    found = books.command("--repair")
     assert found[gone]["repair"].endswith("its ARQs there are deleted. Done.")
     assert "not repaired: Nova does not say" in found[lives]["repair"]
     assert gone not in {arq.instance_uuid for arq in service.list_arqs(ctx)}
@@ -285,7 +300,7 @@ def test_allocations_without_arq_are_removed_where_nova_agrees(books: Books) -> 
     books.placement.call("PUT", f"/allocations/{gone}", body | {"allocations": claimed})
 
     assert books.check().keys() == {gone, lives}
-    found = books.check("--repair")
+    found = books.check(repair=True)
     assert found[gone]["repair"].endswith("and no other. Done.")
     assert "not repaired" in found[lives]["repair"]
     kept = books.placement.call("GET", f"/allocations/{gone}")["allocations"]
@@ -299,7 +314,7 @@ def test_more_arqs_than_allocated_are_shown_and_left(
     more, fewer = books.boot(arqs=2, allocated=1), books.boot(arqs=1, allocated=1)
     books.placement.release(fewer)
     books.placement.allocate(fewer, A, FPGA=2)
-    found = books.check("--repair")
+    found = books.check(repair=True)
     assert found.keys() == {more, fewer}
     assert f"has 2 ARQs of provider {A}" in found[more]["finding"]
     assert found[more]["finding"].endswith("an allocation of 1 there.")
@@ -315,8 +330,8 @@ def test_consumers_that_claim_nothing_are_no_findings(
 ) -> None:
     books.boot(arqs=1, allocated=0)
     claims = books.boot(arqs=0, allocated=1)
-    books.status.set("conductor", f"{option} = 0")
-    assert books.check("--repair") == {}
+    books.conf.set_override(option, 0, group="conductor")
+    assert books.check(repair=True) == {}
     assert len(service.list_arqs(ctx)) == 1
     assert books.placement.call("GET", f"/allocations/{claims}")["allocations"]
 
@@ -326,13 +341,13 @@ def test_a_nova_that_knows_none_of_the_instances_has_nothing_repaired(
 ) -> None:
     """As where [nova] is of another region, and Placement has lost its allocations."""
     lives, claims = books.boot(arqs=1, allocated=0), books.boot(arqs=0, allocated=1)
-    found = books.check("--repair")
+    found = books.check(repair=True)
     assert found.keys() == {lives, claims}
     assert all("Nova has none of the instances" in item["repair"] for item in found.values())
     assert len(service.list_arqs(ctx)) == 1
 
     books.sink.deleted = {lives, claims}
-    books.check("--repair")
+    books.check(repair=True)
     assert books.check() == {}
 
 
@@ -356,8 +371,7 @@ def test_a_provider_that_placement_does_not_have_says_nothing_of_its_arqs(
     other = books.boot(arqs=1, allocated=0)
     books.placement.release(*books.sink.servers)
     books.placement.call("DELETE", f"/resource_providers/{A}")
-    _, found = books.status.json("check", "--settle", "0", "--format", "json", "--repair")
-    assert not [each for each in found["findings"] if other in each["finding"]]
+    assert other not in books.check(repair=True)
     assert len(service.list_arqs(ctx)) == 2
     books.placement.sync(full=True)
 
@@ -368,8 +382,8 @@ def test_no_more_are_given_up_at_a_time_than_conductors_may(
     books.boot(arqs=1, allocated=1, in_nova=True)
     for arqs in (1, 1, 0):
         books.boot(arqs=arqs, allocated=1 - arqs)
-    books.status.set("conductor", "max_instance_releases = 1")
-    repairs = [item["repair"] for item in books.check("--repair").values()]
+    books.conf.set_override("max_instance_releases", 1, group="conductor")
+    repairs = [item["repair"] for item in books.check(repair=True).values()]
     assert sum(repair.endswith("Done.") for repair in repairs) == 1
     assert sum("as many as [conductor] max_instance_releases" in said for said in repairs) == 2
     left = books.check()
@@ -377,5 +391,5 @@ def test_no_more_are_given_up_at_a_time_than_conductors_may(
 
     # What Nova says it has deleted, and Cyborg or Placement does not have either, does not count.
     books.sink.deleted = set(left)
-    books.check("--repair")
+    books.check(repair=True)
     assert books.check() == {}
