@@ -220,8 +220,11 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
     controller.follow("install/controller", different)
     assert requests.get(f"http://127.0.0.1:{port}/healthcheck", timeout=TIMEOUT).ok
 
+    # The line that it has printed.
+    printed = controller.follow("install/controller", different, "The key of the conductors")
+    different["CONDUCTOR_KEY"] = printed.strip()
     compute = make("compute")
-    compute.follow("install/compute", different)
+    _install_agent(controller, compute, different)
     name = f"{host}_FakeDevice"
 
     def offered() -> bool:
@@ -229,12 +232,40 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
         return any(each["name"] == name for each in found)
 
     wait_for("the device", offered)
+    assert "The message is not signed." in compute.run(_UNSIGNED)
+    assert offered()
     there = controller.follow(
         "install/verify", different, "Is it there?", "The first device profile"
     )
     assert host in there
     _save_and_restore(controller, compute, different)
     _upgrade(controller, compute, different)
+
+
+#: A report that the host has no devices, by the broker's user of the host, without its key.
+_UNSIGNED = """\
+/opt/cyborg/bin/python -I - <<EOF
+from oslo_config import cfg
+from cyborg import process, rpc
+process.read_options(cfg.CONF, ["--config-file", "/etc/cyborg/cyborg.conf"])
+rpc.configure(cfg.CONF, replies_of=cfg.CONF.host)
+of_host = {"host": cfg.CONF.host, "node": cfg.CONF.host}
+try:
+    rpc.report(cfg.CONF, rpc.HostReport(**of_host, started=0, counter=0, errors={}, devices={}))
+except rpc.ReportFailed as exc:
+    print(exc)
+rpc.close()
+EOF
+"""
+
+
+def _install_agent(controller: Machine, compute: Machine, different: dict[str, str]) -> None:
+    """With the key of the host, which the page says to enrol on a controller."""
+    for title in bare_machine.sections("install/compute"):
+        machine = controller if title == "To enrol the key" else compute
+        output = machine.follow("install/compute", different, title)
+        if title == "The key of the host":
+            different["HOST_KEY"] = output.strip()
 
 
 def _save_and_restore(controller: Machine, compute: Machine, different: dict[str, str]) -> None:
