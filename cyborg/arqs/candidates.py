@@ -22,7 +22,7 @@ from cyborg.programming import program
 from cyborg.request_groups import RequestGroup
 
 #: The attributes that say where in its host a deployable is, the nearest first.
-_PLACES = ("pcie_switch", "numa_node")
+_PLACES = ("link_group", "pcie_switch", "numa_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """Over how many cards, PCIe switches and NUMA nodes the accelerators are spread."""
+        """Over how many cards, linked groups, PCIe switches and NUMA nodes it is spread."""
         places = [_place(each.deployable) for each in self.choices]
         return tuple(len(set(of_kind)) for of_kind in zip(*places, strict=True))
 
@@ -127,7 +127,7 @@ def _ask(
 
 
 def _place(deployable: models.Deployable) -> tuple[str, ...]:
-    """The card, the PCIe switch and the NUMA node of a deployable on its host.
+    """The card, its links, the PCIe switch and the NUMA node of a deployable on its host.
 
     What is not known of it is shared with no other card.
     """

@@ -121,6 +121,13 @@ GPU_OPTS: list[cfg.Opt] = [
         help="Has no effect, and is accepted for old configuration files only. A virtual function "
         "is never reported as a whole GPU.",
     ),
+    cfg.BoolOpt(
+        "read_topology",
+        default=False,
+        help="Ask nvidia-smi once after each start of the host which GPUs NVLink connects, beside "
+        "discovery: requests of several GPUs and function pools then prefer those. It opens each "
+        "GPU that NVIDIA's driver has for some seconds, in which none can be given to a guest.",
+    ),
     cfg.ListOpt(
         "unhealthy_xids",
         item_type=types.Integer(min=1, max=9999),

@@ -70,6 +70,7 @@ class AmdGpuDriver(pci.PciDriver):
             "memory_mib": memory >> 20 if memory and function.pf is None else None,
             "compute_partition": functions.text(card, "current_compute_partition"),
             "memory_partition": functions.text(card, "current_memory_partition"),
+            "link_group": _hive(function, functions) if function.pf is None else None,
         }
 
     def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
@@ -100,6 +101,12 @@ class AmdGpuDriver(pci.PciDriver):
         if unknown:
             raise ValueError(f"ras/{min(unknown)} of {card} holds no number of errors")
         return None
+
+
+def _hive(function: pci.Function, functions: pci.Snapshot) -> str | None:
+    """The name of the group of GPUs that Infinity Fabric connects to a whole card, or None."""
+    number = functions.number(function.address, "xgmi_hive_info/xgmi_hive_id")
+    return f"xgmi {number:x}" if number else None
 
 
 def _is_of_processor(card: pci.Function, functions: pci.Snapshot) -> bool:

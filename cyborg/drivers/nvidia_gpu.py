@@ -14,6 +14,7 @@ from cyborg.drivers import (
     mdev_handles,
     nvidia_layouts,
     nvidia_mdev_layouts,
+    nvidia_topology,
     nvidia_vgpu,
     nvidia_vgpu_types,
     nvidia_xid,
@@ -52,6 +53,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._layouts = nvidia_layouts.Layouts(conf, self._types)
         self._mediated = mdev_handles.HostSteps()
         self._xids = nvidia_xid.XidLog(conf, self.kept)
+        self._topology = nvidia_topology.Topology(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
         self._typed: dict[str, str] = {}
@@ -59,14 +61,15 @@ class NvidiaGpuDriver(pci.PciDriver):
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every card or part of one that can be given out, after a look into the kernel's log."""
         self._xids.read()
+        self._topology.look(host.pci)
         if self._enabled_types or self._layouts:
             self._types.learn_mediated(host.pci)
         yield from super().discover(host)
 
     def problems(self) -> Sequence[str]:
-        """As those of any driver, and that the log cannot be read."""
-        unread = self._xids.problem
-        return [*super().problems(), *([unread] if unread is not None else [])]
+        """As those of any driver, and what cannot be read of all cards."""
+        own = (self._xids.problem, self._topology.problem)
+        return [*super().problems(), *(each for each in own if each is not None)]
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """NVIDIA's driver has logged a fault of the card."""
@@ -74,10 +77,12 @@ class NvidiaGpuDriver(pci.PciDriver):
         return self._xids.why_unhealthy(function)
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The owner and the product."""
+        """The owner, the product, and whether it is linked to others."""
         del functions
         yield "OWNER_CYBORG"
         yield f"CUSTOM_NVIDIA_{function.device}"
+        if self._topology.has_links(function):
+            yield "CUSTOM_NVLINK"
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
@@ -89,6 +94,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             "memory_mib": nvidia_vgpu.memory_mib(function, functions),
             "firmware": shown.get("Video BIOS"),
             "serial": shown.get("GPU UUID"),
+            **self._topology.attributes(function),
         }
 
     def divided(
@@ -226,6 +232,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             self.kept.set(_LAYOUTS, card.address, layout.name)
         attributes = {
             **self.common_attributes(card, functions),
+            **self._topology.attributes(card),
             **{f"{base.LAYOUT_PREFIX}{each.name}": str(each.count) for each in layouts},
             **(nvidia_layouts.attributes(layout) if layout is not None else {}),
         }

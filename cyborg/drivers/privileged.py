@@ -377,6 +377,23 @@ def set_gpu_instances(
         until = math.inf  # the rest is part of what has begun
 
 
+@programming.entrypoint
+def gpu_topology(timeout: float, lock: str) -> list[str]:
+    """What NVIDIA's tool says of the links of all GPUs, and of their addresses.
+
+    ``timeout`` is for each of two runs of the tool.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
+    allowed = programming.conf.capabilities
+    said = []
+    for arguments in (["topo", "-m"], ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"]):
+        command = [_NVIDIA_SMI, *arguments]
+        output = tool_process.run(command, timeout, _file(lock), math.inf, allowed)
+        said.append(output.decode(errors="replace"))
+    return said
+
+
 def _run_tool(
     command: list[str],
     bitstream: str,

@@ -51,11 +51,12 @@ _OUTPUT_MAX = 500
 
 def run(
     command: list[str], timeout: float, lock: str, until: float, allowed: Iterable[int] = ()
-) -> None:
+) -> bytes:
     """Run a tool, which holds the file ``lock`` until all its processes have ended.
 
-    The caller has checked every argument. ``until`` is when the permit to start it ends, and
-    ``allowed`` are the numbers of the capabilities that it may have.
+    The answer is the end of what it has said. The caller has checked every argument. ``until`` is
+    when the permit to start it ends, and ``allowed`` are the numbers of the capabilities that it
+    may have.
 
     :raises OSError: ENOENT without the tool, EAGAIN if the lock is held, ETIME if the permit has
         ended, ETIMEDOUT if the tool was killed after ``timeout`` seconds, EIO if it failed
@@ -76,6 +77,7 @@ def run(
     _await_unlocked(lock, _LEFT_WAIT)
     if status:
         raise OSError(errno.EIO, f"{command[0]} ended with {status}: {_tail(output)}")
+    return output
 
 
 def is_locked(path: pathlib.Path) -> bool:

@@ -15,6 +15,8 @@ from cyborg import program_modes
 #: The common facts, attributes with the same meaning in every driver: the key and the type of its
 #: value. ``memory_mib`` and, for storage, ``capacity_mib`` are mebibytes; ``pci_address`` is
 #: ``0000:3b:00.0``; ``pcie_switch`` is the address of the upstream port of the switch above;
+#: ``link_group`` is one text for all devices of a host that are linked to each other, and
+#: ``nvlink_peers`` are the addresses to which NVLink leads, with ``nvlink_links`` links at least;
 #: ``link`` is the speed that card and slot can do, with the lanes in use now: ``16.0 GT/s x16``.
 FACTS: Mapping[str, type[str] | type[int]] = {
     "board_functions": int,
@@ -22,9 +24,12 @@ FACTS: Mapping[str, type[str] | type[int]] = {
     "driver_version": str,
     "firmware": str,
     "link": str,
+    "link_group": str,
     "memory_mib": int,
     "namespaces": int,
     "numa_node": int,
+    "nvlink_links": int,
+    "nvlink_peers": str,
     "pcie_switch": str,
     "pci_address": str,
     "product": str,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near deployables are to those of a pool: on one card, below one switch, on one NUMA node."""
+"""How near deployables are to those of a pool: on one card, linked, or near each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _POOL, _OPERATION = models.FunctionPool, models.Operation
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
 
 #: The attributes that say where in its host a deployable is, the nearest first.
-_KEYS = ("pcie_switch", "numa_node")
+_KEYS = ("link_group", "pcie_switch", "numa_node")
+#: How many :func:`columns` there are.
+WIDTH = 2 + len(_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +27,17 @@ class Place:
     """Where a deployable is; what is not known of it is None."""
 
     card: int
+    links: tuple[int, str] | None
     switch: tuple[int, str] | None
     node: tuple[int, str] | None
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
         """The place in a row of :func:`columns`."""
-        card, host, switch, node = row
+        card, host, links, switch, node = row
         return cls(
             card=card,
+            links=(host, links) if links else None,
             switch=(host, switch) if switch else None,
             node=(host, node) if node else None,
         )
@@ -50,7 +54,7 @@ class Neighbours:
         self.places |= set(_kinds(place))
 
     def distance(self, place: Place) -> int:
-        """How far it is to the nearest: 0 on its card, 1 below its switch, 2 on its NUMA node."""
+        """How far it is to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
         distances = (number for number, kind in enumerate(_kinds(place)) if kind in self.places)
         return next(distances, len(_KEYS) + 1)
 
@@ -94,5 +98,10 @@ def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
 def _kinds(place: Place) -> list[tuple[str, Any]]:
     """What it may share with others, the nearest first; what is not known is shared with none."""
     unknown = object()
-    known = [("card", place.card), ("switch", place.switch), ("node", place.node)]
+    known = [
+        ("card", place.card),
+        ("links", place.links),
+        ("switch", place.switch),
+        ("node", place.node),
+    ]
     return [(kind, where or unknown) for kind, where in known]

@@ -219,8 +219,10 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
 
 def _candidate(row: tuple[Any, ...]) -> _Candidate:
     number, uuid, slots, *rest = row
-    rank, place = tuple(rest[:-4]), nearness.Place.of(tuple(rest[-4:]))
-    return _Candidate(id=number, uuid=uuid, slots=slots, rank=rank, place=place)
+    rank, place = tuple(rest[: -nearness.WIDTH]), tuple(rest[-nearness.WIDTH :])
+    return _Candidate(
+        id=number, uuid=uuid, slots=slots, rank=rank, place=nearness.Place.of(place)
+    )
 
 
 def _take(

@@ -263,8 +263,8 @@ def test_accelerators_that_are_near_each_other_come_first(site: Site) -> None:
     places: dict[str, dict[str, str | int]] = {
         "card": {"pcie_switch": "0000:01:00.0", "numa_node": 0},
         "beside": {"pcie_switch": "0000:01:00.0", "numa_node": 0},
-        "node": {"pcie_switch": "0000:02:00.0", "numa_node": 0},
-        "far": {"pcie_switch": "0000:03:00.0", "numa_node": 1},
+        "node": {"pcie_switch": "0000:02:00.0", "numa_node": 0, "link_group": "one"},
+        "far": {"pcie_switch": "0000:03:00.0", "numa_node": 1, "link_group": "one"},
         "unknown": {},
     }
     devices = []
@@ -288,6 +288,7 @@ def test_accelerators_that_are_near_each_other_come_first(site: Site) -> None:
 
     near = [*dict.fromkeys(found)]
     assert near[0] == {"card", "card2"}
-    assert set(near[1:3]) == {frozenset({"card", "beside"}), frozenset({"card2", "beside"})}
-    assert set(near[3:6]) == {frozenset({one, "node"}) for one in ("card", "card2", "beside")}
+    assert near[1] == {"node", "far"}
+    assert set(near[2:4]) == {frozenset({"card", "beside"}), frozenset({"card2", "beside"})}
+    assert set(near[4:7]) == {frozenset({one, "node"}) for one in ("card", "card2", "beside")}
     assert len(near) == 15

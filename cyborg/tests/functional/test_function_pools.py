@@ -232,8 +232,8 @@ def test_what_is_larger_than_needed_is_taken_last(cloud: Fpgas) -> None:
     assert sorted(cloud.settle()) == ["host-2_c"]
 
 
-def _at(switch: str, node: int) -> dict[str, object]:
-    return {"function": "", "attributes": {"pcie_switch": switch, "numa_node": node}}
+def _at(switch: str, node: int, **more: str) -> dict[str, object]:
+    return {"function": "", "attributes": {"pcie_switch": switch, "numa_node": node, **more}}
 
 
 @pytest.mark.every_database
@@ -245,6 +245,14 @@ def test_what_is_near_to_what_the_pool_has_is_taken_first(cloud: Fpgas) -> None:
     assert cloud.look() == ["host-1_a", "host-1_d"]
     cloud.end()
     assert cloud.look() == ["host-1_c"]
+
+
+def test_what_is_linked_is_nearer_than_what_has_the_same_switch(cloud: Fpgas) -> None:
+    groups = zip("abcd", "xyxy", strict=True)
+    cloud.report({name: _at("0000:01:00.0", 0, link_group=group) for name, group in groups})
+    cloud.pool(free=4)
+
+    assert cloud.look() == ["host-1_a", "host-1_c"]
 
 
 def test_a_switch_of_another_host_is_not_near(cloud: Fpgas) -> None:

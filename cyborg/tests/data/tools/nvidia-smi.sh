@@ -1,8 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Stands for nvidia-smi: notes its arguments, and changes the GPU instances of a simulated card.
-echo "$*" >> "$(dirname "$0")/asked"
-[ "$1" = mig ] || exit 2
+# Stands for nvidia-smi: notes its arguments, changes the GPU instances of a simulated card, and
+# prints the files beside it that say how GPUs are linked.
+here=$(dirname "$0")
+echo "$*" >> "$here/asked"
+case "$1" in
+    topo) exec cat "$here/topo" ;;
+    --query-gpu=index,pci.bus_id) exec cat "$here/places" ;;
+    mig) ;;
+    *) exit 2 ;;
+esac
 shift
 while [ $# -gt 0 ]; do
     case "$1" in
