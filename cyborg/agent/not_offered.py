@@ -52,7 +52,7 @@ def find(
         )
         for address, fault in functions.faults.items()
     ]
-    for function in _left_out(functions, findings):
+    for function in _left_out(functions, findings, enabled):
         try:
             why = _why(function, host)
         except (OSError, ValueError, LookupError) as exc:
@@ -71,21 +71,40 @@ def find(
     return sorted(found, key=lambda each: each.address)
 
 
-def count(findings: discovery.Findings) -> int | None:
-    """How many accelerators a pass did not offer; None if no driver looked at PCI functions."""
+def count(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> int | None:
+    """How many accelerators a pass of the ``enabled`` drivers did not offer.
+
+    None if no driver looked at PCI functions.
+    """
     functions = findings.functions
     if functions is None:
         return None
-    return len(functions.faults) + sum(1 for _ in _left_out(functions, findings))
+    return len(functions.faults) + sum(1 for _ in _left_out(functions, findings, enabled))
 
 
-def _left_out(functions: pci.Snapshot, findings: discovery.Findings) -> Iterator[pci.Function]:
+def _left_out(
+    functions: pci.Snapshot, findings: discovery.Findings, enabled: Mapping[str, base.Driver]
+) -> Iterator[pci.Function]:
     offered = _offered(functions, findings)
+    host = _Host(functions, findings, enabled, {})
     for function in functions.values():
-        # What is said of a card is not said again of each part.
-        is_known = function.pf is not None or function.address in offered
-        if not is_known and pci.may_be_accelerator(function, functions):
+        if function.address in offered:
+            continue
+        # What is said of a card is not said again of each part, and not all parts can be used.
+        if function.pf is not None and not (
+            function.pf in offered and _is_refused(function, host)
+        ):
+            continue
+        if pci.may_be_accelerator(function, functions):
             yield function
+
+
+def _is_refused(part: pci.Function, host: _Host) -> bool:
+    """Whether a part of a card is kept from guests for a reason of its own."""
+    try:
+        return _drivers_why(part, host) is not None
+    except (OSError, ValueError, LookupError):
+        return True
 
 
 def _offered(functions: pci.Snapshot, findings: discovery.Findings) -> set[str]:
@@ -105,15 +124,26 @@ def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
         yield from (handle.attach_info for handle in deployable.attach_handles)
 
 
-def _why(function: pci.Function, host: _Host) -> base.Refusal:
+def _drivers_why(function: pci.Function, host: _Host) -> base.Refusal | None:
+    """Why an enabled driver does not offer a function, as that says itself or by its error."""
     for name, driver in host.enabled.items():
         if isinstance(driver, base.Explaining):
             why = driver.why_not_offered(function, host.functions)
             if why is not None:
                 return base.Refusal(reason=f"{name}: {why.reason}", remedy=why.remedy)
     for name, sentence in host.findings.errors.items():
-        if function.address in sentence or function.address in _claims(name, host.enabled, host):
+        # An error that names no part may be of any other card.
+        if function.address in sentence or (
+            function.pf is None and function.address in _claims(name, host.enabled, host)
+        ):
             return base.Refusal(reason=f"{name}: {sentence}")
+    return None
+
+
+def _why(function: pci.Function, host: _Host) -> base.Refusal:
+    why = _drivers_why(function, host)
+    if why is not None:
+        return why
     kept = _kept(function, host.functions)
     if kept is not None:
         return base.Refusal(reason=kept)

@@ -152,7 +152,7 @@ class Agent:
             errors=errors,
             devices=findings.devices,
             unread=tuple(sorted(findings.unread)),
-            not_offered=not_offered.count(findings),
+            not_offered=not_offered.count(findings, self._drivers),
         )
 
     def _log_changes(self, summary: str) -> None:

@@ -22,6 +22,7 @@ _VENDORS = {
     "1022": "AMD",
     "1ac1": "CORAL",
     "1ae0": "GOOGLE",
+    "1bcf": "NEC",
     "1da3": "HABANA",
     "1e52": "TENSTORRENT",
     "1e60": "HAILO",
@@ -30,13 +31,22 @@ _VENDORS = {
     "17cb": "QUALCOMM",
     "8086": "INTEL",
 }
+#: Accelerators whose class does not say so, and whose drivers make no such device.
+_KNOWN = frozenset(
+    {
+        ("1ac1", "089a"),  # Coral Edge TPU
+        ("1bcf", "001c"),  # NEC Vector Engine
+        ("1e60", "2864"),  # Hailo-8
+        *(("8086", f"225{digit}") for digit in "0123456789abcde"),  # Xeon Phi
+    }
+)
 
 
 class AccelDriver(pci.PciDriver):
-    """Reports what no other enabled driver claims, of two kinds.
+    """Reports what no other enabled driver claims, of three kinds.
 
-    These are functions of the class of processing accelerators, and functions of any class for
-    which the kernel's driver has made a device in ``/sys/class/accel``.
+    These are functions of the class of processing accelerators, functions of any class for which
+    the kernel's driver has made a device in ``/sys/class/accel``, and some products by their ids.
     """
 
     match = (pci.Match(),)
@@ -64,9 +74,8 @@ class AccelDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot
     ) -> base.Refusal | None:
         """As any driver does, of what is an accelerator."""
-        if not self._is_one(function, _shown()):
-            return None
-        return super().why_not_offered(function, functions)
+        why = super().why_not_offered(function, functions)
+        return why if why is not None and self._is_one(function, _shown()) else None
 
     def resource(self, function: pci.Function) -> str:
         """The vendor, and the kernel's driver of the card or else its product."""
@@ -81,7 +90,7 @@ class AccelDriver(pci.PciDriver):
 
     def _is_one(self, card: pci.Function, shown: frozenset[str]) -> bool:
         """Whether a card is an accelerator; the kernel shows none that a guest has."""
-        if card.class_code.startswith("1200"):
+        if card.class_code.startswith("1200") or (card.vendor, card.device) in _KNOWN:
             return True
         if card.address in shown:
             self.kept.set("accel", _product(card), True)

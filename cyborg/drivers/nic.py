@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from oslo_config import cfg
+
 from cyborg.drivers import base, pci
 from cyborg.drivers.pci import devices
+
+LOG = logging.getLogger(__name__)
 
 _BOOLEANS = frozenset({"true", "false"})
 
@@ -65,6 +70,17 @@ class NicDriver(NetworkCards):
     own_keys = MappingProxyType(
         {"physical_network": None, "trusted": _BOOLEANS, "remote_managed": _BOOLEANS}
     )
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        for number, spec in enumerate(self._specs, 1):
+            if not spec.exclude and "physical_network" not in spec.own:
+                LOG.warning(
+                    "Object %d of %s has no physical_network: Nova fails the guest of a port that "
+                    "gets such a function",
+                    number,
+                    self.option,
+                )
 
     def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
         return {

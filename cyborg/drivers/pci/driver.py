@@ -277,12 +277,16 @@ class PciDriver:
         refused = self._refusals.get(function.address)
         if refused is not None or (self.listed and not self._specs):
             return refused
-        if not any(match.fits(function) for match in self.match):
+        # A card is listed with all of its virtual functions.
+        if function.pf is not None and not any(each.exclude for each in self._specs):
+            return None
+        card = functions.get(function.pf or function.address, function)
+        if not any(match.fits(each) for match in self.match for each in (function, card)):
             return None
         spec = device_spec.first_match(self._specs, function, functions)
         if spec is not None and spec.exclude:
             return base.Refusal(reason=f"{self.option} excludes it", remedy=self.option)
-        if self._specs and spec is None and not self.listed:
+        if self._specs and spec is None and not self.listed and function.pf is None:
             return base.Refusal(reason=f"{self.option} does not list it", remedy=self.option)
         return None
 

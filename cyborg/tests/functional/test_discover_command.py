@@ -185,7 +185,8 @@ def count(config: pathlib.Path) -> int | None:
     conf_options.register(conf)
     conf(["--config-file", str(config)])
     loaded = registry.load(conf)
-    return not_offered.count(discovery.Discovery("host-1", loaded.drivers, timeout=30).run())
+    findings = discovery.Discovery("host-1", loaded.drivers, timeout=30).run()
+    return not_offered.count(findings, loaded.drivers)
 
 
 def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tmp_path):
@@ -206,11 +207,12 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
         "ascend310",
         {"card": "qat-c62x", "name": "broken"},
         {"card": "t4", "name": "excluded"},
-        {"card": "qat-c62x", "name": "listed"},
+        {"card": "qat-c62x", "name": "listed", "vfs": 3},
     ]
     host = simulate({"cards": cards})
     at = {name: host.card(name) for name in names}
     host.files.put(f"{host.path(at['broken'])}/uevent", "")
+    part = host.vfs(at["listed"])[1]
     group = host.files.target(f"{host.path(at['t4'])}/iommu_group")
     beside = f"{at['t4'][:-1]}1"
     host.files.unlink(f"{host.path(beside)}/iommu_group")
@@ -221,12 +223,19 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
         "[agent]\nenabled_drivers = nvidia_gpu_driver,intel_qat_driver,pci_driver\n"
         "[gpu_devices]\nenabled_vgpu_types = nvidia-474\n"
         f'device_spec = {{"address": "{at["excluded"]}", "exclude": true}}\n'
+        "[intel_qat_driver]\n"
+        f'device_spec = {{"address": "{part}", "exclude": true}}\n'
     )
     command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
 
     done = host.run(*command, "discover", "--json")
 
     found = left_out(done)
+    # Of a card that is offered, only the part with a reason of its own.
+    assert found.pop(part) == (
+        "intel_qat_driver: [intel_qat_driver] device_spec excludes it",
+        "[intel_qat_driver] device_spec",
+    )
     assert found.keys() == {at[name] for name in names if name != "listed"}
     reasons = {name: found[at[name]] for name in names if name != "listed"}
     assert "booted with" in reasons["console"][0]
@@ -254,7 +263,7 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     # What the drivers log is said once, and not with times and traces.
     assert f"PCI device {at['t4']} is not offered: the host's driver" in done.stderr
 
-    assert host.call(count, config) == len(found)
+    assert host.call(count, config) == len(found) + 1
 
     table = host.run(*command, "discover").stdout
 

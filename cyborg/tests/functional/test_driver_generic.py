@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 
 import pytest
@@ -69,6 +70,18 @@ def test_the_operator_names_class_and_cards_of_accelerators(simulate):
 
     assert device.deployables[0].resource_class == "CUSTOM_NPU"
     assert "CUSTOM_FAST" in device.deployables[0].traits
+
+
+def test_accelerators_of_other_classes_are_known_by_their_ids(simulate):
+    coral = {"card": "tenstorrent", "id": "1ac1:089a", "class": "088000", "driver": "apex"}
+    other = {**coral, "id": "1ac1:ffff"}
+    simulated = simulate({"cards": [{**coral, "name": "coral"}, {**other, "name": "other"}]})
+
+    (device,) = found(simulated, "accel_driver")["accel_driver"]
+
+    (part,) = device.deployables
+    assert part.name == f"host-1_{simulated.card('coral')}"
+    assert part.resource_class == "CUSTOM_CORAL_APEX"
 
 
 def test_an_accelerator_that_is_excluded_takes_no_other_along(simulate):
@@ -234,3 +247,17 @@ def test_a_wrong_tag_of_a_network_card_is_refused(simulate, spec):
     (only,) = simulated.call(passes.run, ["nic_driver"], f"[nic_driver]\ndevice_spec = {spec}\n")
 
     assert "[nic_driver] device_spec" in only.errors["nic_driver"]
+
+
+def test_a_network_card_without_its_network_is_told_in_the_log(caplog):
+    text = """[nic_driver]
+    device_spec = {"vendor_id": "15b3", "physical_network": "net-1"}
+    device_spec = {"vendor_id": "8086"}
+    device_spec = {"vendor_id": "14e4", "exclude": true}
+    """
+
+    loaded = registry.load(passes.configured(inspect.cleandoc(text), ["nic_driver"], "host-1"))
+
+    assert loaded.drivers
+    (said,) = [line for line in caplog.messages if "physical_network" in line]
+    assert said.startswith("Object 2 of [nic_driver] device_spec")
