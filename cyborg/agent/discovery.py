@@ -251,12 +251,17 @@ def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:
 def _readings(
     devices: ownership.Devices, driver: base.Measuring, host: base.Host
 ) -> dict[str, Mapping[str, float]]:
-    """What the sensors of the devices show, by the places of the devices."""
-    found = {}
-    for device in devices[: metrics.READINGS_MAX]:
+    """What the sensors of the devices show, by their places; parts of a card have the card's."""
+    found: dict[str, Mapping[str, float]] = {}
+    for device in devices:
+        if len(found) == metrics.READINGS_MAX:
+            break
         place = base.place(device.control_path.cpid_info)
+        function = host.pci.get(place)
+        place = (function.pf if function is not None else None) or place
         try:
-            found[place] = driver.readings(device, host)
+            if place not in found:
+                found[place] = driver.readings(device, host)
         except Exception:
             LOG.info("The sensors of %s cannot be read", place, exc_info=True)
     return found

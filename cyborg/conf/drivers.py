@@ -94,6 +94,13 @@ AMD_GPU_OPTS: list[cfg.Opt] = [
         "a GPU (such as ras/umc_err_count) since it was loaded, make it unhealthy. 0: no number "
         "does.",
     ),
+    cfg.BoolOpt(
+        "heal_by_word",
+        default=False,
+        help="Let errors that were counted before not count any more when an administrator of the "
+        "host writes 'cyborg: <slot> is healthy' to /dev/kmsg. The agent needs CAP_SYSLOG to read "
+        "that.",
+    ),
     device_spec("AMD GPUs"),
 ]
 
@@ -127,6 +134,21 @@ GPU_OPTS: list[cfg.Opt] = [
         help="Ask nvidia-smi once after each start of the host which GPUs NVLink connects, beside "
         "discovery: requests of several GPUs and function pools then prefer those. It opens each "
         "GPU that NVIDIA's driver has for some seconds, in which none can be given to a guest.",
+    ),
+    cfg.BoolOpt(
+        "read_sensors",
+        default=False,
+        help="Read temperature, power, memory in use and ECC errors of the GPUs that stay with the "
+        "host, such as those with virtual GPUs, with NVML, for the agent's metrics and for "
+        "ecc_uncorrectable_errors. The host needs the Python package nvidia-ml-py. GPUs that are "
+        "given out whole are never opened.",
+    ),
+    cfg.IntOpt(
+        "ecc_uncorrectable_errors",
+        default=0,
+        min=0,
+        help="With read_sensors: how many uncorrectable ECC errors since NVIDIA's driver was "
+        "loaded make a GPU unhealthy. 0: no number does.",
     ),
     cfg.ListOpt(
         "unhealthy_xids",

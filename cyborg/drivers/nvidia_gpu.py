@@ -14,6 +14,7 @@ from cyborg.drivers import (
     mdev_handles,
     nvidia_layouts,
     nvidia_mdev_layouts,
+    nvidia_sensors,
     nvidia_topology,
     nvidia_vgpu,
     nvidia_vgpu_types,
@@ -54,6 +55,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._mediated = mdev_handles.HostSteps()
         self._xids = nvidia_xid.XidLog(conf, self.kept)
         self._topology = nvidia_topology.Topology(conf, self.kept)
+        self._sensors = nvidia_sensors.Sensors(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
         self._typed: dict[str, str] = {}
@@ -64,17 +66,39 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._topology.look(host.pci)
         if self._enabled_types or self._layouts:
             self._types.learn_mediated(host.pci)
-        yield from super().discover(host)
+        found = super().discover(host)
+        yield from self._with_sensors(found, host) if self._sensors.is_wanted else found
+
+    def _with_sensors(
+        self, found: Iterator[base.Device], host: base.Host
+    ) -> Iterator[base.Device]:
+        """The same devices; the cards that stay with the host are read for the next pass."""
+        self._sensors.take()
+        cards = set()
+        for device in found:
+            function = host.pci[pci.join(device.control_path.cpid_info)]
+            card = host.pci.get(function.pf or function.address, function)
+            if card.driver == "nvidia" and not _is_whole(device):
+                cards.add(card.address)
+            yield device
+        self._sensors.ask(cards)
 
     def problems(self) -> Sequence[str]:
         """As those of any driver, and what cannot be read of all cards."""
-        own = (self._xids.problem, self._topology.problem)
+        own = (self._xids.problem, self._topology.problem, self._sensors.problem)
         return [*super().problems(), *(each for each in own if each is not None)]
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """NVIDIA's driver has logged a fault of the card."""
+        """NVIDIA's driver has logged a fault of the card, or counted errors of its memory."""
         del functions
-        return self._xids.why_unhealthy(function)
+        return self._xids.why_unhealthy(function) or self._sensors.why_unhealthy(function)
+
+    def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
+        """Those of the card, if it stays with the host."""
+        return {
+            **super().sensors(function, functions),
+            **self._sensors.of(function.pf or function.address),
+        }
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner, the product, and whether it is linked to others."""
@@ -317,6 +341,15 @@ class NvidiaGpuDriver(pci.PciDriver):
             if part.is_set
             else ()
         )
+
+
+def _is_whole(device: base.Device) -> bool:
+    """Whether a guest gets the card itself."""
+    return any(
+        handle.attach_type == "PCI" and "asked_type" not in handle.attach_info
+        for part in device.deployables
+        for handle in part.attach_handles
+    )
 
 
 def _traits(card: pci.Function, kind: str | None) -> list[str]:

@@ -7,27 +7,17 @@ it from a guest.
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 import time
-from collections.abc import Iterator
 
 from oslo_config import cfg
 
-from cyborg.drivers import kept_facts, pci
+from cyborg.drivers import kept_facts, kernel_log, pci
 
-#: Each read returns one record, from the oldest that the kernel still has.
-KERNEL_LOG = "/dev/kmsg"
-_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
-_RECORD_MAX = 8192
 #: A record: its priority, number and microseconds since the host started, then the text.
 _XID = re.compile(
     rb"^\d+,\d+,(?P<time>\d+),[^;]*;NVRM: Xid \(PCI:(?P<slot>[0-9a-fA-F:.]+)\): (?P<number>\d+)\b"
 )
-#: What an administrator writes to the log when a card can be used again.
-_WORD = re.compile(rb"^\d+,\d+,\d+,[^;]*;cyborg: (?P<slot>[0-9a-fA-F:.]+) is healthy\b")
-_SLOT = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(\.\d)?")
 _KIND = "xid"
 
 
@@ -42,25 +32,19 @@ class XidLog:
         self._numbers = frozenset(conf.gpu_devices.unhealthy_xids)
         self._recovery = conf.gpu_devices.xid_recovery
         self._kept = kept
-        self._log: int | None = None
-        self._boot = ""
-        #: Why the log cannot be read, or None.
-        self.problem: str | None = None
+        self._log = kernel_log.KernelLog("[gpu_devices] unhealthy_xids")
 
     def read(self) -> None:
         """Take in what has been logged since the last call."""
         if not self._numbers:
             return
-        self.problem = None
-        try:
-            self._boot = self._boot or _BOOT_ID.read_text(encoding="ascii").strip()
-            for line in self._lines():
-                self._take(line)
-        except OSError as exc:
-            self.problem = (
-                f"[gpu_devices] unhealthy_xids has no effect: {KERNEL_LOG} cannot be read: "
-                f"{exc.strerror}; give the agent CAP_SYSLOG"
-            )
+        for line in self._log.lines():
+            self._take(line)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the log cannot be read, or None."""
+        return self._log.problem
 
     def why_unhealthy(self, function: pci.Function) -> str | None:
         """The Xids of the card that make it unhealthy, as a sentence, or None."""
@@ -80,14 +64,14 @@ class XidLog:
     def _of(self, slot: str) -> dict[str, int]:
         """When each Xid of a card was logged last, in seconds since the host started."""
         kept = self._kept.get(_KIND, slot)
-        if not isinstance(kept, dict) or kept.get("boot") != self._boot:
+        if not isinstance(kept, dict) or kept.get("boot") != self._log.boot:
             return {}
         return dict(kept["logged"])
 
     def _take(self, line: bytes) -> None:
-        word = _WORD.match(line)
+        word = kernel_log.WORD.match(line)
         found = _XID.match(line) or word
-        slot = _slot(found["slot"]) if found is not None else None
+        slot = kernel_log.slot(found["slot"]) if found is not None else None
         if found is None or slot is None:
             return
         logged = self._of(slot)
@@ -95,30 +79,4 @@ class XidLog:
             logged.clear()
         else:
             logged[str(int(found["number"]))] = int(found["time"]) // 1_000_000
-        self._kept.set(_KIND, slot, {"boot": self._boot, "logged": logged})
-
-    def _lines(self) -> Iterator[bytes]:
-        """The lines that have been added to the log.
-
-        :raises OSError: it cannot be read
-        """
-        if self._log is None:
-            self._log = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        while True:
-            try:
-                record = os.read(self._log, _RECORD_MAX)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # the kernel has overwritten the next record
-            if not record:
-                return
-            yield from record.splitlines()
-
-
-def _slot(text: bytes) -> str | None:
-    """Domain, bus and device, as in the addresses of the slot's functions."""
-    found = _SLOT.fullmatch(text.decode("ascii").lower())
-    if found is None:
-        return None
-    return f"{found['domain'][-8:].lstrip('0').zfill(4)}:{found['bus']}:{found['device']}"
+        self._kept.set(_KIND, slot, {"boot": self._log.boot, "logged": logged})

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import shutil
+import sys
 from typing import Any
 
 import pytest
 
 from cyborg import metrics
 from cyborg.agent import discovery
-from cyborg.drivers import registry
+from cyborg.drivers import nvidia_gpu, nvidia_sensors, nvml_reader, pci, registry
 from cyborg.tests.contract import passes
 
 DRIVERS = ["amd_gpu_driver", "nvme_driver"]
@@ -115,3 +118,95 @@ def test_the_number_of_series_is_bounded() -> None:
     metrics.devices_read("test", {})
 
     assert (count, shown()) == (metrics.READINGS_MAX, {})
+
+
+NVML = "[metrics]\nport = 9100\n[gpu_devices]\nread_sensors = true\nenabled_vgpu_types = 1137\n"
+DIVIDED = {"card": "h100", "name": "divided", "vfs": 4}
+
+
+@pytest.fixture
+def nvml(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder of nvidia-ml-py."""
+    shutil.copy(pathlib.Path(__file__).parents[1] / "nvml_stub.py", tmp_path / "pynvml.py")
+    (tmp_path / "opened").touch()
+    return tmp_path
+
+
+def of_gpus(
+    folder: str, text: str, shows: list[dict[str, Any]], timeout: float = 20
+) -> list[tuple[dict[str, dict[str, float]], dict[str, str | None], str | None]]:
+    """What passes show when GPUs show this after each: readings, health by address, the error."""
+    find, run = f"sys.path.insert(0, {folder!r})", f"run_path({nvml_reader.__file__!r}"
+    program = f"import sys; from runpy import run_path; {find}; {run}, run_name='__main__')"
+    nvidia_sensors._COMMAND = [sys.executable, "-c", program]
+    nvidia_sensors._TIMEOUT = timeout
+    text = f"[DEFAULT]\nstate_path = {folder}\n{text}"
+    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    driver = loaded.drivers["nvidia_gpu_driver"]
+    assert isinstance(driver, nvidia_gpu.NvidiaGpuDriver)
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    seen = []
+    for show in shows:
+        pathlib.Path(folder, "gpus").write_text(json.dumps(show))
+        findings = looking.run()
+        looking.remember()
+        assert driver._sensors._reader is not None
+        driver._sensors._reader.join()
+        (devices,) = findings.devices.values()
+        healths = {pci.join(each.control_path.cpid_info): each.unhealthy for each in devices}
+        seen.append((shown(), healths, findings.errors.get("nvidia_gpu_driver")))
+    return seen
+
+
+def test_a_gpu_that_stays_with_the_host_is_read_and_no_other(simulate, nvml):
+    simulated = simulate({"cards": [DIVIDED, {"card": "t4", "name": "whole"}]})
+    divided = simulated.card("divided")
+    show = {divided: {"temperature": 61, "milliwatts": 305500, "used": 4096, "corrected": 3}}
+
+    first, second, third = simulated.call(of_gpus, str(nvml), NVML, [show, {}, show])
+
+    assert first[0] == {}
+    # Once for the card, not for each of its parts; what it does not have is left out.
+    assert second[0] == {
+        divided: {
+            "temperature_celsius": 61.0,
+            "power_watts": 305.5,
+            "memory_used_bytes": 4096.0,
+            "ecc_correctable_errors": 3.0,
+        }
+    }
+    assert len(second[1]) > 1
+    # What could not be read is not shown as it was.
+    assert third[0] == {}
+    assert "NVML cannot read GPU" in third[2]
+    assert set((nvml / "opened").read_text().split()) == {divided}
+
+
+def test_gpus_that_hang_or_have_no_library_cost_a_sentence(simulate, nvml):
+    simulated = simulate({"cards": [DIVIDED]})
+    show = {"sleep": 60}
+
+    _, hung = simulated.call(of_gpus, str(nvml), NVML, [show, show], 0.2)
+    (nvml / "pynvml.py").unlink()
+    _, absent = simulated.call(of_gpus, str(nvml), NVML, [show, show])
+
+    assert hung[0] == absent[0] == {}
+    assert hung[2] == "[gpu_devices] read_sensors: NVML does not answer"
+    assert absent[2].endswith("the Python package nvidia-ml-py is not installed")
+    assert hung[1].keys() == absent[1].keys()
+
+
+def test_a_gpu_with_ecc_errors_is_unhealthy_until_it_counts_anew(simulate, nvml):
+    simulated = simulate({"cards": [DIVIDED]})
+    divided = simulated.card("divided")
+    text = NVML.replace("port = 9100", "") + "ecc_uncorrectable_errors = 2\n"
+    shows = [{divided: {"uncorrected": count}} for count in (1, 2, 2)]
+
+    seen = simulated.call(of_gpus, str(nvml), text, [*shows, {}, shows[0]])
+    later = simulated.call(of_gpus, str(nvml), text, [shows[0], {}])
+
+    sentence = f"The GPU {divided} has had uncorrectable errors of its memory (ECC)"
+    ill = [set(healths.values()) for _, healths, _ in [*seen, *later]]
+    # As it was while it cannot be read, and for the next agent.
+    assert ill == [{None}, {None}, {sentence}, {sentence}, {sentence}, {sentence}, {None}]
+    assert all(readings == {} for readings, _, _ in seen)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import nvidia_xid, pci, registry
+from cyborg.drivers import kernel_log, pci, registry
 from cyborg.tests.contract import passes
 
 FALLEN = (
@@ -26,7 +26,7 @@ def xid(slot: str, number: int, seconds: float = 5) -> str:
 
 def healths(driver: str, text: str, log: str, lines: list[str]) -> list[dict[str, str | None]]:
     """The health of each card after each of those lines is added to the kernel's log."""
-    nvidia_xid.KERNEL_LOG = log
+    kernel_log.PATH = log
     loaded = registry.load(passes.configured(text, [driver], "host-1"))
     agent = discovery.Discovery("host-1", loaded.drivers, timeout=60)
     found = []
@@ -105,7 +105,7 @@ def test_a_log_that_cannot_be_read_is_reported_and_costs_no_device(simulate, tmp
 
 
 def _without_log(path: str, text: str) -> list[passes.Pass]:
-    nvidia_xid.KERNEL_LOG = path
+    kernel_log.PATH = path
     return passes.run(["nvidia_gpu_driver"], text)
 
 
@@ -127,3 +127,24 @@ def test_an_amd_gpu_with_uncorrectable_errors_is_unhealthy(
 
     expected = f"The GPU {card} has had uncorrectable errors of its memory or logic: umc"
     assert seen[card] == (None if healthy else expected)
+
+
+def test_an_amd_gpu_with_errors_is_healthy_when_an_administrator_says_so(simulate, log, kept):
+    simulated = simulate({"cards": ["mi300x"]})
+    card = simulated.card("mi300x")
+    counts = f"{simulated.path(card)}/ras/umc_err_count"
+    text = f"{kept}[amd_gpu_driver]\nheal_by_word = true\n"
+    told = [TOLD.format(time=time, slot=card.removesuffix(".0")) for time in (7, 8)]
+
+    def seen(errors: int, *lines: str) -> list[bool]:
+        simulated.files.put(counts, f"ue: {errors}\nce: 0")
+        found = simulated.call(healths, "amd_gpu_driver", text, log, list(lines))
+        return [each[card] is None for each in found]
+
+    assert seen(2, "", told[0], "") == [False, True, True]
+    # Each is another agent: the word counts for what had been counted when it was said.
+    assert seen(2, "") == [True]
+    assert seen(3, "", told[1]) == [False, True]
+    # The driver was loaded again, and counts from 0.
+    assert seen(0, "") == [True]
+    assert seen(1, "") == [False]
