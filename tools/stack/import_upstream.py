@@ -56,15 +56,18 @@ def remove_ours(scene: Scene) -> None:
     stack.make_database("cyborg")
 
 
+def _dbsync(stack: Stack, *words: str | Path) -> None:
+    config = stack.state / "etc" / "cyborg" / "cyborg.conf"
+    stack.records.run("import", BIN / "cyborg-dbsync", "--config-file", config, *words)
+
+
 def _import(stack: Stack) -> None:
     """Make the schema and import, twice."""
-    config = ("--config-file", stack.state / "etc" / "cyborg" / "cyborg.conf")
-    command = (BIN / "cyborg-dbsync", *config)
-    stack.records.run("import", *command, "upgrade")
+    _dbsync(stack, "upgrade")
     source = stack.state / "etc" / "upstream-control" / "cyborg.conf"
     for _ in range(2):
         begin = time.monotonic()
-        stack.records.run("import", *command, "import", "--from", source)
+        _dbsync(stack, "import", "--from", source)
         say(f"imported in {time.monotonic() - begin:.1f} s")
 
 
@@ -167,6 +170,8 @@ def main() -> int:
             measure.stop_upstream(stack)
             for name in measure.OURS:
                 stack.records.stop(name)
+            # There are no tables if nothing was imported.
+            _dbsync(stack, "upgrade")
             stack.up()
     except (Failed, AssertionError) as exc:
         print(f"{exc}\nThe logs are in {stack.state / 'logs'}", file=sys.stderr)

@@ -317,7 +317,8 @@ class Scene:
         for uuid in self.providers():
             path = f"/resource_providers/{uuid}/inventories/FPGA"
             inventory = self.cloud.placement.get(path).json()
-            total += inventory["total"] - inventory["reserved"]
+            # A provider that was just made has none.
+            total += inventory.get("total", 0) - inventory.get("reserved", 0)
         return total
 
     def check_bound(self, server: Any, count: int) -> list[Arq]:
