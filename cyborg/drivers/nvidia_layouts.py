@@ -21,6 +21,10 @@ from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
 
+#: What a profile has besides its sizes, by the ending of the type: nothing for computing, the
+#: card's media engines, and for all others graphics.
+_ENGINES = {"C": "", "CME": "+me"}
+_GRAPHICS = "+gfx"
 _PROFILE = re.compile(r"([1-7])g\.(\d+)gb", re.IGNORECASE)
 
 
@@ -41,7 +45,10 @@ class Layout:
     def profile(self) -> str | None:
         """The MIG profile of the GPU instances that it takes, such as ``1g.12gb``."""
         slices = slice_of(self.kind)
-        return "{}g.{}gb".format(*slices) if slices is not None else None
+        if slices is None:
+            return None
+        ending = self.kind.rpartition("-")[2].lstrip("0123456789")
+        return "{}g.{}gb".format(*slices) + _ENGINES.get(ending, _GRAPHICS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ _SIZE = re.compile(r"-(\d+)[A-Z]+$")
 _SLICE = re.compile(r"-(\d+)-(\d+)[A-Z]")
 #: A card has so many slices of compute units.
 _SLICES = 7
+#: And its memory so many.
+_MEMORY_SLICES = 8
 _NAMES, _MEMORY = "vgpu_types", "vgpu_memory_mib"
 #: The kind of the kept facts: the names of a product's mediated devices, by type.
 _MEDIATED = "mediated_types"
@@ -135,9 +137,14 @@ class TypeBook:
         memory = memory_mib or self.memory_mib(card)
         if not memory or not kind.memory_mib:
             return None
-        by_memory = max(1, memory // kind.memory_mib)
         slices = slice_of(kind.name)
-        return by_memory if slices is None else min(by_memory, _SLICES // slices[0])
+        if slices is None:
+            return max(1, memory // kind.memory_mib)
+        if (kind.name or "").endswith("ME"):
+            return 1  # the card's media engines are in one instance
+        # The names round: three slices of 141 GB are called 71 GB, and two of them fit.
+        units = max(1, round(kind.memory_mib * _MEMORY_SLICES / memory))
+        return max(1, min(_MEMORY_SLICES // units, _SLICES // slices[0]))
 
     def memory_mib(self, card: pci.Function) -> int | None:
         """The memory of a card by the largest type that it has shown, or None."""

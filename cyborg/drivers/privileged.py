@@ -79,7 +79,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb", re.ASCII)
+_MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb(\+me|\+gfx)?", re.ASCII)
 #: What NVIDIA's tool says, as a failure, if there is nothing to destroy.
 _NO_INSTANCES = re.compile(r"No (GPU|compute) instances found")
 _FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)

@@ -15,7 +15,8 @@ from cyborg.drivers import pci, privileged, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import LayoutsSite, forget
 
-OPTIONS = "[gpu_devices]\nlayouts = H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q\n"
+LAYOUTS = "H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q, H100XM-1-10CME"
+OPTIONS = f"[gpu_devices]\nlayouts = {LAYOUTS}\n"
 CARD = {"card": "h100", "name": "gpu", "vfs": 8}
 MIG = {**CARD, "card": "h100-mig"}
 ARQ = {"resources:VGPU": "1"}
@@ -25,11 +26,13 @@ TOOL = pathlib.Path(__file__).parents[1] / "data/tools/nvidia-smi.sh"
 VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
 <vgpuconfig>
   <vgpuType id="1205" name="NVIDIA H100XM-1-10C" class="Compute"/>
+  <vgpuType id="1206" name="NVIDIA H100XM-1-10CME" class="Compute"/>
   <vgpuType id="1207" name="NVIDIA H100XM-3-40C" class="Compute"/>
   <vgpuType id="1999" name="NVIDIA H100XM-20C" class="Compute"/>
   <pgpu>
     <devId vendorId="0x10de" deviceId="0x2330" subsystemVendorId="0x10de" subsystemId="0x16c1"/>
     <supportedVgpu vgpuId="1205"><maxVgpus>7</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1206"><maxVgpus>1</maxVgpus></supportedVgpu>
     <supportedVgpu vgpuId="1207"><maxVgpus>2</maxVgpus></supportedVgpu>
     <supportedVgpu vgpuId="1999"><maxVgpus>4</maxVgpus></supportedVgpu>
   </pgpu>
@@ -184,8 +187,10 @@ def test_a_card_in_mig_mode_gets_gpu_instances(
 
     assert types(mig) == ["1207"] * 2 + ["0"] * 6
     assert mig.offered(card) == {"VGPU": 2}
+    assert mig.give(card, "H100XM-1-10CME")["error"] is None
+    assert types(mig) == ["1206"] + ["0"] * 7
     asked = (vendors_files / "asked").read_text().splitlines()
-    sizes = ",".join(["1g.10gb"] * 7), "3g.40gb,3g.40gb"
+    sizes = ",".join(["1g.10gb"] * 7), "3g.40gb,3g.40gb", "1g.10gb+me"
     assert asked == [
         f"mig {words} -i {card}"
         for size in sizes

@@ -23,7 +23,7 @@ _TYPES = "mdev_supported_types"
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _CURRENT = "nvidia/current_vgpu_type"
 _INSTANCES = ".gpu_instances"
-_SLICE = re.compile(r"-(\d+)-(\d+)C$")
+_SLICE = re.compile(r"-(\d+)-(\d+)C(ME)?$")
 _SLICES = 7
 
 
@@ -167,7 +167,9 @@ def _instances(files: Files, pf: Function, number: str, used: Mapping[str, int])
     slices = _SLICE.search(pf.facts["vgpu"]["types"][number]["name"])
     if slices is None or not files.path(place).exists():
         return 0
-    return files.read(place).split(",").count("{}g.{}gb".format(*slices.groups())) - used[number]
+    units, memory, media = slices.groups()
+    profile = f"{units}g.{memory}gb{'+me' if media else ''}"
+    return files.read(place).split(",").count(profile) - used[number]
 
 
 def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import nvidia_gpu
+from cyborg.drivers import nvidia_gpu, nvidia_vgpu
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -67,3 +67,22 @@ def test_a_type_that_cannot_be_read_is_not_none(driver):
     (problem,) = driver.problems()
     assert f"current_vgpu_type of {PF.vfs[0]} cannot be read" in problem
     assert host.pci.unread == {PF.address, *PF.vfs}
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "memory_mib", "count"),
+    [
+        ("NVIDIA H200X-3-71C", 71, 143771, 2),
+        ("NVIDIA H200X-1-18C", 18, 143771, 7),
+        ("NVIDIA H100XM-2-20C", 20, 81559, 3),
+        ("NVIDIA H100XM-7-80C", 80, 81559, 1),
+        ("NVIDIA H100XM-1-10CME", 10, 81559, 1),
+        ("NVIDIA A30-1-6C", 6, 24576, 4),
+        ("NVIDIA H100XM-40C", 40, 81920, 2),
+    ],
+)
+def test_as_many_slices_fit_as_the_card_has(driver, name, gib, memory_mib, count):
+    kind = nvidia_vgpu.Part(
+        function=PF, total=1, type="1", name=name, memory_mib=gib * 1024, created=None
+    )
+    assert driver._types.fit(PF, "1", kind, memory_mib) == count
