@@ -71,8 +71,12 @@ class Endpoint:
         self._latest: dict[str, _Run] = {}
         self._newest = _NewestRequests()
 
-    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+    def host_step(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> str | None:
         """Run a step, or join it, and wait at most ``wait`` seconds for its end.
+
+        What is returned is the secret of a handle that is prepared, if it has one.
 
         :raises HostStepFailed: the driver refused, or there is no such driver, ability or step
         :raises HostStepRunning: the step goes on
@@ -86,12 +90,14 @@ class Endpoint:
         self._refuse_old(asked)
         method, key, received = self._ability(asked), _handle_key(handle), time.monotonic()
 
-        def work() -> None:
+        def work() -> str | None:
             if asked.action == "clean":
                 self._clean(method, handle, asked, received)
-                return
+                return None
             with self._locks.held([key]):
                 method(handle)
+                driver = self._drivers[asked.driver]
+                return driver.access_key(handle) if isinstance(driver, base.Keyed) else None
 
         run = self._join_or_start(
             _Run(
@@ -104,6 +110,8 @@ class Endpoint:
             [key],
         )
         run.wait(wait, lambda: self._why_unfinished(asked, handle))
+        secret: str | None = run.answer
+        return secret
 
     def _clean(
         self, method: cdi.Step, handle: base.HeldHandle, asked: rpc.HostStep, received: float

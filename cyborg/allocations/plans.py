@@ -55,6 +55,7 @@ class Wish:
     uuid: str
     consumer_type: str
     consumer_name: str | None
+    consumer_nqn: str | None = None
     alternatives: Sequence[Alternative]
     placing: str = PACK
     lease_seconds: int | None = None

@@ -20,7 +20,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import clients, db, errors, nova, quotas, work
-from cyborg.allocations import choosing, plans, shortages, states
+from cyborg.allocations import choosing, plans, shortages, states, wishes
 from cyborg.arqs import release as arq_release
 from cyborg.arqs import service
 from cyborg.context import RequestContext
@@ -175,7 +175,7 @@ def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) ->
         )
     if found.state == states.FAILED:
         return False
-    if found.request != wish.request:
+    if wishes.normal(found.request) != wishes.normal(wish.request):
         raise errors.Conflict(
             f"consumer: {wish.uuid} has an allocation already, of something else; delete that "
             "first."
@@ -200,7 +200,7 @@ def _record(
                 raise db.RestartTransaction
         else:
             _insert(session, {"uuid": wish.uuid, "state": states.CLAIMING, **values})
-        service.insert(session, ctx.project_id, new, limits, wish.uuid)
+        service.insert(session, ctx.project_id, new, limits, wish.uuid, wish.consumer_nqn)
         work.want(session, work.ALLOCATE, [wish.uuid])
     LOG.info("Allocation %s is asked for: %d accelerators", wish.uuid, len(new))
 

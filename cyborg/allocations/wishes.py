@@ -29,14 +29,15 @@ def read(ctx: RequestContext, consumer_uuid: str, body: _Body) -> plans.Wish:
     _refuse_many("alternatives" if "alternatives" in body else "parts", asked)
     known = _profiles(ctx, asked)
     alternatives = [
-        _alternative(number, parts, known, body.get("hosts"))
-        for number, parts in enumerate(asked)
+        _alternative(number, parts, known, hosts)
+        for number, (parts, hosts) in enumerate(zip(asked, _hosts_of(body), strict=True))
     ]
     consumer = body["consumer"]
     return plans.Wish(
         uuid=consumer_uuid,
         consumer_type=consumer["type"],
         consumer_name=consumer.get("name"),
+        consumer_nqn=consumer.get("nqn"),
         alternatives=alternatives,
         placing=body.get("placing", plans.PACK),
         lease_seconds=body.get("lease_seconds"),
@@ -53,6 +54,42 @@ def has_groups(body: _Body) -> bool:
 def _parts_of(alternative: _Body) -> Sequence[_Body]:
     parts: Sequence[_Body] = alternative.get("parts", [alternative])
     return parts
+
+
+def _hosts_of(body: _Body) -> Iterator[str | None]:
+    """The hosts of each alternative, for those of its parts that do not say."""
+    for alternative in body.get("alternatives", [body]):
+        yield alternative.get("hosts", body.get("hosts"))
+
+
+def normal(request: _Body) -> dict[str, Any]:
+    """The same for requests that ask for the same, however they are written."""
+    consumer = request["consumer"]
+    return {
+        "consumer": [consumer["type"], consumer.get("name"), consumer.get("nqn")],
+        "placing": request.get("placing", plans.PACK),
+        "lease_seconds": request.get("lease_seconds"),
+        "alternatives": [
+            [
+                _normal_part(part, hosts)
+                for part in _parts_of(alternative)
+                for _ in range(part.get("count", 1))
+            ]
+            for alternative, hosts in zip(
+                request.get("alternatives", [request]), _hosts_of(request), strict=True
+            )
+        ],
+    }
+
+
+def _normal_part(part: _Body, hosts: str | None) -> dict[str, Any]:
+    provider = part.get("device_rp_uuid")
+    return {
+        "profile": None if "groups" in part else part["device_profile_name"],
+        "groups": part.get("groups"),
+        "hosts": part.get("hosts", hosts),
+        "provider": None if provider is None else str(uuid.UUID(provider)),
+    }
 
 
 def _refuse_many(field: str, asked: Sequence[Sequence[_Body]]) -> None:

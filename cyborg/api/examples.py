@@ -19,6 +19,7 @@ _FORMATS = {
 _TEXTS = (
     *("aes-128", "fpga", "CUSTOM_FAST", "1", "2.4", "required", "/hostname"),
     *("resources:FPGA", "trait:CUSTOM_FAST", "accel:function_id"),
+    "nqn.2014-08.org.nvmexpress:uuid:5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11",
 )
 
 

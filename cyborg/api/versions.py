@@ -83,7 +83,9 @@ NAMED_PROVIDER = Version(2, 28)
 MANAGED_BY = Version(2, 29)
 #: Who enrols the key of a host says which node it has.
 HOST_NODE = Version(2, 30)
-MAX = HOST_NODE
+#: Consumers on other hosts: under which name they connect, and with which key.
+REMOTE_CONSUMERS = Version(2, 31)
+MAX = REMOTE_CONSUMERS
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

@@ -76,7 +76,7 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         return
     claim.checkpoint()
     if situation.arq.state == models.BOUND:
-        _prepare_again(conf, situation)
+        _prepare_again(conf, claim, situation)
     elif situation.arq.state == models.BIND_STARTED:
         _prepare_in_time(conf, claim, situation)
     else:
@@ -150,6 +150,7 @@ def _read(handle_uuid: str) -> _Situation | None:
             asked_ms=now_ms,
             agent_started=started,
             arq_uuid=holder.uuid,
+            consumer_nqn=holder.consumer_nqn,
         ),
     )
 
@@ -189,7 +190,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     # does goes on, and is joined by the next attempt.
     timeout = min(conf.conductor.host_step_timeout, max(situation.left(conf), _LEAST_TIMEOUT))
     try:
-        rpc.run_host_step(conf, situation.host, situation.step, timeout)
+        key = rpc.run_host_step(conf, situation.host, situation.step, timeout)
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, f"The host could not prepare the handle: {exc}")
     except rpc.BrokerUnreachable as exc:
@@ -203,10 +204,10 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         reason = f"The host did not prepare the handle in {took}: {situation.host}: {exc}"
         _fail(claim, situation, reason)
     else:
-        _bound(claim, situation)
+        _bound(claim, situation, key)
 
 
-def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
+def _prepare_again(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     """Give a guest its handle back after its host lost it; the ARQ stays Bound in any case."""
     if not situation.deployable.prepares or situation.handle.missing:
         return
@@ -214,9 +215,25 @@ def _prepare_again(conf: cfg.ConfigOpts, situation: _Situation) -> None:
         raise work.TryLater("What the deployable runs is being put back first.")
     _defer_if_down(situation)
     try:
-        rpc.run_host_step(conf, situation.host, situation.step, conf.conductor.host_step_timeout)
+        key = rpc.run_host_step(
+            conf, situation.host, situation.step, conf.conductor.host_step_timeout
+        )
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
+    if key is not None:
+        _keep_key(claim, situation.arq.uuid, key)
+
+
+@db.retry
+def _keep_key(claim: work.Claim, arq_uuid: str, key: str) -> None:
+    """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
+    arq = models.Arq
+    other = sa.func.coalesce(arq.access_key, "") != key
+    with db.writer() as session:
+        work.hold(session, claim)
+        db.update(
+            session, arq, arq.uuid == arq_uuid, arq.state == models.BOUND, other, access_key=key
+        )
 
 
 def _await_programming(
@@ -241,7 +258,7 @@ def _programming_error(deployable_uuid: str) -> str | None:
 
 
 @db.retry
-def _bound(claim: work.Claim, situation: _Situation) -> None:
+def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> None:
     arq, host = situation.arq, models.Host
     with db.writer() as session:
         # A report from before the step must not pass for one that says the same after a reboot.
@@ -251,7 +268,7 @@ def _bound(claim: work.Claim, situation: _Situation) -> None:
             raise work.TryLater("What the deployable runs has changed meanwhile.")
         # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
-        values = {"state_reason": None, "needs_write": False}
+        values = {"state_reason": None, "needs_write": False, "access_key": key}
         bound = arq_states.enter(session, models.BOUND, models.Arq.uuid == arq.uuid, **values)
         if bound:
             arq_states.end_binds(session, [arq_states.BindEnd(arq, handle=_held(situation))])

@@ -60,6 +60,7 @@ _NOT_ASKED = tuple(
         models.Arq.instance_asked_ms,
         models.Arq.instance_missed_ms,
         models.Arq.allocation_missed_ms,
+        models.Arq.consumer_nqn,
         models.Arq.updated_at,
     )
 )
@@ -121,7 +122,12 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
 
 
 #: Of an ARQ that has no handle any more.
-_NO_HANDLE = {"attach_handle_id": None, "left_ms": None, "needs_write": False}
+_NO_HANDLE = {
+    "attach_handle_id": None,
+    "left_ms": None,
+    "needs_write": False,
+    "access_key": None,
+}
 _NO_BINDING = {
     "state_reason": None,
     "hostname": None,

@@ -119,8 +119,9 @@ def insert(
     new: Sequence[NewArq],
     limits: quotas.Limits,
     allocation: str | None = None,
+    consumer_nqn: str | None = None,
 ) -> list[models.Arq]:
-    """Make ARQs of a project, of an allocation if there is one.
+    """Make ARQs of a project, of an allocation if there is one, whose consumer may be remote.
 
     :raises QuotaExceeded: the project would have more than ``limits``
     """
@@ -137,6 +138,7 @@ def insert(
             "group": each.group,
             "resource_class": each.resource_class,
             "allocation_uuid": allocation,
+            "consumer_nqn": consumer_nqn,
         }
         for each in new
     ]
@@ -178,6 +180,42 @@ def get_arq(ctx: RequestContext, uuid: str) -> models.Arq:
     """
     with db.reader() as session:
         return paging.get(session, _visible(ctx), COLUMNS, "ExtArq", options=_OPTIONS, uuid=uuid)
+
+
+class AccessKey(NamedTuple):
+    """The secret of an ARQ's attach handle."""
+
+    arq: str
+    handle: str
+    key: str
+
+
+def access_key(ctx: RequestContext, uuid: str) -> AccessKey:
+    """The secret of the handle of an ARQ of the caller's project.
+
+    That of another project is shown to nobody, whatever the caller may do otherwise.
+
+    :raises NotFound: there is no such ARQ, or it is another project's
+    :raises Conflict: it is not Bound, or its handle has no secret
+    """
+    arq, handle = models.Arq, models.AttachHandle
+    query = (
+        sa.select(arq.state, handle.uuid, arq.access_key)
+        .outerjoin(handle, handle.id == arq.attach_handle_id)
+        .where(
+            arq.uuid == uuid, arq.project_id == ctx.project_id, arq.state != models.DELETING
+        )
+    )
+    with db.reader() as session:
+        found = session.execute(query).one_or_none()
+    if found is None:
+        raise errors.NotFound.of("ExtArq", uuid=uuid)
+    state, handle_uuid, key = found
+    if state != models.BOUND:
+        raise errors.Conflict(f"ARQ {uuid} is {state}; it has an access key once it is Bound.")
+    if key is None:
+        raise errors.Conflict(f"What ARQ {uuid} has been given has no access key.")
+    return AccessKey(uuid, handle_uuid, key)
 
 
 def list_arqs(

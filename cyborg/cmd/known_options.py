@@ -82,10 +82,12 @@ def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
 
 
 def is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
-    """Whether it is in a group that the operator names after a type of a GPU or a network card."""
+    """Whether it is in a group that the operator names after a type of a card, or a target."""
     options: list[cfg.Opt] = []
     if group.removeprefix("vgpu_") in (conf.gpu_devices.enabled_vgpu_types or ()):
         options += drivers.VGPU_TYPE_OPTS
     if group in (conf.nic_devices.enabled_nic_types or ()):
         options += drivers.NIC_TYPE_OPTS
+    if group.removeprefix("nvmf_spdk_") in (conf.nvmf_spdk.targets or ()):
+        options += drivers.NVMF_TARGET_OPTS
     return name in {option.dest for option in options}

@@ -302,7 +302,7 @@ HEALTH_OPTS: list[cfg.Opt] = [
     ),
 ]
 
-NVMF_SPDK_OPTS: list[cfg.Opt] = [
+NVMF_TARGET_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "rpc_address",
         default="/var/tmp/spdk.sock",  # noqa: S108 - SPDK's own default
@@ -315,9 +315,12 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
         help="The name of the target, if the SPDK application has several.",
     ),
     cfg.StrOpt(
-        "host_nqn",
-        help="The NQN under which this host connects to subsystems. Unset, that of "
-        "/etc/nvme/hostnqn.",
+        "key_dir",
+        help="A folder for DH-HMAC-CHAP keys, such as /var/lib/cyborg/nvmf-keys. If it is set, the "
+        "agent makes a key for each consumer, and the target lets nobody connect without it. The "
+        "target reads the file of a key at the same path, and only if it is that of its own user: "
+        "agent and target must run on one machine and as one user. The target must have the "
+        "keyring of SPDK 24.09 or later.",
     ),
     cfg.ListOpt(
         "subsystems",
@@ -340,6 +343,23 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
         "deleting and creating the logical volume. If it is true, the next user can read what the "
         "last one wrote.",
     ),
+]
+
+NVMF_SPDK_OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "targets",
+        default=[],
+        help="Names of targets, if this host offers the subsystems of several. Each has a section "
+        "[nvmf_spdk_<name>] with the options of a target, and those of [nvmf_spdk] are not read "
+        "then, except host_nqn. Unset, the one target is that of [nvmf_spdk]. The name of a target "
+        "is part of what its devices are known by, so give none another name while it has guests.",
+    ),
+    cfg.StrOpt(
+        "host_nqn",
+        help="The NQN under which this host connects to subsystems, for consumers that do not say "
+        "their own. Unset, that of /etc/nvme/hostnqn.",
+    ),
+    *NVMF_TARGET_OPTS,
 ]
 
 #: Every option group of drivers.
@@ -378,4 +398,11 @@ def register_nic_type(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAt
     """The options of a section that ``[nic_devices] enabled_nic_types`` names."""
     conf.register_opts(NIC_TYPE_OPTS, group=name)
     section: cfg.ConfigOpts.GroupAttr = conf[name]
+    return section
+
+
+def register_nvmf_target(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
+    """The options of the section ``[nvmf_spdk_<target>]``."""
+    conf.register_opts(NVMF_TARGET_OPTS, group=f"nvmf_spdk_{name}")
+    section: cfg.ConfigOpts.GroupAttr = conf[f"nvmf_spdk_{name}"]
     return section

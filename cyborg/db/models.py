@@ -473,6 +473,13 @@ class Arq(Base):
     allocation_uuid: orm.Mapped[str | None] = orm.mapped_column(
         string(36), index=True, default=None
     )
+    #: Under which name the host of its consumer connects to what is reached over a network; null if
+    #: it is the host of the device.
+    consumer_nqn: orm.Mapped[str | None] = orm.mapped_column(string(223), default=None)
+    #: The secret of its handle, for its owner only. Nothing reads it along with the rest.
+    access_key: orm.Mapped[str | None] = orm.mapped_column(
+        string(255), default=None, deferred=True, deferred_raiseload=True
+    )
 
     attach_handle: orm.Mapped[AttachHandle | None] = orm.relationship(
         lazy="raise", back_populates="arq"

@@ -104,10 +104,13 @@ class HeldHandle(AttachHandle):
     """An attach handle that an ARQ holds, as a host step gets it.
 
     ``uuid`` is the handle's uuid, the same for all its steps; ``control_path`` is its device's.
+    ``consumer_nqn`` is under which name the host of the consumer connects to what is reached over
+    a network; None if it is this host.
     """
 
     uuid: str
     control_path: ControlPath
+    consumer_nqn: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +394,17 @@ class Preparable(Protocol):
 
     def prepare(self, handle: HeldHandle) -> None:
         """Make the handle ready; return when it is, raise if it cannot be."""
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """The driver makes a secret for each handle, without which nobody can use it."""
+
+    def access_key(self, handle: HeldHandle) -> str | None:
+        """The secret of a handle that is prepared; None if it has none.
+
+        It goes to the owner of the handle, who asks for it, and to nobody else.
+        """
 
 
 @runtime_checkable

@@ -3,7 +3,8 @@
 
 Such a device is in no slot of the host. It exists as long as its target, which is queried by
 JSON-RPC, and is identified by its NQN. A target permits hosts to connect by subsystem, so a
-subsystem is what is given out: one attach handle, for one host at a time.
+subsystem is what is given out: one attach handle, for one host at a time. That host may be any that
+reaches the target: the consumer says its NQN, or else it is this host.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import fnmatch
 import json
 import logging
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, spdk_rpc, trait_names
+from cyborg.conf import drivers as options
+from cyborg.drivers import base, kept_facts, nvmf_keys, spdk_rpc, trait_names
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +37,9 @@ _MIB = 1024 * 1024
 #: The longest name of a provider in Placement, and the longest attach handle in the database.
 _NAME_MAX = 200
 _INFO_MAX = 255
+_TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+#: The kind of kept facts by which it is known for whom a subsystem is.
+_GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,8 @@ class _Subsystem:
     serial: str
     model: str
     any_host: bool
-    hosts: frozenset[str]
+    #: Who may connect, each with the name of the key that it must have.
+    hosts: Mapping[str, str | None]
     listeners: tuple[tuple[str, str, str], ...]
     namespaces: tuple[Mapping[str, Any], ...]
     bdev: _Bdev | None
@@ -95,7 +102,7 @@ class _Subsystem:
             serial=str(answer.get("serial_number", "")).strip(),
             model=str(answer.get("model_number", "")).strip(),
             any_host=bool(answer["allow_any_host"]),
-            hosts=frozenset(host["nqn"] for host in answer["hosts"]),
+            hosts={host["nqn"]: host.get("dhchap_key") for host in answer["hosts"]},
             listeners=tuple(sorted(_listeners(answer["listen_addresses"]))),
             namespaces=namespaces,
             bdev=bdevs.get(namespaces[0]["bdev_name"]) if namespaces else None,
@@ -138,115 +145,46 @@ class _Subsystem:
         """A host other than that one that may connect, or None."""
         if self.any_host:
             return "any host may connect to it"
-        others = sorted(self.hosts - {host_nqn})
+        others = sorted(self.hosts.keys() - {host_nqn})
         return f"host {others[0]} may connect to it" if others else None
 
 
-class NvmfSpdkDriver:
-    """Reports the NVMe subsystems of the target at ``[nvmf_spdk] rpc_address``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """For whom the driver has made a subsystem ready: the handle, and the host's NQN."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._options = conf.nvmf_spdk
-        spdk_rpc.parse(self._options.rpc_address)
-        #: The uuid of the handle that was prepared last, by NQN. It is lost when the agent ends;
-        #: each handle of a guest is prepared again then, which changes nothing.
-        self._prepared: dict[str, str] = {}
-        self._logged: set[str] = set()
+    handle: str
+    host: str
 
-    def discover(self, host: base.Host) -> Iterator[base.Device]:
-        """Every subsystem that ``[nvmf_spdk] subsystems`` names."""
-        host_nqn = self._host_nqn()
-        with self._connected() as target:
-            found = self._read(target)
-        for subsystem in found:
-            name = f"{host.name}_{subsystem.nqn}"
-            if len(name) > _NAME_MAX:
-                reason = f"{name} is too long a name"
-                self._log_once(f"Subsystem {subsystem.nqn} is not reported: {reason}")
-            else:
-                yield self._device(name, host_nqn, subsystem)
 
-    def prepare(self, handle: base.HeldHandle) -> None:
-        """Permit this host to connect, if no other may."""
-        host_nqn, nqn = self._host_nqn(), handle.attach_info["subnqn"]
-        with self._connected() as target:
-            before = self._one(target, nqn)
-            if before is None or before.attach_info() != dict(handle.attach_info):
-                raise spdk_rpc.SpdkError(f"subsystem {nqn} is not what it was, or gone")
-            shared = before.why_shared(host_nqn)
-            if shared is None and host_nqn not in before.hosts:
-                target.call("nvmf_subsystem_add_host", **self._of_target(nqn=nqn, host=host_nqn))
-                # Another host's agent may have done the same meanwhile: there is no atomic command.
-                after = self._one(target, nqn)
-                shared = "it is gone" if after is None else after.why_shared(host_nqn)
-                if after is not None and shared:
-                    self._remove(target, nqn, host_nqn)
-            if shared:
-                raise spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {shared}")
-        self._prepared[nqn] = handle.uuid
+class _Target:
+    """One target, by the options of its section. ``name`` is empty if there is only one."""
 
-    def clean(self, handle: base.HeldHandle) -> None:
-        """Forbid this host to connect, which also ends its connections.
+    def __init__(self, name: str, section: cfg.ConfigOpts.GroupAttr) -> None:
+        spdk_rpc.parse(section.rpc_address)
+        self.name = name
+        self.options = section
 
-        SPDK cannot erase what was written. So the handle stays dirty until its namespace is
-        replaced, unless ``[nvmf_spdk] reuse_without_erasing`` is set.
-        """
-        host_nqn, nqn = self._host_nqn(), handle.attach_info["subnqn"]
-        self._prepared.pop(nqn, None)
-        with self._connected() as target:
-            subsystem = self._one(target, nqn)
-            if subsystem is not None and host_nqn in subsystem.hosts:
-                self._remove(target, nqn, host_nqn)
-                subsystem = self._one(target, nqn)
-        if subsystem is not None and host_nqn in subsystem.hosts:
-            raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {host_nqn} connect")
-        if self._options.reuse_without_erasing:
-            return
-        namespaces = subsystem.namespaces if subsystem is not None else ()
-        kept = {str(each.get("uuid") or each.get("nguid") or "") for each in namespaces}
-        if not kept:
-            # While the target starts, a namespace may be missing and come back unchanged.
-            raise spdk_rpc.SpdkError(f"subsystem {nqn} is gone, or has no namespace at present")
-        if handle.attach_info["uuid"] in kept:
-            raise spdk_rpc.SpdkError(
-                f"namespace {handle.attach_info['uuid']} of {nqn} still has what was written to "
-                "it; replace it by one with another UUID"
-            )
+    @property
+    def keys(self) -> nvmf_keys.Keys | None:
+        """The keys of the consumers; None if they need none."""
+        return nvmf_keys.Keys(self.options.key_dir) if self.options.key_dir else None
 
-    def _device(self, name: str, host_nqn: str, subsystem: _Subsystem) -> base.Device:
-        nqn, handles, attributes = subsystem.nqn, _handles(subsystem), _attributes(subsystem)
-        transports = [f"CUSTOM_NVMF_{handle.attach_info['trtype']}" for handle in handles]
-        ready = self._prepared.get(nqn) if host_nqn in subsystem.hosts else None
-        deployable = base.Deployable(
-            name=name,
-            resource_class=_RESOURCE_CLASS,
-            num_accelerators=len(handles),
-            attach_handles=handles,
-            traits=trait_names.legal_with_facts(transports, attributes),
-            attributes=attributes,
-            prepares=True,
-            cleans=True,
-            clean_erases=not self._options.reuse_without_erasing,
-            prepared=(ready,) if ready else (),
-        )
-        problem = subsystem.why_unhealthy(host_nqn)
-        return base.Device(
-            type="NVME",
-            vendor="SPDK",
-            model=subsystem.model or "NVMe subsystem",
-            std_board_info=json.dumps({"serial_number": subsystem.serial}),
-            control_path=base.ControlPath(cpid_type=_CONTROL_PATH_TYPE, cpid_info={"subnqn": nqn}),
-            deployables=(deployable,),
-            unhealthy=f"subsystem {nqn}: {problem}" if problem else None,
-        )
+    def connected(self) -> contextlib.AbstractContextManager[spdk_rpc.Connection]:
+        """A connection to it."""
+        return spdk_rpc.connected(self.options.rpc_address, self.options.timeout)
 
-    def _read(self, target: spdk_rpc.Connection) -> list[_Subsystem]:
+    def path_of(self, nqn: str) -> dict[str, str]:
+        """What identifies a subsystem of it on this host."""
+        return {"subnqn": nqn} | ({"target": self.name} if self.name else {})
+
+    def read(self, connection: spdk_rpc.Connection) -> list[_Subsystem]:
         """The subsystems that the operator wants, in the order of their NQNs.
 
         :raises SpdkError: the answer is not complete, so an absent subsystem need not be gone
         """
-        answer = target.call("nvmf_get_subsystems", **self._of_target())
-        listed = target.call("bdev_get_bdevs")
+        answer = connection.call("nvmf_get_subsystems", **self._of_target())
+        listed = connection.call("bdev_get_bdevs")
         try:
             bdevs = {bdev["name"]: _Bdev.read(bdev) for bdev in listed}
             found = [
@@ -257,21 +195,146 @@ class NvmfSpdkDriver:
         wanted = (each for each in found if self._is_wanted(each.nqn))
         return sorted(wanted, key=lambda subsystem: subsystem.nqn)
 
-    def _one(self, target: spdk_rpc.Connection, nqn: str) -> _Subsystem | None:
-        return next((each for each in self._read(target) if each.nqn == nqn), None)
+    def one(self, connection: spdk_rpc.Connection, nqn: str) -> _Subsystem | None:
+        """The subsystem of that NQN, if it has it."""
+        return next((each for each in self.read(connection) if each.nqn == nqn), None)
+
+    def add_host(
+        self, connection: spdk_rpc.Connection, nqn: str, host: str, key: str | None
+    ) -> None:
+        """Let a host connect, with that key if there is one."""
+        params = {"nqn": nqn, "host": host} | ({"dhchap_key": key} if key else {})
+        connection.call("nvmf_subsystem_add_host", **self._of_target(**params))
+
+    def remove_host(self, connection: spdk_rpc.Connection, nqn: str, host: str) -> None:
+        """Let a host connect no more, which also ends its connections."""
+        connection.call("nvmf_subsystem_remove_host", **self._of_target(nqn=nqn, host=host))
 
     def _is_wanted(self, nqn: str) -> bool:
-        return any(fnmatch.fnmatchcase(nqn, glob) for glob in self._options.subsystems)
-
-    def _remove(self, target: spdk_rpc.Connection, nqn: str, host_nqn: str) -> None:
-        target.call("nvmf_subsystem_remove_host", **self._of_target(nqn=nqn, host=host_nqn))
-
-    def _connected(self) -> contextlib.AbstractContextManager[spdk_rpc.Connection]:
-        return spdk_rpc.connected(self._options.rpc_address, self._options.timeout)
+        return any(fnmatch.fnmatchcase(nqn, glob) for glob in self.options.subsystems)
 
     def _of_target(self, **params: str) -> dict[str, str]:
-        name = self._options.target_name
+        name = self.options.target_name
         return params | ({"tgt_name": name} if name else {})
+
+
+class NvmfSpdkDriver:
+    """Reports the NVMe subsystems of the target of ``[nvmf_spdk]``, or of all its ``targets``."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._options = conf.nvmf_spdk
+        self._targets = {target.name: target for target in _targets(conf)}
+        self._kept = kept_facts.KeptFacts(conf, "nvmf_spdk")
+        self._logged: set[str] = set()
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every subsystem that the options of its target name."""
+        host_nqn = self._host_nqn()
+        for target in self._targets.values():
+            with target.connected() as connection:
+                found = target.read(connection)
+            for subsystem in found:
+                name = "_".join(filter(None, (host.name, target.name, subsystem.nqn)))
+                if len(name) > _NAME_MAX:
+                    reason = f"{name} is too long a name"
+                    self._log_once(f"Subsystem {subsystem.nqn} is not reported: {reason}")
+                else:
+                    yield self._device(name, host_nqn, target, subsystem)
+
+    def prepare(self, handle: base.HeldHandle) -> None:
+        """Permit the consumer's host to connect, if no other may."""
+        target, nqn = self._target_of(handle), handle.attach_info["subnqn"]
+        given = _Given(handle=handle.uuid, host=handle.consumer_nqn or self._host_nqn())
+        with target.connected() as connection:
+            before = target.one(connection, nqn)
+            if before is None or before.attach_info() != dict(handle.attach_info):
+                raise spdk_rpc.SpdkError(f"subsystem {nqn} is not what it was, or gone")
+            shared = before.why_shared(given.host)
+            if shared is None:
+                is_new = self._given(target, nqn) != given
+                is_ready = given.host in before.hosts and not (
+                    is_new and _lacks_key(target, given, before)
+                )
+                # First, so that a host whose permission nobody has noted is another's.
+                self._give(target, nqn, given)
+                if not is_ready:
+                    shared = _permit(connection, target, given, before, is_new=is_new)
+            if shared:
+                raise spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {shared}")
+
+    def access_key(self, handle: base.HeldHandle) -> str | None:
+        """The DH-HMAC-CHAP key with which the consumer's host connects, if it needs one."""
+        keys = self._target_of(handle).keys
+        return keys.read(handle.uuid) if keys else None
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Forbid the consumer's host to connect, which also ends its connections.
+
+        SPDK cannot erase what was written. So the handle stays dirty until its namespace is
+        replaced, unless ``reuse_without_erasing`` is set for the target.
+        """
+        target, nqn = self._target_of(handle), handle.attach_info["subnqn"]
+        consumer = handle.consumer_nqn or self._host_nqn()
+        with target.connected() as connection:
+            subsystem = target.one(connection, nqn)
+            if subsystem is not None and consumer in subsystem.hosts:
+                target.remove_host(connection, nqn, consumer)
+                subsystem = target.one(connection, nqn)
+            if subsystem is not None and consumer in subsystem.hosts:
+                raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {consumer} connect")
+            if keys := target.keys:
+                keys.remove(connection, handle.uuid)
+        self._give(target, nqn, None)
+        if not target.options.reuse_without_erasing:
+            _refuse_unerased(handle, subsystem)
+
+    def _device(
+        self, name: str, host_nqn: str, target: _Target, subsystem: _Subsystem
+    ) -> base.Device:
+        nqn, handles, attributes = subsystem.nqn, _handles(subsystem), _attributes(subsystem)
+        transports = [f"CUSTOM_NVMF_{handle.attach_info['trtype']}" for handle in handles]
+        given = self._given(target, nqn)
+        is_ready = given is not None and given.host in subsystem.hosts
+        deployable = base.Deployable(
+            name=name,
+            resource_class=_RESOURCE_CLASS,
+            num_accelerators=len(handles),
+            attach_handles=handles,
+            traits=trait_names.legal_with_facts(transports, attributes),
+            attributes=attributes,
+            prepares=True,
+            cleans=True,
+            clean_erases=not target.options.reuse_without_erasing,
+            prepared=(given.handle,) if given is not None and is_ready else (),
+        )
+        problem = subsystem.why_unhealthy(host_nqn if given is None else given.host)
+        path = base.ControlPath(cpid_type=_CONTROL_PATH_TYPE, cpid_info=target.path_of(nqn))
+        return base.Device(
+            type="NVME",
+            vendor="SPDK",
+            model=subsystem.model or "NVMe subsystem",
+            std_board_info=json.dumps({"serial_number": subsystem.serial}),
+            control_path=path,
+            deployables=(deployable,),
+            unhealthy=f"subsystem {nqn}: {problem}" if problem else None,
+        )
+
+    def _target_of(self, handle: base.HeldHandle) -> _Target:
+        name = handle.control_path.cpid_info.get("target", "")
+        target = self._targets.get(name)
+        if target is None:
+            raise spdk_rpc.SpdkError(f"target {name!r} is not in [nvmf_spdk] targets")
+        return target
+
+    def _given(self, target: _Target, nqn: str) -> _Given | None:
+        kept = self._kept.get(_GIVEN, base.canonical_json(target.path_of(nqn)))
+        return None if kept is None else _Given(**base.known_values(_Given, kept))
+
+    def _give(self, target: _Target, nqn: str, given: _Given | None) -> None:
+        """Keep for whom a subsystem is: who may connect is nobody else's then."""
+        value = None if given is None else {"handle": given.handle, "host": given.host}
+        self._kept.set(_GIVEN, base.canonical_json(target.path_of(nqn)), value)
+        self._kept.save()
 
     def _host_nqn(self) -> str:
         nqn = self._options.host_nqn
@@ -289,6 +352,78 @@ class NvmfSpdkDriver:
         if sentence not in self._logged:
             self._logged.add(sentence)
             LOG.warning("%s", sentence)
+
+
+def _targets(conf: cfg.ConfigOpts) -> Iterator[_Target]:
+    """The target of ``[nvmf_spdk]``, or those that it names.
+
+    :raises ValueError: one has no address or no name, or two are the same
+    """
+    names = list(dict.fromkeys(conf.nvmf_spdk.targets))
+    if not names:
+        yield _Target("", conf.nvmf_spdk)
+    known: dict[tuple[str, str | None], str] = {}
+    for name in names:
+        if not _TARGET_NAME.fullmatch(name):
+            raise ValueError(f"[nvmf_spdk] targets: {name!r} is no name of letters and digits")
+        section = options.register_nvmf_target(conf, name)
+        other = known.setdefault((section.rpc_address, section.target_name), name)
+        if other != name:
+            raise ValueError(f"[nvmf_spdk_{name}] and [nvmf_spdk_{other}] are one target")
+        yield _Target(name, section)
+
+
+def _lacks_key(target: _Target, given: _Given, subsystem: _Subsystem) -> bool:
+    """Whether a host that may connect could do so without the key that it should have."""
+    has, keys = subsystem.hosts[given.host], target.keys
+    if keys is None:
+        return has is not None
+    return has != nvmf_keys.name_of(given.handle) or keys.read(given.handle) is None
+
+
+def _permit(
+    connection: spdk_rpc.Connection,
+    target: _Target,
+    given: _Given,
+    before: _Subsystem,
+    *,
+    is_new: bool,
+) -> str | None:
+    """Let the consumer's host connect; return why it may not, after all."""
+    nqn, key = before.nqn, None
+    if given.host in before.hosts:
+        # Whoever says that name could connect with another key, or with none.
+        target.remove_host(connection, nqn, given.host)
+    if keys := target.keys:
+        if is_new:
+            # Of a use that was never cleaned, say.
+            keys.remove(connection, given.handle)
+        key = keys.add(connection, given.handle)
+    target.add_host(connection, nqn, given.host, key)
+    # Another host's agent may have done the same meanwhile: there is no atomic command.
+    after = target.one(connection, nqn)
+    shared = "it is gone" if after is None else after.why_shared(given.host)
+    if after is not None and shared:
+        target.remove_host(connection, nqn, given.host)
+    return shared
+
+
+def _refuse_unerased(handle: base.HeldHandle, subsystem: _Subsystem | None) -> None:
+    """Return if the namespace of a handle has been replaced by another one.
+
+    :raises SpdkError: it has not, or that is not known
+    """
+    nqn = handle.attach_info["subnqn"]
+    namespaces = subsystem.namespaces if subsystem is not None else ()
+    kept = {str(each.get("uuid") or each.get("nguid") or "") for each in namespaces}
+    if not kept:
+        # While the target starts, a namespace may be missing and come back unchanged.
+        raise spdk_rpc.SpdkError(f"subsystem {nqn} is gone, or has no namespace at present")
+    if handle.attach_info["uuid"] in kept:
+        raise spdk_rpc.SpdkError(
+            f"namespace {handle.attach_info['uuid']} of {nqn} still has what was written to "
+            "it; replace it by one with another UUID"
+        )
 
 
 def _listeners(addresses: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from cyborg.policies import base
 
 GET_ALL = "cyborg:arq:get_all"
 GET_ONE = "cyborg:arq:get_one"
+GET_ACCESS_KEY = "cyborg:arq:get_access_key"
 CREATE = "cyborg:arq:create"
 UPDATE = "cyborg:arq:update"
 DELETE = "cyborg:arq:delete"
@@ -35,6 +36,12 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
             base.PROJECT_READER_OR_ADMIN,
             "Show an accelerator request.",
             ("GET", f"{_COLLECTION}/{{accelerator_request_uuid}}"),
+        ),
+        base.rule(
+            GET_ACCESS_KEY,
+            base.PROJECT_MEMBER,
+            "Show the access key of an accelerator request of your own project.",
+            ("GET", f"{_COLLECTION}/{{accelerator_request_uuid}}/access_key"),
         ),
         base.rule(
             CREATE,

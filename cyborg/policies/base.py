@@ -13,6 +13,7 @@ IS_ADMIN = "is_admin"
 ADMIN_OR_SERVICE = "rule:admin_api or rule:service_api"
 PROJECT_READER_OR_ADMIN = "rule:project_reader_or_admin"
 PROJECT_MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
+PROJECT_MEMBER = "rule:project_member_api"
 PROJECT_MEMBER_OR_SERVICE = "rule:project_member_or_service"
 
 #: Tokens for the system or a domain are refused: every resource belongs to a project or to the

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 
@@ -94,6 +95,8 @@ LOG = logging.getLogger(__name__)
 #: Messages that a conductor handles at the same time. The default of oslo.messaging is 64, and all
 #: those threads are started by and by, though one interpreter does not work on so many reports.
 _CONDUCTOR_THREADS = 16
+
+_ACCESS_KEY = re.compile(r"[!-~]{1,255}")
 
 _configuring = threading.Lock()
 _current: client.Client | None = None
@@ -227,8 +230,10 @@ def held_handles(conf: cfg.ConfigOpts, host: str) -> dict[str, str] | None:
     return held
 
 
-def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float) -> None:
-    """Have the agent of ``host`` run a step; return when it is done.
+def run_host_step(
+    conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float
+) -> str | None:
+    """Have the agent of ``host`` run a step; return when it is done, with the handle's secret.
 
     :raises HostStepFailed: the driver refused
     :raises HostUnreachable: no answer, or none within ``timeout`` seconds
@@ -243,6 +248,19 @@ def run_host_step(conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: floa
             raise HostStepFailed(str(answer["failed"]))
         if "running" in answer:
             raise HostStepRunning(str(answer["running"]))
+        return _access_key(answer.get("access_key"))
+
+
+def _access_key(said: object) -> str | None:
+    """The secret in an answer, if there is one.
+
+    :raises HostStepFailed: it is none. What it is then is not said: that may be most of a secret
+    """
+    if said is None:
+        return None
+    if not isinstance(said, str) or not _ACCESS_KEY.fullmatch(said):
+        raise HostStepFailed("the agent's answer has an access key that is none")
+    return said
 
 
 def run_program(

@@ -144,7 +144,9 @@ class Client:
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
         """Have an agent run a step."""
-        return self._call_agent(host, "host_step", version.LEAST, step, wait)
+        # An older agent would let its own host connect.
+        least = version.HOST_STEP_CONSUMER if step.consumer_nqn else version.LEAST
+        return self._call_agent(host, "host_step", least, step, wait)
 
     def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
         """Have an agent load a bitstream."""

@@ -208,7 +208,8 @@ class HostStep(_Message):
     ``asked_ms`` is the time of the request by the database's clock; a message that arrives after a
     newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
     report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
-    holds the handle; a conductor of the release before does not say it.
+    holds the handle; a conductor of the release before does not say it. ``consumer_nqn`` is under
+    which name the consumer's host connects over a network, if that is another one.
     """
 
     action: str
@@ -221,6 +222,7 @@ class HostStep(_Message):
     asked_ms: int
     agent_started: int
     arq_uuid: str = ""
+    consumer_nqn: str | None = None
 
     def handle(self) -> base.HeldHandle:
         """The handle for a driver.
@@ -232,6 +234,7 @@ class HostStep(_Message):
             attach_info=self.attach_info,
             uuid=self.attach_handle_uuid,
             control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
+            consumer_nqn=self.consumer_nqn,
         )
 
 

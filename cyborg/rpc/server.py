@@ -47,8 +47,10 @@ class ConductorEndpoint(Protocol):
 class AgentEndpoint(Protocol):
     """What an agent does with messages."""
 
-    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
-        """Run a step.
+    def host_step(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> str | None:
+        """Run a step; return the secret of the handle, if it has one.
 
         :raises HostStepFailed: the driver refused
         :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
@@ -134,9 +136,12 @@ class AgentMethods:
     ) -> dict[str, Any]:
         """Carry out a step."""
         said = signing.Said(self._host, "host_step", {"step": step, "wait": wait})
-        return _answer(
-            context, keys.HOST, said, lambda: self._endpoint.host_step(context, step, wait)
-        )
+
+        def carry_out() -> dict[str, Any]:
+            key = self._endpoint.host_step(context, step, wait)
+            return {} if key is None else {"access_key": key}
+
+        return _answer(context, keys.HOST, said, carry_out)
 
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float

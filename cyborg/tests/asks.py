@@ -80,6 +80,9 @@ REQUESTS = {
     ),
     "arq:get_all instance": Ask(f"GET {ARQS}?instance={{instance}}", shows="bound"),
     "arq:get_one": Ask(f"GET {ARQS}/{{arq}}", shows="arq"),
+    "arq:get_access_key": Ask(
+        f"GET {ARQS}/{{bound}}/access_key", shows="bound", microversion="2.31"
+    ),
     "arq:create": Ask(f"POST {ARQS}", {"device_profile_name": "public"}),
     "arq:create mine": Ask(f"POST {ARQS}", {"device_profile_name": "{private_name}"}),
     "arq:update bind": Ask(f"PATCH {ARQS}", {"{arq}": BIND}, vouched=True),

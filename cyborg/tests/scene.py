@@ -180,19 +180,21 @@ class Scene:
         about = {"device_uuid": self._names["device"], "project_id": uuid}
         with db.writer() as session:
             history.write(session, [{"uuid": entry, "kind": history.USED, **about}])
+            db.update(session, models.Arq, models.Arq.uuid == bound, access_key="secret")
         consumer = self._make_allocation(uuid)
         owned = [uuid, profile.uuid, profile.name, arq, bound, instance, entry, consumer]
         return dict(zip(NAMES_OF_A_PROJECT, owned, strict=True))
 
     def _make_allocation(self, project: str) -> str:
         """One that is asked for, and has a lease."""
+        consumer = {"uuid": models.new_uuid(), "type": "JOB"}
         made = models.Allocation(
-            uuid=models.new_uuid(),
+            uuid=consumer["uuid"],
             project_id=project,
             user_id="somebody",
             consumer_type="JOB",
             state=states.CLAIMING,
-            request={},
+            request={"consumer": consumer, "device_profile_name": "public"},
             alternative=0,
             plan=[],
             accelerators=1,

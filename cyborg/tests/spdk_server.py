@@ -2,14 +2,18 @@
 """An SPDK target as its JSON-RPC clients meet it, on a socket, with one state of its own.
 
 Answers and errors are SPDK's: a host that may connect cannot be added again, nor one removed that
-may not, and an answer is followed by a line break. How it misbehaves is up to the test.
+may not, and an answer is followed by a line break. Its keyring takes the path of a file that only
+its own user may read, by a name that it does not have yet, and reads the key when a host connects.
+How it misbehaves is up to the test.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import json
+import os
 import pathlib
 import socket
 import threading
@@ -27,6 +31,15 @@ _PARAMETERS: dict[str, set[str]] = {
     "bdev_get_bdevs": set(),
     "nvmf_subsystem_add_host": {"nqn", "host"},
     "nvmf_subsystem_remove_host": {"nqn", "host"},
+    "keyring_get_keys": set(),
+    "keyring_file_add_key": {"name", "path"},
+    "keyring_file_remove_key": {"name"},
+}
+#: What may be left out; methods of the keyring know no target.
+_OPTIONAL: dict[str, set[str]] = {
+    "nvmf_subsystem_add_host": {"tgt_name", "dhchap_key"},
+    "nvmf_subsystem_remove_host": {"tgt_name"},
+    "nvmf_get_subsystems": {"tgt_name"},
 }
 _INVALID_PARAMETERS = (-32602, "Invalid parameters")
 _INTERNAL = (-32603, "Internal error")
@@ -48,6 +61,8 @@ class SpdkServer:
         self.subsystems: list[dict[str, Any]] = told["subsystems"]
         self.bdevs: list[dict[str, Any]] = told["bdevs"]
         self.configured = copy.deepcopy(self.subsystems)
+        #: The files of its keys, by name.
+        self.keys: dict[str, str] = {}
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda method: None
         self.send: Callable[[socket.socket, bytes], None] = socket.socket.sendall
@@ -80,6 +95,7 @@ class SpdkServer:
     def restart(self) -> None:
         """Begin with what is configured: who may connect was said to the process before."""
         self.stop()
+        self.keys = {}
         self.subsystems = copy.deepcopy(self.configured)
         self.start()
 
@@ -90,6 +106,14 @@ class SpdkServer:
     def hosts(self, number: int) -> list[str]:
         """Who may connect to the subsystem of that number."""
         return [host["nqn"] for host in self.subsystem(number)["hosts"]]
+
+    def connect(self, number: int, host: str, secret: str | None = None) -> bool:
+        """Whether a host that says this name, and has this secret, gets in."""
+        for each in self.subsystem(number)["hosts"]:
+            if each["nqn"] == host:
+                key = each.get("dhchap_key")
+                return key is None or pathlib.Path(self.keys[key]).read_text() == secret
+        return False
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -126,7 +150,7 @@ class SpdkServer:
     def _do(self, method: str, params: dict[str, Any]) -> Any:
         if method not in _PARAMETERS:
             raise _Fault(-32601, "Method not found")
-        if params.keys() - {"tgt_name"} != _PARAMETERS[method]:
+        if params.keys() - _OPTIONAL.get(method, set()) != _PARAMETERS[method]:
             raise _Fault(*_INVALID_PARAMETERS)
         if params.get("tgt_name", "nvmf_tgt") != "nvmf_tgt":
             raise _Fault(-32603, "Unable to find a target.")
@@ -136,9 +160,34 @@ class SpdkServer:
             case "bdev_get_bdevs":
                 return self.bdevs
             case "nvmf_subsystem_add_host":
-                return self._add(self._find(params["nqn"])["hosts"], {"nqn": params["host"]})
+                return self._add(self._find(params["nqn"])["hosts"], params)
+            case "nvmf_subsystem_remove_host":
+                return self._remove(self._find(params["nqn"])["hosts"], params["host"])
             case _:
-                return self._remove(self._find(params["nqn"])["hosts"], {"nqn": params["host"]})
+                return self._keyring(method, params)
+
+    def _keyring(self, method: str, params: dict[str, Any]) -> Any:
+        match method:
+            case "keyring_get_keys":
+                return [
+                    {"name": name, "module": "keyring_file", "removed": False, "path": path}
+                    for name, path in self.keys.items()
+                ]
+            case "keyring_file_add_key":
+                return self._add_key(params["name"], pathlib.Path(params["path"]))
+            case _:
+                if self.keys.pop(params["name"], None) is None:
+                    raise _Fault(-errno.ENOKEY, os.strerror(errno.ENOKEY))
+                return True
+
+    def _add_key(self, name: str, path: pathlib.Path) -> bool:
+        if name in self.keys:
+            raise _Fault(-errno.EEXIST, os.strerror(errno.EEXIST))
+        found = path.stat()
+        if not path.is_absolute() or found.st_mode & 0o077 or found.st_uid != os.getuid():
+            raise _Fault(-errno.EPERM, os.strerror(errno.EPERM))
+        self.keys[name] = str(path)
+        return True
 
     def _find(self, nqn: str) -> dict[str, Any]:
         for subsystem in self.subsystems:
@@ -146,16 +195,19 @@ class SpdkServer:
                 return subsystem
         raise _Fault(*_INVALID_PARAMETERS)
 
-    def _add(self, hosts: list[dict[str, str]], host: dict[str, str]) -> bool:
-        if host in hosts:
+    def _add(self, hosts: list[dict[str, str]], params: dict[str, str]) -> bool:
+        if any(each["nqn"] == params["host"] for each in hosts):
             raise _Fault(*_INTERNAL)
-        hosts.append(host)
+        key = params.get("dhchap_key")
+        if key is not None and key not in self.keys:
+            raise _Fault(*_INVALID_PARAMETERS)
+        hosts.append({"nqn": params["host"]} | ({"dhchap_key": key} if key else {}))
         return True
 
-    def _remove(self, hosts: list[dict[str, str]], host: dict[str, str]) -> bool:
-        if host not in hosts:
+    def _remove(self, hosts: list[dict[str, str]], host: str) -> bool:
+        if not any(each["nqn"] == host for each in hosts):
             raise _Fault(*_INTERNAL)
-        hosts.remove(host)
+        hosts[:] = [each for each in hosts if each["nqn"] != host]
         return True
 
 

@@ -33,7 +33,10 @@ class AcceleratorRequests(Resource):
 
     collection = "accelerator_requests"
     kind = types.AcceleratorRequest
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"release": {"POST": "release"}}
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "release": {"POST": "release"},
+        "access_key": {"GET": "access_key"},
+    }
 
     @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423])
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Arq]:
@@ -128,6 +131,22 @@ class AcceleratorRequests(Resource):
         reason = body.get("reason")
         given_up = removal.release_arq(request.caller, uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
+
+    @declare.operation(
+        policies.GET_ACCESS_KEY,
+        since=versions.REMOTE_CONSUMERS,
+        member=_MEMBER,
+        answer=types.AccessKey,
+        faults=[409],
+    )
+    def access_key(self, request: Request, uuid: str) -> dict[str, Any]:
+        """Show the secret with which an ARQ's attach handle is used."""
+        found = service.access_key(request.caller, uuid)
+        return {
+            "arq_uuid": found.arq,
+            "attach_handle_uuid": found.handle,
+            "dhchap_key": found.key,
+        }
 
     def view(self, request: Request, arq: models.Arq) -> dict[str, Any]:
         """An ARQ with its attach handle, if the guest may use that."""

@@ -89,7 +89,12 @@ class Allocations(Resource):
         ends = None if row.lease_ms is None else moment(row.lease_ms)
         return {
             "uuid": row.uuid,
-            "consumer": _consumer(row.uuid, row.consumer_type, row.consumer_name),
+            "consumer": {
+                "uuid": row.uuid,
+                "type": row.consumer_type,
+                "name": row.consumer_name,
+                "nqn": row.request["consumer"].get("nqn"),
+            },
             "project_id": row.project_id,
             "state": row.state,
             "state_reason": arq_service.reason_for(request.caller, row),
@@ -140,7 +145,12 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
     limits = quotas.limits_of(request.conf, request.caller.project_id)
     answer: dict[str, Any] = {
         "uuid": wish.uuid,
-        "consumer": _consumer(wish.uuid, wish.consumer_type, wish.consumer_name),
+        "consumer": {
+            "uuid": wish.uuid,
+            "type": wish.consumer_type,
+            "name": wish.consumer_name,
+            "nqn": wish.consumer_nqn,
+        },
         "project_id": request.caller.project_id,
         "state": types.POSSIBLE,
         "state_reason": None,
@@ -211,8 +221,4 @@ def _accelerator(arq: models.Arq, cdi_kind: str | None) -> dict[str, Any]:
 
 def _profile(name: str) -> str | None:
     return None if name == plans.INLINE else name
-
-
-def _consumer(uuid: str, kind: str, name: str | None) -> dict[str, Any]:
-    return {"uuid": uuid, "type": kind, "name": name}
 

@@ -42,6 +42,14 @@ class AcceleratorRequest(Object):
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")
 
 
+class AccessKey(Object):
+    """The secret with which an attach handle is used."""
+
+    arq_uuid = Field(fields.UUID, "The accelerator request.")
+    attach_handle_uuid = Field(fields.UUID, "The attach handle.")
+    dhchap_key = Field(fields.TEXT, "The DH-HMAC-CHAP key with which the consumer connects.")
+
+
 QUERY = fields.paging(
     service.COLUMNS,
     instance=Field(fields.UUID, "Only requests that are bound to this instance."),

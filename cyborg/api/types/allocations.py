@@ -25,6 +25,14 @@ _TYPE = Value(
     refusal={"pattern": "{field} must have capitals, digits and '_' only, such as PROXY."},
 )
 _NAME = Value(str, type=["string", "null"], maxLength=arguments.TEXT_MAX)
+#: As NVMe writes names, and as long as it permits.
+_NQN = Value(
+    str,
+    type=["string", "null"],
+    maxLength=223,
+    pattern=r"^nqn\.[0-9]{4}-[0-9]{2}\.[!-~]+$",
+    refusal={"pattern": "{field} must be an NVMe qualified name, such as nqn.2014-08.org:one."},
+)
 _HOSTS = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 _LEASE = Value(int, type=["integer", "null"], minimum=1, maximum=_LEASE_MAX)
 _COUNT = Value(int, type="integer", minimum=1, maximum=wishes.MAX_PARTS)
@@ -48,6 +56,12 @@ class Consumer(Object):
     uuid = Field(fields.UUID, "The UUID, which is that of the allocation too.", mandatory=True)
     type = Field(fields.TEXT, "What kind of consumer it is.", sent=_TYPE, mandatory=True)
     name = Field(fields.TEXT_OR_NULL, "A name for people, or null.", sent=_NAME)
+    nqn = Field(
+        fields.TEXT_OR_NULL,
+        "Under which name its host connects to remote accelerators, or null.",
+        sent=_NQN,
+        since=versions.REMOTE_CONSUMERS,
+    )
 
 
 class AllocationPart(Object):

@@ -123,6 +123,15 @@ def test_the_same_request_again_changes_nothing(rack: Site) -> None:
     body = wish()
     found = call(rack, "POST", "", body)
     assert call(rack, "POST", "", body) == found
+    who = body["consumer"] | {"uuid": body["consumer"]["uuid"].upper()}
+    part = {"device_profile_name": "p", "count": 1}
+    in_full = {"consumer": who, "placing": "pack", "lease_seconds": None, "parts": [part]}
+    assert call(rack, "POST", "", in_full) == found
+    elsewhere = {**in_full, "alternatives": [{"parts": [part], "hosts": "host-2"}]}
+    del elsewhere["parts"]
+    assert ask(rack, "POST", "", elsewhere).status_code == 409
+    another = elsewhere | {"consumer": {"uuid": str(uuid.uuid4()), "type": "PROXY"}}
+    assert "on a host like host-2" in ask(rack, "POST", "", another).text
     other = wish(body["consumer"]["uuid"], groups=[FPGA])
     refused = ask(rack, "POST", "", other)
     assert refused.status_code == 409

@@ -39,6 +39,7 @@ arq:get_all project         ok     ok/-    ok/-   ok/-   403     -/ok   ok     4
 arq:get_all all_projects    ok     403     403    403    403     403    ok     403      403
 arq:get_all instance        ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 arq:get_one                 ok     ok/404  ok/404 ok/404 403     404/ok ok     403      403
+arq:get_access_key          ok/404 ok/404  ok/404 403    403     404/ok 403    403      ok/404
 arq:create                  ok     ok      ok     403    ok      ok     403    403      ok
 arq:create mine             ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404
 arq:update bind             ok     ok/404  ok/404 403    ok/404  404/ok 403    403      ok/404

@@ -105,6 +105,7 @@ def test_no_rule_opens_what_belongs_to_other_projects(
         "arq:get_all all_projects": ("403", "403"),
         "arq:get_all instance": ("ok", "-"),
         "arq:get_one": ("ok", "404"),
+        "arq:get_access_key": ("ok", "404"),
         "arq:create mine": ("ok", "404"),
         "arq:update bind": ("ok", "404"),
         "arq:update project": ("403", "403"),

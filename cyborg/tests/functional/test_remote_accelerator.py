@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 import sqlalchemy as sa
 
-from cyborg import db
+from cyborg import context, db, errors
+from cyborg.api import versions
+from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests.service import Site, until
+from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 
 NQN = "nqn.2016-06.io.spdk:cnode1"
@@ -118,3 +122,64 @@ def test_what_another_host_has_is_offered_to_nobody_and_the_api_says_why(
     until(lambda: _device(started)["health"] == "healthy")
     until(started.synced)
     assert started.placement.offered(RP) == {"CUSTOM_NVMF": (1, 0)}
+
+
+REMOTE = "nqn.2014-08.org.nvmexpress:uuid:5b0f3c1e-0000-4000-8000-000000000009"
+NEWEST = str(versions.REMOTE_CONSUMERS)
+
+
+def _as_member(
+    site: Site, method: str, path: str, body: object = None, version: str = NEWEST
+) -> requests.Response:
+    headers = {"OpenStack-API-Version": f"accelerator {version}", "X-Auth-Token": USER_TOKEN}
+    url = f"{site.endpoint}{path}"
+    return requests.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+
+
+def test_a_consumer_on_another_host_connects_by_a_key_that_only_its_owner_gets(
+    started: Site,
+    spdk: SpdkServer,
+    ctx: context.RequestContext,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    started.conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
+    started.hurry(started.idle)
+    group = {"resources:CUSTOM_NVMF": "1", "trait:CUSTOM_NVMF_TCP": "required"}
+    started.call("POST", "/device_profiles", [{"name": "remote", "groups": [group]}])
+    who = {"uuid": INSTANCE, "type": "PROXY", "nqn": REMOTE}
+    body = {"consumer": who, "device_profile_name": "remote"}
+    assert _as_member(started, "POST", "/allocations", body, "2.30").status_code == 400
+    assert _as_member(started, "POST", "/allocations", body).status_code == 202
+
+    def active() -> dict[str, Any] | None:
+        shown: dict[str, Any] = _as_member(started, "GET", f"/allocations/{INSTANCE}").json()
+        return shown if shown["state"] == "Active" else None
+
+    found = until(active)
+    assert found["consumer"] == {**who, "name": None}
+    (given,) = found["accelerators"]
+    number = int(given["attach_handle_info"]["subnqn"][-1])
+    assert spdk.hosts(number) == [REMOTE]
+    path = f"/accelerator_requests/{given['arq_uuid']}/access_key"
+    key = _as_member(started, "GET", path).json()
+    assert key["attach_handle_uuid"] == given["attach_handle_uuid"]
+    secret = key["dhchap_key"]
+    assert spdk.connect(number, REMOTE, secret)
+    assert not spdk.connect(number, REMOTE)
+
+    # An administrator of another project sees all the rest.
+    assert started.ask("GET", path, version=NEWEST).status_code in {403, 404}
+    with pytest.raises(errors.NotFound):
+        service.access_key(ctx, given["arq_uuid"])
+    for shown in (f"/allocations/{INSTANCE}", "/allocations", "/accelerator_requests", "/history"):
+        assert secret not in started.ask("GET", shown, version=NEWEST).text
+    with db.reader() as session:
+        rows = session.execute(sa.text("SELECT payload FROM notifications")).scalars()
+        assert all(secret not in str(payload) for payload in rows)
+    assert secret not in caplog.text
+
+    assert _as_member(started, "DELETE", f"/allocations/{INSTANCE}").status_code == 204
+    started.hurry(lambda: not started.held())
+    assert (spdk.hosts(number), spdk.keys) == ([], {})
+    assert _as_member(started, "GET", path).status_code == 404

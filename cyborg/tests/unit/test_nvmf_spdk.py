@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import base64
 import pathlib
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 
 from cyborg.agent import discovery
+from cyborg.conf import drivers as options
 from cyborg.drivers import base, nvmf_spdk, registry, spdk_rpc
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
@@ -47,7 +50,9 @@ def found(driver: base.Driver) -> dict[int, base.Device]:
     return {int(device.control_path.cpid_info["subnqn"][len(NQN) :]): device for device in devices}
 
 
-def held(driver: base.Driver, number: int, uuid: str = "h") -> base.HeldHandle:
+def held(
+    driver: base.Driver, number: int, uuid: str = "h", consumer: str | None = None
+) -> base.HeldHandle:
     """The subsystem's handle, as a host step gets it."""
     device = found(driver)[number]
     (handle,) = device.deployables[0].attach_handles
@@ -56,6 +61,7 @@ def held(driver: base.Driver, number: int, uuid: str = "h") -> base.HeldHandle:
         attach_info=handle.attach_info,
         uuid=uuid,
         control_path=device.control_path,
+        consumer_nqn=consumer,
     )
 
 
@@ -379,3 +385,153 @@ def test_a_driver_with_no_address_is_not_loaded(conf: cfg.ConfigOpts, address: s
     loaded = registry.load(conf)
     assert loaded.drivers == {}
     assert "neither the path" in loaded.errors["nvmf_spdk_driver"]
+
+
+REMOTE = "nqn.2014-08.org.nvmexpress:uuid:5b0f3c1e-0000-4000-8000-000000000009"
+
+
+def test_a_consumer_on_another_host_connects_and_nobody_else(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
+) -> None:
+    handle = held(driver, 1, consumer=REMOTE)
+    driver.prepare(handle)
+    assert spdk.hosts(1) == [REMOTE]
+    # So does an agent that has started anew.
+    for each in (driver, nvmf_spdk.NvmfSpdkDriver(conf)):
+        device = found(each)[1]
+        assert (device.unhealthy, device.deployables[0].prepared) == (None, ("h",))
+    assert driver.access_key(handle) is None
+    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    assert found(driver)[1].unhealthy == f"subsystem {NQN}1: host {HOST} may connect to it"
+    driver.clean(handle)
+    assert spdk.hosts(1) == [HOST]
+    assert found(driver)[1].unhealthy is None
+    with pytest.raises(spdk_rpc.SpdkError, match=f"host {HOST} may connect to it"):
+        driver.prepare(handle)
+
+
+@pytest.fixture
+def keys(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder of the keys; each consumer needs one."""
+    conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
+    return tmp_path / "keys"
+
+
+def test_a_name_alone_lets_nobody_in_where_there_are_keys(
+    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    # Somebody has permitted the name before, without a key.
+    spdk.subsystem(1)["hosts"].append({"nqn": REMOTE})
+    handle = held(driver, 1, consumer=REMOTE)
+    driver.prepare(handle)
+    secret = driver.access_key(handle)
+    assert secret is not None
+    kind, transform, encoded, end = secret.split(":")
+    assert (kind, transform, end) == ("DHHC-1", "00", "")
+    raw = base64.b64decode(encoded)
+    assert (len(raw), zlib.crc32(raw[:32])) == (36, int.from_bytes(raw[32:], "little"))
+    assert spdk.connect(1, REMOTE, secret)
+    assert not spdk.connect(1, REMOTE)
+    driver.prepare(handle)
+    assert driver.access_key(handle) == secret
+    driver.clean(handle)
+    assert (spdk.keys, list(keys.iterdir())) == ({}, [])
+    driver.clean(handle)
+    driver.prepare(handle)
+    second = driver.access_key(handle)
+    assert second not in {None, secret}
+    # An administrator has given up the clean step, and freed the subsystem by hand.
+    spdk.subsystem(1)["hosts"].clear()
+    other = held(driver, 1, consumer=OTHER)
+    driver.prepare(other)
+    assert driver.access_key(other) not in {None, second}
+
+
+def test_a_target_that_has_forgotten_its_keys_is_told_the_same_one_again(
+    keys: pathlib.Path,
+    driver: nvmf_spdk.NvmfSpdkDriver,
+    spdk: SpdkServer,
+    conf: cfg.ConfigOpts,
+) -> None:
+    handle = held(driver, 1, consumer=REMOTE)
+    driver.prepare(handle)
+    secret = driver.access_key(handle)
+    spdk.restart()
+    again = nvmf_spdk.NvmfSpdkDriver(conf)
+    assert found(again)[1].deployables[0].prepared == ()
+    again.prepare(handle)
+    assert spdk.connect(1, REMOTE, secret)
+
+
+def test_a_guest_from_before_the_keys_is_not_cut_off(
+    driver: nvmf_spdk.NvmfSpdkDriver,
+    spdk: SpdkServer,
+    conf: cfg.ConfigOpts,
+    tmp_path: pathlib.Path,
+) -> None:
+    handle = held(driver, 1, consumer=REMOTE)
+    driver.prepare(handle)
+    conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
+    driver.prepare(handle)
+    assert spdk.calls.count("nvmf_subsystem_add_host") == 1
+    assert spdk.connect(1, REMOTE)
+    assert driver.access_key(handle) is None
+    driver.clean(handle)
+    assert spdk.hosts(1) == []
+
+
+@pytest.fixture
+def two(conf: cfg.ConfigOpts, spdk: SpdkServer, tmp_path: pathlib.Path) -> Iterator[SpdkServer]:
+    """The second of two targets, named fast and slow; both have subsystems of the same NQNs."""
+    other = SpdkServer(tmp_path / "other.sock")
+    conf.set_override("targets", ["fast", "slow"], group="nvmf_spdk")
+    for name, address in {"fast": spdk.address, "slow": other.address}.items():
+        options.register_nvmf_target(conf, name)
+        conf.set_override("rpc_address", address, group=f"nvmf_spdk_{name}")
+        conf.set_override("reuse_without_erasing", True, group=f"nvmf_spdk_{name}")
+    conf.set_override("subsystems", ["*cnode1"], group="nvmf_spdk_slow")
+    yield other
+    other.stop()
+
+
+def test_of_several_targets_each_is_asked_for_its_own_subsystems(
+    two: SpdkServer, spdk: SpdkServer, conf: cfg.ConfigOpts
+) -> None:
+    driver = nvmf_spdk.NvmfSpdkDriver(conf)
+    devices = list(driver.discover(contract.Host()))
+    paths = [tuple(device.control_path.cpid_info.values()) for device in devices]
+    assert paths == [
+        (f"{NQN}1", "fast"),
+        (f"{NQN}2", "fast"),
+        (f"{NQN}3", "fast"),
+        (f"{NQN}1", "slow"),
+    ]
+    assert devices[3].deployables[0].name == f"host-1_slow_{NQN}1"
+    handle = base.HeldHandle(
+        attach_type="NVMF",
+        attach_info=devices[3].deployables[0].attach_handles[0].attach_info,
+        uuid="h",
+        control_path=devices[3].control_path,
+    )
+    driver.prepare(handle)
+    assert (two.hosts(1), spdk.hosts(1)) == ([HOST], [])
+    shown = [device.deployables[0].prepared for device in driver.discover(contract.Host())]
+    assert shown == [(), (), (), ("h",)]
+    # One that is down says nothing of the other's devices, and keeps no guest of the other.
+    spdk.stop()
+    with pytest.raises(spdk_rpc.SpdkError):
+        list(driver.discover(contract.Host()))
+    driver.clean(handle)
+    assert two.hosts(1) == []
+    conf.set_override("targets", ["fast"], group="nvmf_spdk")
+    with pytest.raises(spdk_rpc.SpdkError, match="target 'slow' is not in"):
+        nvmf_spdk.NvmfSpdkDriver(conf).clean(handle)
+
+
+def test_two_sections_of_one_target_are_refused(two: SpdkServer, conf: cfg.ConfigOpts) -> None:
+    conf.set_override("rpc_address", two.address, group="nvmf_spdk_fast")
+    with pytest.raises(ValueError, match="are one target"):
+        nvmf_spdk.NvmfSpdkDriver(conf)
+    conf.set_override("targets", ["a b"], group="nvmf_spdk")
+    with pytest.raises(ValueError, match="is no name"):
+        nvmf_spdk.NvmfSpdkDriver(conf)

@@ -30,7 +30,9 @@ def _named(page: str, directive: str) -> list[str]:
 
 def test_every_group_of_options_is_in_the_reference_once() -> None:
     groups = {group or "DEFAULT" for group, _options in cyborg_conf.list_opts()}
-    assert sorted(_named("options.rst", "config-options")) == sorted(groups | {"vgpu_NAME", "NAME"})
+    assert sorted(_named("options.rst", "config-options")) == sorted(
+        groups | {"vgpu_NAME", "nvmf_spdk_NAME", "NAME"}
+    )
 
 
 def test_every_option_of_the_privileged_helpers_is_in_the_reference() -> None:

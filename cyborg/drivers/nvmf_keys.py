@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DH-HMAC-CHAP keys of attach handles: files that an SPDK target reads through its keyring."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pathlib
+import secrets
+import zlib
+
+from cyborg.drivers import spdk_rpc
+
+#: How the names of our keys begin; a target may have others.
+_PREFIX = "cyborg-"
+_SECRET_BYTES = 32
+
+
+class Keys:
+    """The keys below a folder, each by the uuid of its attach handle."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = pathlib.Path(folder)
+
+    def read(self, handle: str) -> str | None:
+        """The key of a handle; None if it has none."""
+        try:
+            return self._path(handle).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return None
+
+    def add(self, target: spdk_rpc.Connection, handle: str) -> str:
+        """Have the target know the key of a handle, which is made if there is none; its name."""
+        name, path = name_of(handle), self._path(handle)
+        if self.read(handle) is None:
+            self._write(path)
+        known = _paths(target)
+        if known.get(name, str(path)) != str(path):
+            target.call("keyring_file_remove_key", name=name)
+        if known.get(name) != str(path):
+            target.call("keyring_file_add_key", name=name, path=str(path))
+        return name
+
+    def remove(self, target: spdk_rpc.Connection, handle: str) -> None:
+        """Have nobody know the key of a handle any more."""
+        name = name_of(handle)
+        if name in _paths(target):
+            target.call("keyring_file_remove_key", name=name)
+        self._path(handle).unlink(missing_ok=True)
+
+    def _path(self, handle: str) -> pathlib.Path:
+        if pathlib.Path(handle).name != handle:
+            raise ValueError(f"{handle!r} is no uuid")
+        return self._folder / handle
+
+    def _write(self, path: pathlib.Path) -> None:
+        """Write a new key, whole or not at all, for the own user only."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        new.touch(mode=0o600, exist_ok=False)
+        with new.open("w", encoding="ascii") as file:
+            file.write(_new_key())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+
+def name_of(handle: str) -> str:
+    """What the target's keyring calls the key of a handle."""
+    return f"{_PREFIX}{handle}"
+
+
+def _paths(target: spdk_rpc.Connection) -> dict[str, str]:
+    """The files of the keys that the target knows, by name."""
+    # A key that is removed is listed as long as a connection uses it.
+    listed = [each for each in target.call("keyring_get_keys") if not each.get("removed")]
+    return {each["name"]: str(each.get("path", "")) for each in listed}
+
+
+def _new_key() -> str:
+    """A key as NVMe writes it: its bytes, which are used as they are, with their CRC-32."""
+    secret = secrets.token_bytes(_SECRET_BYTES)
+    checked = secret + zlib.crc32(secret).to_bytes(4, "little")
+    return f"DHHC-1:00:{base64.b64encode(checked).decode()}:"
