@@ -22,8 +22,10 @@ from cyborg.request_groups import RequestGroup
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000
-#: Hosts that Placement is asked for one by one, of those that a part names.
+#: Hosts that Placement is asked for one by one, of those that a part names; of more, those that
+#: have room by Cyborg's own record, until so many of them have it by Placement's too.
 _MOST_HOSTS = 20
+_MOST_WITH_ROOM = 200
 #: Combinations of the candidates of several parts that are looked at for one request.
 _MOST_TRIES = 10_000
 
@@ -88,14 +90,25 @@ class _Offer:
 def _find(conf: cfg.ConfigOpts, part: plans.Part) -> list[Candidate]:
     if part.hosts is None and part.provider is None:
         return candidates.find(conf, part.groups, most=_MOST)
-    roots = _roots(part)
-    found = []
-    # Of a large cloud Placement may name many candidates, and none on these hosts.
+    roots = _roots(part, _MOST_HOSTS + 1)
     if len(roots) > _MOST_HOSTS:
-        found = _keep(candidates.find(conf, part.groups, most=_MOST), part)
-    for root in () if found else roots[:_MOST_HOSTS]:
-        found += _keep(candidates.find(conf, part.groups, most=_MOST, host=root), part)
-    return found
+        # Of a large cloud Placement may name many candidates, and none on these hosts.
+        if found := _keep(candidates.find(conf, part.groups, most=_MOST), part):
+            return found
+        roots = _roots(part, _MOST_WITH_ROOM, *shortages.has_room(part))
+    return list(_on_each(conf, part, roots))
+
+
+def _on_each(
+    conf: cfg.ConfigOpts, part: plans.Part, roots: Sequence[str]
+) -> Iterator[Candidate]:
+    fitting = 0
+    for root in roots:
+        found = _keep(candidates.find(conf, part.groups, most=_MOST, host=root), part)
+        yield from found
+        fitting += bool(found)
+        if fitting == _MOST_HOSTS:
+            return
 
 
 def _keep(found: Sequence[Candidate], part: plans.Part) -> list[Candidate]:
@@ -103,16 +116,19 @@ def _keep(found: Sequence[Candidate], part: plans.Part) -> list[Candidate]:
 
 
 @db.retry
-def _roots(part: plans.Part) -> Sequence[str]:
-    """The root providers of the hosts that are named; of one more than are asked for each."""
+def _roots(
+    part: plans.Part, most: int, *conditions: sa.ColumnElement[bool]
+) -> Sequence[str]:
+    """The root providers of the hosts that are named, and have a deployable like that."""
     host, deployable = models.Host, models.Deployable
     query = sa.select(host.node).join(models.Device, models.Device.host_id == host.id)
+    query = query.join(models.Device.deployables).where(*conditions)
     if part.hosts is not None:
         query = query.where(shortages.is_on(part.hosts))
     if part.provider is not None:
-        query = query.join(models.Device.deployables).where(deployable.rp_uuid == part.provider)
+        query = query.where(deployable.rp_uuid == part.provider)
     with db.reader() as session:
-        return session.scalars(query.distinct().order_by(host.node).limit(_MOST_HOSTS + 1)).all()
+        return session.scalars(query.distinct().order_by(host.node).limit(most)).all()
 
 
 def _is_on(candidate: Candidate, pattern: str) -> bool:

@@ -114,6 +114,13 @@ def _steps(
         yield "all {} are tainted", ~availability.tainted()
 
 
+def has_room(part: plans.Part) -> Sequence[sa.ColumnElement[bool]]:
+    """What is true of a deployable that has room for the first of a part's groups."""
+    group = next(each for each in map(RequestGroup.parse, part.groups) if each.resources)
+    conditions = [condition for _, condition in _steps(group, part)]
+    return [*conditions, _free() >= max(group.resources.values())]
+
+
 def is_on(hosts: str) -> sa.ColumnElement[bool]:
     """Whether a host has that name, or fits that pattern."""
     names = (_HOST.name, _HOST.node)

@@ -101,6 +101,13 @@ _SHOWN: tuple[Any, ...] = tuple(
 _DEPLOYABLES = (
     sa.select(*_SHOWN).select_from(models.Deployable).outerjoin(models.Deployable.device)
 )
+#: The name of a deployable's host as Nova knows it; only who asks for it pays for it.
+_NODE = (
+    sa.select(models.Host.node)
+    .where(models.Host.id == models.Device.host_id)
+    .correlate(models.Device)
+    .scalar_subquery()
+)
 _ATTRIBUTES = (
     sa.select(models.Attribute.deployable_id, models.Attribute.key, models.Attribute.value)
     .where(models.Attribute.deployable_id.in_(sa.bindparam("ids", expanding=True)))
@@ -147,7 +154,14 @@ def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> lis
     :raises Invalid: the sort key or the marker is unknown
     """
     with db.reader() as session:
-        select = paging.select(session, _DEPLOYABLES, DEPLOYABLE_COLUMNS, page, wanted)
+        select = paging.select(
+            session,
+            _DEPLOYABLES,
+            DEPLOYABLE_COLUMNS,
+            page,
+            wanted,
+            filters={**DEPLOYABLE_COLUMNS, "hostname": _NODE},
+        )
         return _with_attributes(session, session.execute(select).tuples().all())
 
 

@@ -15,8 +15,8 @@ from oslo_config import cfg
 from cyborg import clients, errors
 
 GROUP = "kube"
-#: The first microversion in which an allocation can name a provider.
-MICROVERSION = "2.28"
+#: The first microversion in which deployables can be listed by their host.
+MICROVERSION = "2.31"
 #: What each consumer of ours is, with the name of its host as name.
 CONSUMER_TYPE = "KUBERNETES"
 
@@ -54,7 +54,7 @@ class Api:
         :raises Refused: that is not known
         """
         answer = self._send("GET", path)
-        if answer.status_code == HTTPStatus.NOT_FOUND:
+        if answer.status_code == HTTPStatus.NOT_FOUND and _is_cyborgs(answer):
             return None
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise _refusal(answer)
@@ -107,6 +107,14 @@ class Api:
             )
         except ka_exc.ClientException as exc:
             raise Refused(f"The accelerator API cannot be used: {exc}") from exc
+
+
+def _is_cyborgs(answer: requests.Response) -> bool:
+    """Whether Cyborg itself says it, and not a proxy before it."""
+    try:
+        return "errors" in answer.json()
+    except (ValueError, TypeError):
+        return False
 
 
 def _refusal(answer: requests.Response) -> Refused:

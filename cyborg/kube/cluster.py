@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -31,6 +31,14 @@ _Document = dict[str, Any]
 
 class Unanswered(errors.CyborgError):
     """Kubernetes did not do what was asked, or cannot be reached."""
+
+
+class Invalid(Unanswered):
+    """Kubernetes does not permit what a document says in these fields."""
+
+    def __init__(self, message: str, fields: Sequence[str]) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class Cluster:
@@ -140,7 +148,10 @@ class Cluster:
         except client.ApiException as exc:
             if exc.status == HTTPStatus.NOT_FOUND:
                 raise _Gone("Kubernetes has no such object") from exc
-            raise Unanswered(f"Kubernetes answers {exc.status}: {_message(exc)}") from exc
+            said = f"Kubernetes answers {exc.status}: {_message(exc)}"
+            if exc.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise Invalid(said, _fields(exc)) from exc
+            raise Unanswered(said) from exc
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
         return document
@@ -169,3 +180,10 @@ def _message(exc: client.ApiException) -> str:
         return str(json.loads(exc.body or "")["message"])
     except (ValueError, LookupError, TypeError):
         return str(exc.reason)
+
+
+def _fields(exc: client.ApiException) -> list[str]:
+    try:
+        return [str(cause["field"]) for cause in json.loads(exc.body or "")["details"]["causes"]]
+    except (ValueError, LookupError, TypeError):
+        return []

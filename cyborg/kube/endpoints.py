@@ -51,6 +51,8 @@ class Endpoints:
             if len(str(path)) > _LONGEST_PATH:
                 raise errors.Misconfigured(f"The path of a socket is too long: {path}")
         self._servers: list[Any] = []
+        #: The inode of each socket as it was made.
+        self._made: dict[pathlib.Path, int] = {}
 
     def start(self) -> None:
         """Serve claims first, so that who has found the driver can call it."""
@@ -84,11 +86,32 @@ class Endpoints:
 
     def stop(self) -> None:
         """Let the kubelet see that the driver is gone, and end the calls."""
-        self._registry.unlink(missing_ok=True)
+        self._remove(self._registry)
         self._health.stop()
-        for stopping in [server.stop(_GRACE) for server in reversed(self._servers)]:
+        self._end(_GRACE)
+        self._remove(self._plugin)
+
+    def check(self) -> None:
+        """Serve anew if a socket is gone.
+
+        A driver whose pod was deleted by force removes both by their paths when it ends at last.
+        """
+        if not self._servers or all(each.is_socket() for each in (self._plugin, self._registry)):
+            return
+        LOG.warning("A socket of the driver is gone; it is made again")
+        self._end(0.0)
+        self.start()
+
+    def _end(self, grace: float) -> None:
+        for stopping in [server.stop(grace) for server in reversed(self._servers)]:
             stopping.wait(_GRACE)
-        self._plugin.unlink(missing_ok=True)
+        self._servers.clear()
+
+    def _remove(self, path: pathlib.Path) -> None:
+        """Remove a socket, unless a newer driver has made another one there."""
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == self._made.get(path):
+                path.unlink()
 
     def _serve(self, path: pathlib.Path, services: Mapping[str, Mapping[str, Any]]) -> None:
         server = grpc.server(futures.ThreadPoolExecutor(_CALLS, thread_name_prefix=path.stem))
@@ -104,6 +127,7 @@ class Endpoints:
             raise errors.Misconfigured(f"There can be no socket {path}: {exc}") from exc
         with contextlib.suppress(FileNotFoundError):
             path.chmod(0o600)
+            self._made[path] = path.stat().st_ino
         server.start()
         self._servers.append(server)
 

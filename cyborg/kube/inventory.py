@@ -78,21 +78,29 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
 
     :raises accelerators.Refused: it does not say
     """
-    host = api.call("GET", f"/hosts/{conf.host}")
+    host = api.find(f"/hosts/{conf.host}")
+    if host is None:
+        # It was removed from Cyborg: nothing of it can be given out.
+        return Inventory(hostname=conf.host, parts=())
     hostname = host["hostname"]
     devices = [
         each
         for each in api.rows("devices", hostname=hostname)
         if _is_ours(host, each, conf.kube.taint_reason)
     ]
-    held = _held_by_others(conf, api, hostname) if devices else {}
+    if not devices:
+        return Inventory(hostname=hostname, parts=())
+    held = _held_by_others(conf, api, hostname)
+    parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
+    for part in api.rows("deployables", hostname=hostname):
+        if part["num_accelerators"] and part["device_uuid"] in parts:
+            parts[part["device_uuid"]].append(part)
     return Inventory(
         hostname=hostname,
         parts=tuple(
             _part(host, device, part, held.get(part["uuid"], 0))
             for device in devices
-            for part in api.rows("deployables", device_uuid=device["uuid"])
-            if part["num_accelerators"]
+            for part in parts[device["uuid"]]
         ),
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from oslo_config import cfg
 
@@ -19,6 +20,14 @@ _LAST = 600
 _LONGEST_PAUSE = 600.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """A claim to which devices of this node are allocated, and whether pods may use it."""
+
+    name: str
+    is_in_use: bool
+
+
 class Leases:
     """The leases of the claims on this node."""
 
@@ -28,7 +37,8 @@ class Leases:
         self._cluster = cluster
         #: Allocations whose claims were gone when they were looked at last.
         self._gone: set[str] = set()
-        self._known: set[str] = set()
+        #: Those that there were when they were looked at last; None before the first look.
+        self._known: set[str] | None = None
 
     @property
     def pause(self) -> float:
@@ -46,10 +56,10 @@ class Leases:
             if each["state"] in claims.LIVE
         }
         live = self._live()
-        for consumer in (self._known - held) & (live or {}).keys():
+        for consumer in ((self._known or set()) - held) & (live or {}).keys():
             LOG.error(
-                "Claim %s has lost its devices: end its pods, others may get these",
-                (live or {})[consumer],
+                "Claim %s has no devices of this node any more: end its pods, others may get these",
+                (live or {})[consumer].name,
             )
         for consumer in held:
             if live is None or consumer in live:
@@ -63,18 +73,26 @@ class Leases:
                 )
                 self._gone.add(consumer)
         self._gone &= held
-        self._known = held
+        if self._known is not None:
+            self._known = held
+        elif live is not None:
+            # The pod of a claim that has nothing may only be starting, or the devices were lost
+            # while nobody looked; by the second look it would have started.
+            self._known = held | {uuid for uuid, claim in live.items() if claim.is_in_use}
 
     @property
     def _last(self) -> int:
         return min(_LAST, int(self._conf.kube.lease_seconds))
 
-    def _live(self) -> dict[str, str] | None:
+    def _live(self) -> dict[str, _Claim] | None:
         """The claims that have devices of this node, by their consumers; None if not known."""
         conf = self._conf
         try:
             return {
-                claims.consumer_of(conf, meta["uid"]): f"{meta['namespace']}/{meta['name']}"
+                claims.consumer_of(conf, meta["uid"]): _Claim(
+                    name=f"{meta['namespace']}/{meta['name']}",
+                    is_in_use=bool(each["status"].get("reservedFor")),
+                )
                 for each in self._cluster.claims()
                 if claims.allocated(each, conf.kube.driver_name, node_name(conf))
                 for meta in [each["metadata"]]

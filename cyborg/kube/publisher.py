@@ -3,20 +3,24 @@
 
 Whoever reads a pool takes only the slices of its newest generation, once all of them are there. So
 if one changes, all are written with the next generation. All are tried first: if the server refused
-one of them half way, nobody could use any device of the node.
+one of them half way, nobody could use any device of the node. A device that it names as invalid is
+left out, for as long as it stays the same.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from cyborg.kube.cluster import Cluster
+from cyborg.kube.cluster import Cluster, Invalid
 from cyborg.kube.slices import Spec
 
 LOG = logging.getLogger(__name__)
+
+_DEVICE = re.compile(r"spec\.devices\[([0-9]{1,4})\]")
 
 
 class Publisher:
@@ -27,12 +31,39 @@ class Publisher:
         self._node = node
         #: What was wanted of a slice, and what the server has made of it, by its name.
         self._stored: dict[str, tuple[Spec, Spec]] = {}
+        #: Devices that the server does not permit, by their names.
+        self._invalid: dict[str, Spec] = {}
 
     def publish(self, wanted: Mapping[str, Spec]) -> bool:
         """Write what differs; whether anything did.
 
         :raises Unanswered: Kubernetes does not do it; what is missing is written the next time
         """
+        while True:
+            valid = {name: self._without_invalid(spec) for name, spec in wanted.items()}
+            try:
+                return self._publish(valid)
+            except _InvalidSlice as exc:
+                if not self._leave_out(valid[exc.name], exc.why):
+                    raise exc.why from exc
+
+    def _without_invalid(self, spec: Spec) -> Spec:
+        if "devices" not in spec:
+            return spec
+        valid = [each for each in spec["devices"] if self._invalid.get(each["name"]) != each]
+        return spec | {"devices": valid}
+
+    def _leave_out(self, spec: Spec, why: Invalid) -> bool:
+        """Note the devices that are named as invalid; whether there is one."""
+        named = {int(match[1]) for field in why.fields if (match := _DEVICE.match(field))}
+        devices = dict(enumerate(spec.get("devices", ())))
+        for number in sorted(named & devices.keys()):
+            device = devices[number]
+            LOG.error("Device %s is left out: %s", device["name"], why)
+            self._invalid[device["name"]] = device
+        return bool(named & devices.keys())
+
+    def _publish(self, wanted: Mapping[str, Spec]) -> bool:
         found = {each["metadata"]["name"]: each for each in self._cluster.slices()}
         generations = {each["spec"]["pool"]["generation"] for each in found.values()}
         is_whole = found.keys() == wanted.keys() and len(generations) <= 1
@@ -51,7 +82,10 @@ class Publisher:
             for name, spec in wanted.items()
         }
         for name, document in documents.items():
-            self._send(document, is_new=name not in found, only_try=True)
+            try:
+                self._send(document, is_new=name not in found, only_try=True)
+            except Invalid as exc:
+                raise _InvalidSlice(name, exc) from exc
         for name, document in documents.items():
             stored = self._send(document, is_new=name not in found)
             self._note(name, wanted[name], stored)
@@ -79,6 +113,15 @@ class Publisher:
                 name,
             )
         self._stored[name] = (copy.deepcopy(spec), plain)
+
+
+class _InvalidSlice(Exception):
+    """Which slice is invalid, and why."""
+
+    def __init__(self, name: str, why: Invalid) -> None:
+        super().__init__(name)
+        self.name = name
+        self.why = why
 
 
 def _document(

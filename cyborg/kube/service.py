@@ -59,6 +59,7 @@ class Driver:
     def _look(self) -> float:
         conf = self._conf
         try:
+            self._endpoints.check()
             seen = inventory.read(conf, self._api)
             self._health.note(seen)
             self._publisher.publish(

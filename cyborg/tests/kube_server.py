@@ -28,9 +28,10 @@ _Document = dict[str, Any]
 
 
 class _Refusal(Exception):
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.field = field
 
 
 class KubeServer:
@@ -44,6 +45,8 @@ class KubeServer:
         self.drops: set[str] = set()
         #: A name of slices that it refuses.
         self.refused: str | None = None
+        #: A text that it permits in no attribute.
+        self.forbidden: str | None = None
         #: Whether it answers everything with an error.
         self.is_broken = False
         #: How often slices were written.
@@ -160,6 +163,10 @@ class KubeServer:
         read = client.V1ResourceSlice.from_dict(body)
         assert client.ApiClient().sanitize_for_serialization(read) == body
         check(body["spec"])
+        for number, device in enumerate(body["spec"].get("devices", [])):
+            if {"string": self.forbidden} in device["attributes"].values():
+                field = f"spec.devices[{number}].attributes[model].string"
+                raise _Refusal(422, f"{field}: Invalid value", field)
         metadata = body["metadata"]
         if metadata["name"] == self.refused:
             raise _Refusal(422, "it is invalid")
@@ -222,6 +229,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer = self.owner.answer(self.command, self.path, body)
         except _Refusal as exc:
             code, answer = exc.code, {"kind": "Status", "code": exc.code, "message": str(exc)}
+            if exc.field is not None:
+                cause = {"reason": "FieldValueInvalid", "message": str(exc), "field": exc.field}
+                answer["details"] = {"causes": [cause]}
         except AssertionError as exc:
             code, answer = 422, {"kind": "Status", "code": 422, "message": f"Invalid: {exc}"}
         data = json.dumps(answer).encode()

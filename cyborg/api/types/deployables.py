@@ -69,6 +69,9 @@ QUERY = fields.paging(
     device_uuid=Field(fields.UUID, "Only deployables of this device.", since=_REGULAR),
     rp_uuid=Field(fields.UUID, "Only the deployable of this resource provider.", since=_REGULAR),
     driver_name=Field(fields.TEXT, "Only deployables of this driver.", since=_REGULAR),
+    hostname=Field(
+        fields.TEXT, "Only deployables of this host.", since=versions.REMOTE_CONSUMERS
+    ),
 )
 
 _IMAGE = Value(

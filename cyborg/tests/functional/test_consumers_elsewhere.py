@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import requests
@@ -156,6 +157,24 @@ def test_other_hosts_take_no_candidates_from_those_that_are_named(
     part = {"groups": [FPGA], "device_rp_uuid": provider_uuid("host-2_c")}
     found = rack.call("POST", "/allocations", wish(parts=[part], dry_run=True), "2.28")
     assert found["state"] == "Possible"
+
+
+def test_of_many_named_hosts_those_with_room_are_asked(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    call(rack, "POST", "", wish(parts=[{"groups": [FPGA], "hosts": "host-1", "count": 6}]))
+    rack.hurry(rack.idle)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    find = candidates.find
+
+    def find_on_hosts(*given: Any, host: str | None = None, **options: Any) -> Any:
+        """Without a host Placement names others only."""
+        return [] if host is None else find(*given, host=host, **options)
+
+    monkeypatch.setattr(candidates, "find", find_on_hosts)
+    body = wish(groups=[FPGA], hosts="host-*", dry_run=True)
+    assert call(rack, "POST", "", body)["state"] == "Possible"
 
 
 def test_an_allocation_counts_in_the_quota_while_it_is_there(

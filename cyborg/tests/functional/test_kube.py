@@ -21,8 +21,10 @@ from cyborg import db, errors
 from cyborg.agent import service as agent_service
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
-from cyborg.kube import accelerators, claims, leases, service
+from cyborg.kube import accelerators, claims, leases, service, slices
 from cyborg.kube.cluster import Cluster
+from cyborg.kube.inventory import Part
+from cyborg.kube.publisher import Publisher
 from cyborg.tests import kubelet
 from cyborg.tests.kube_server import KubeServer
 from cyborg.tests.service import RP, Site
@@ -300,6 +302,58 @@ def test_a_slice_that_is_refused_leaves_the_pool_as_it_is(tainted: Node) -> None
     tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/drained", "NoSchedule")})
 
 
+def test_a_device_that_is_refused_is_left_out_until_it_is_another(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(Cluster(node.site.conf), NODE)
+
+    def wanted(model: str) -> dict[str, Any]:
+        parts = [
+            Part(
+                provider=str(uuid.UUID(int=number)),
+                device_type="FPGA",
+                resource_class="FPGA",
+                total=1,
+                left=1,
+                facts={"model": each},
+            )
+            for number, each in enumerate((model, "right"))
+        ]
+        return slices.specs(parts, "cyborg.openstack.org", NODE, evict_unhealthy=False)
+
+    node.cluster.forbidden = "wrong"
+    assert publisher.publish(wanted("wrong"))
+    (left,) = node.cluster.devices().values()
+    assert left["attributes"]["model"] == {"string": "right"}
+    (said,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "is left out: Kubernetes answers 422" in said.getMessage()
+    assert not publisher.publish(wanted("wrong"))
+    assert publisher.publish(wanted("better"))
+    assert len(node.cluster.devices()) == 2
+
+
+def test_a_socket_that_an_older_driver_has_removed_is_made_again(tainted: Node) -> None:
+    tainted.start()
+    names = tainted.devices()
+    (socket,) = tainted.registry.glob("*.sock")
+    socket.unlink()
+    tainted.look_twice()
+    plugin = kubelet.register(tainted.registry)
+    try:
+        claim = tainted.cluster.claim(names[0])
+        assert plugin.prepare(claim)[claim[2]].error == ""
+        plugin.unprepare(claim)
+    finally:
+        plugin.close()
+
+
+def test_a_host_that_is_removed_has_no_devices(tainted: Node) -> None:
+    tainted.start()
+    tainted.devices()
+    tainted.site.conf.set_override("host", "host-9")
+    tainted.see(lambda: not tainted.cluster.slices)
+
+
 def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Node) -> None:
     plugin = tainted.start()
     names = tainted.devices()
@@ -423,6 +477,27 @@ def test_leases_are_renewed_as_long_as_there_are_claims(tainted: Node) -> None:
     found.renew()
     assert {lease_ms(each) > 10_000_000 for each in (kept_uid, lost_uid)} == {True}
     tainted.site.call("DELETE", f"/allocations/{kept_uid}", version=VERSION)
+
+
+def test_a_lease_that_ended_while_nobody_looked_is_an_error(
+    tainted: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost, starting = (
+        tainted.cluster.claim(f"fpga-{uuid.UUID(int=number)}-0") for number in range(2)
+    )
+    status = tainted.cluster.claims[lost[:2]]["status"]
+    status["reservedFor"] = [{"resource": "pods", "name": "a", "uid": "b"}]
+    found = leases.Leases(
+        tainted.site.conf,
+        accelerators.Api(tainted.site.conf),
+        Cluster(tainted.site.conf),
+    )
+    for _ in range(3):
+        found.renew()
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert f"default/claim-{lost[2]} has no devices" in errors[0]
+    assert starting[2] not in errors[0]
 
 
 def test_a_host_without_files_for_containers_says_so(node: Node) -> None:
