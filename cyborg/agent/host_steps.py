@@ -210,11 +210,14 @@ class Endpoint:
         if known is not None:
             # Counted by this agent, and now.
             return dataclasses.replace(known, report_counter=self._current_pass())
+        # What is kept may be the result of a later operation, which nobody has yet. An order that
+        # ends before it may write does not replace it.
         try:
             answer = self._fetch_and_write(driver, step, target, handles)
         except writes.Refused:
-            # What is kept may be the result of a later operation, which nobody has yet.
             raise
+        except bitstream_cache.Refused as exc:
+            raise rpc.ProgramFailed(str(exc), written=False) from exc
         except rpc.ProgramFailed as exc:
             self._results.keep_failure(step, exc)
             raise
@@ -238,7 +241,7 @@ class Endpoint:
         except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:
             # The conductor takes the step as running, and asks again.
             raise rpc.HostStepRunning(str(exc)) from exc
-        except (bitstream_cache.Refused, base.NothingWritten) as exc:
+        except base.NothingWritten as exc:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
 
     @contextlib.contextmanager

@@ -2,9 +2,9 @@
 """What became of the last write to each deployable, for a conductor that has not heard it.
 
 A conductor asks again until it has an answer, and a write may end between two of its questions.
-The result is kept until another write of the deployable is asked for, as its conductor must have
-the former result by then. It is in a file, so that the next agent knows it as well. A host that was
-booted since may have lost what was written, so a result counts only until then.
+The result is kept until a later order has leave to write the deployable and ends, as its conductor
+must have the former result by then. It is in a file, so that the next agent knows it as well. A
+host that was booted since may have lost what was written, so a result counts only until then.
 """
 
 from __future__ import annotations

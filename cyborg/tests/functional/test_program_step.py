@@ -323,16 +323,19 @@ def test_what_is_refused_leave_is_not_written(host, conductor):
     assert host.loaded() == ["old", ""]
 
 
+@pytest.mark.parametrize(
+    ("old", "reason"), [({}, "It has ended"), ({"hash_value": "0"}, "This is no image")]
+)
 def test_a_refusal_does_not_replace_the_result_that_a_later_order_waits_for(
-    host, conductor, caplog
+    host, conductor, caplog, old, reason
 ):
     """The record of the host was removed by force, and the deployable has another one."""
     caplog.set_level("INFO")
-    given_up = dataclasses.replace(host.step("old"), deployable_uuid="its former row")
+    given_up = dataclasses.replace(host.step("old"), deployable_uuid="its former row", **old)
     step = host.step("aes")
     host.program(step)
     conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
-    with pytest.raises(rpc.ProgramFailed, match="It has ended"):
+    with pytest.raises(rpc.ProgramFailed, match=reason):
         host.program(given_up)
 
     host.program(dataclasses.replace(step, asked_ms=1001))
