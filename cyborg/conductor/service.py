@@ -109,5 +109,10 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
         work.ALLOCATIONS: functools.partial(lost_allocations.check_host, conf),
         work.PROGRAM: functools.partial(executor.run, conf),
         work.FUNCTION_POOL: functools.partial(planner.fill, conf),
-        work.PLACEMENT: lambda claim: sync.sync_host(conf, claim.key, claim.checkpoint),
+        work.PLACEMENT: functools.partial(_sync_placement, conf),
     }
+
+
+def _sync_placement(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    hold = functools.partial(work.hold, claimed=claim)
+    sync.sync_host(conf, claim.key, claim.checkpoint, hold)

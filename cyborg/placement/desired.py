@@ -7,7 +7,7 @@ Reading a host takes a constant number of statements, and so does recording it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +24,9 @@ LOG = logging.getLogger(__name__)
 
 #: Of what is written to a provider: that we do not know whether it is.
 _UNSURE = "unsure"
+
+#: Raises in a transaction, and until its end keeps others away, if another process has the host.
+Hold = Callable[[orm.Session], None]
 
 #: What the row of a provider says that we have not written yet.
 NOTHING_WRITTEN: Mapping[str, Any] = {
@@ -270,11 +273,12 @@ def is_unsure(uuid: str) -> bool:
 
 
 @db.retry
-def claim(state: HostState, asked: Collection[str]) -> None:
+def claim(state: HostState, asked: Collection[str], hold: Hold) -> None:
     """Record what we are about to write, before Placement has it.
 
     So it is known as ours even if this process is killed in the middle. Of the providers that are
-    ``asked`` to change it is not known what becomes of that, until :func:`record` says so.
+    ``asked`` to change it is not known what becomes of that, until :func:`record` says so. ``hold``
+    comes last, as an audit locks the rows in this order.
     """
     new: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
@@ -282,7 +286,7 @@ def claim(state: HostState, asked: Collection[str]) -> None:
         record = state.records.get(uuid)
         ours = tree.Ours.of(provider) | (record.ours if record is not None else tree.Ours())
         values = _values(state, provider, ours, generation=None)
-        if uuid in asked:
+        if uuid in asked or (record is not None and record.unsure):
             values["written"][_UNSURE] = True
         if record is None:
             new.append({"uuid": uuid, **values})
@@ -294,15 +298,23 @@ def claim(state: HostState, asked: Collection[str]) -> None:
                 session.execute(sa.insert(models.ResourceProvider), new)
             if known:
                 session.execute(_UPDATE, known)
+            hold(session)
 
 
 @db.retry
 def record(
-    state: HostState, seen: tree.Tree, deleted: Collection[str], asked: Collection[str]
+    state: HostState,
+    seen: tree.Tree,
+    deleted: Collection[str],
+    asked: Collection[str],
+    unsure: Collection[str],
+    hold: Hold,
 ) -> None:
     """Record how Placement's providers are now, if that is known and has changed.
 
-    ``state`` and ``asked`` are those that :func:`claim` got; all requests have been answered.
+    ``state`` and ``asked`` are those that :func:`claim` got. All requests about the providers in
+    ``seen`` have been answered; about those that are still ``unsure`` there are earlier ones, and
+    the generation is what it was.
     """
     changed: list[dict[str, Any]] = []
     for uuid, provider in seen.items():
@@ -314,6 +326,8 @@ def record(
         before = (known.generation, known.ours) if known and uuid not in asked else None
         if before != (provider.generation, ours):
             values = _values(state, provider, ours, generation=provider.generation)
+            if uuid in unsure:
+                values["written"][_UNSURE] = True
             tainted = TAINT in provider.traits
             changed.append({"row_uuid": uuid, **values, "tainted": tainted})
     if changed or deleted:
@@ -322,6 +336,7 @@ def record(
                 session.execute(_UPDATE, changed)
             if deleted:
                 _record_deleted(session, state.host_id, deleted)
+            hold(session)
 
 
 def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]) -> None:

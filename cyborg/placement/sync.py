@@ -8,7 +8,8 @@ because this process was killed, the provider is read in full next time.
 Placement may carry out a request late: after its answer is given up, or after the process that
 sends it was stopped for long. So it is noted before which providers are asked to change, and unless
 the answers are there in the end, these are written next time even if they are as wanted. That
-raises their generation, and the late request conflicts.
+raises their generation, and the late request conflicts. As long as it is not raised they stay
+noted, whatever Placement answers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from oslo_config import cfg
 from oslo_context import context as oslo_context
+from sqlalchemy import orm
 
 from cyborg import work
 from cyborg.placement import adoption, client, desired, tree
@@ -40,10 +42,20 @@ _RESHAPED = 2
 Checkpoint = Callable[[], None]
 
 
-def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> None:
+def _by_nobody_else(_session: orm.Session) -> None:
+    """No other process has the host."""
+
+
+def sync_host(
+    conf: cfg.ConfigOpts,
+    host_name: str,
+    checkpoint: Checkpoint,
+    hold: desired.Hold = _by_nobody_else,
+) -> None:
     """Change the providers below a host's root to what the database says.
 
-    ``checkpoint`` is called before each change and raises if another process has taken the host.
+    ``checkpoint`` is called before each change, and ``hold`` in each transaction that records some;
+    they raise if another process has taken the host.
 
     :raises work.TryLater: something has to wait: Nova has yet to make the root, a provider still
         has allocations, or Placement refuses a request
@@ -56,7 +68,7 @@ def sync_host(conf: cfg.ConfigOpts, host_name: str, checkpoint: Checkpoint) -> N
         if not (state.providers or state.records):
             _forget(state)
             return
-        outcome = _reconcile(conf, api, state, checkpoint)
+        outcome = _reconcile(conf, api, state, checkpoint, hold)
         if outcome.conflicts:
             LOG.info("The providers of host %s changed meanwhile; reading them again", host_name)
         elif outcome.failures:
@@ -76,13 +88,19 @@ class _Outcome:
     """The result of the steps: the providers as they are now, and the steps that failed."""
 
     seen: dict[str, tree.Provider]
+    #: Those about which a request may still be carried out.
+    unanswered: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     conflicts: bool = False
 
 
 def _reconcile(
-    conf: cfg.ConfigOpts, api: client.Client, state: desired.HostState, checkpoint: Checkpoint
+    conf: cfg.ConfigOpts,
+    api: client.Client,
+    state: desired.HostState,
+    checkpoint: Checkpoint,
+    hold: desired.Hold,
 ) -> _Outcome:
     listed = api.find_tree(state.root_name)
     if not listed and _is_named_like_host(api, state):
@@ -101,12 +119,23 @@ def _reconcile(
     unsure = {uuid for uuid, record in state.records.items() if record.unsure}
     steps = tree.plan(wanted, actual, ours, unsure)
     asked = {step.uuid for step in steps if tree.sets(step)}
+    before = {uuid: provider.generation for uuid, provider in actual.items()}
     checkpoint()
-    desired.claim(state, asked)
-    outcome = _Run(api, state, actual, checkpoint).apply(steps)
-    checkpoint()
-    desired.record(state, outcome.seen, outcome.deleted, asked)
-    return outcome
+    desired.claim(state, asked, hold)
+    run = _Run(api, state, actual, checkpoint)
+    try:
+        return run.apply(steps)
+    finally:
+        # Also of those that were done when one of them failed.
+        checkpoint()
+        seen, unanswered = run.outcome.seen, run.outcome.unanswered
+        answered = {uuid: seen[uuid] for uuid in seen.keys() - unanswered}
+        raised = {
+            uuid
+            for uuid, provider in answered.items()
+            if before.get(uuid, provider.generation) != provider.generation
+        }
+        desired.record(state, answered, run.outcome.deleted, asked, unsure - raised, hold)
 
 
 def _is_named_like_host(api: client.Client, state: desired.HostState) -> bool:
@@ -165,7 +194,7 @@ class _Run:
         self._state = state
         self._checkpoint = checkpoint
         self._seen = actual
-        self._outcome = _Outcome(seen=actual)
+        self.outcome = _Outcome(seen=actual)
         #: What new providers are still to offer; None if each does at once.
         self._offers: list[tree.SetInventories] | None = None
 
@@ -181,7 +210,7 @@ class _Run:
         self._offer()
         for group in deleting:
             self._take_group(group)
-        return self._outcome
+        return self.outcome
 
     def _waves(self, groups: Mapping[str, list[tree.Step]]) -> list[list[list[tree.Step]]]:
         """The groups of steps, those of children behind those of their parents."""
@@ -230,11 +259,14 @@ class _Run:
         try:
             self._take(step)
         except (client.GenerationConflict, client.NotFound):
-            self._outcome.conflicts = True
+            self.outcome.conflicts = True
             return False
         except client.Refused as exc:
             self._fail(step.uuid, str(exc))
             return False
+        except Exception:
+            self.outcome.unanswered.add(step.uuid)
+            raise
         return True
 
     def _offer(self) -> None:
@@ -246,11 +278,15 @@ class _Run:
     def _reshape(self, steps: Sequence[tree.SetInventories]) -> bool:
         wanted = [replace(self._seen[s.uuid], inventories=s.inventories) for s in steps]
         self._checkpoint()
+        uuids = {step.uuid for step in steps}
+        self.outcome.unanswered |= uuids
         try:
-            if not self._api.reshape(wanted):
-                return False
+            is_done = self._api.reshape(wanted)
         except client.Refused as exc:
             LOG.info("Placement refused the inventories of %d providers: %s", len(steps), exc)
+            is_done = False
+        if not is_done:
+            self.outcome.unanswered -= uuids
             return False
         # It says nothing of generations. One that others have raised too is not that of what we
         # have written; the one before makes the provider be read again.
@@ -260,6 +296,7 @@ class _Run:
             ours = provider.generation + _RESHAPED
             known = ours if found is not None and found.generation == ours else provider.generation
             self._seen[provider.uuid] = replace(provider, generation=known)
+        self.outcome.unanswered -= uuids
         LOG.info("%d new providers of host %s offer what they have", len(steps), self._state.name)
         return True
 
@@ -273,7 +310,7 @@ class _Run:
 
     def _fail(self, uuid: str, reason: str) -> None:
         known = self._state.providers.get(uuid) or self._state.records[uuid]
-        self._outcome.failures.append(f"Provider {known.name}: {reason}.")
+        self.outcome.failures.append(f"Provider {known.name}: {reason}.")
 
     def _take(self, step: tree.Step) -> None:
         match step:
@@ -341,7 +378,7 @@ class _Run:
         else:
             LOG.info("Deleted provider %s", uuid)
         self._seen.pop(uuid, None)
-        self._outcome.deleted.add(uuid)
+        self.outcome.deleted.add(uuid)
 
     def _withdraw(self, uuid: str) -> None:
         found = self._seen.get(uuid)

@@ -118,14 +118,16 @@ def plan(
 
     ``ours`` has every provider that we made, with what we set on it. One that is not desired is
     deleted even if ``actual`` does not have it: it may be below another root. One that is
-    ``unsure`` is set again even if it is as desired, so that its generation becomes another.
+    ``unsure`` is set again even if it is as desired, so that its generation becomes another. That
+    comes first, as Placement may refuse the traits.
     """
     steps: list[Step] = []
     for provider in _top_down(desired):
         found = actual.get(provider.uuid)
         its = list(_make(provider, found, ours.get(provider.uuid, Ours())))
-        if found is not None and provider.uuid in unsure and not any(map(sets, its)):
-            its.append(SetInventories(uuid=found.uuid, inventories=found.inventories))
+        is_set = any(isinstance(step, SetInventories) for step in its)
+        if found is not None and provider.uuid in unsure and not is_set:
+            its.insert(0, SetInventories(uuid=found.uuid, inventories=found.inventories))
         steps += its
     leftover = ours.keys() - desired.keys()
     shown = [provider.uuid for provider in _top_down(actual) if provider.uuid in leftover]

@@ -490,16 +490,28 @@ def _await_placement(api: client.Client, claim: work.Claim, situation: Situation
         claim.checkpoint()
         is_first = present and first and present.owner and present.owner == first.owner
         if not is_first and (present is None or present != seen):
-            # What was asked before may still be carried out, until the next update of the host.
-            if not desired.is_unsure(provider) and api.is_withdrawn(provider, ours):
+            why_not = _why_not_withdrawn(api, provider, ours)
+            if why_not is None:
                 return
+            if present is None:
+                work.want_once(work.PLACEMENT, host)
             if present is None or not present.is_untried:
-                raise work.TryLater(f"Placement still offers provider {provider}.")
+                raise work.TryLater(why_not)
             seen = present
         if time.monotonic() >= began + PLACEMENT_WAIT * (5 if is_first else 1):
             raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
         time.sleep(_POLL)
         present = work.progress(work.PLACEMENT, host)
+
+
+def _why_not_withdrawn(api: client.Client, provider: str, ours: set[str]) -> str | None:
+    """Why Placement may give out some of a provider, or None if it cannot."""
+    if desired.is_unsure(provider):
+        # Until the next update of the host.
+        return f"Placement may yet carry out what it was asked of provider {provider} before."
+    if api.is_withdrawn(provider, ours):
+        return None
+    return f"Placement still offers provider {provider}."
 
 
 def _refuse_consumers(

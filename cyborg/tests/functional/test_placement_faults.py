@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.placement import client, local, sync
+from cyborg.placement import client, desired, local, sync
 from cyborg.tests import hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -67,6 +67,47 @@ def test_what_was_given_up_is_not_carried_out_after_what_was_wanted_since(
     placement.calls.clear()
     placement.sync()
     assert len(placement.calls) == 1
+
+
+@pytest.mark.parametrize("refused", ["traits", "inventories"])
+def test_what_was_given_up_is_minded_until_the_provider_is_written(
+    placement: PlacementServer, card: str, refused: str
+) -> None:
+    """An answer alone does not keep Placement from carrying out what it was asked before."""
+    _disable()
+    _sync_in_vain(placement)
+    _disable(models.ENABLED)
+    hosts.apply(hosts.card(traits=("CUSTOM_NEW",)))
+    path = f"/resource_providers/{A}/{refused}"
+    placement.before = lambda method, at: (
+        webob.Response(status=400) if (method, at) == ("PUT", path) else None
+    )
+    with pytest.raises(work.TryLater):
+        placement.sync()
+    placement.before = None
+
+    # The traits come last, and the provider has been written by then.
+    assert desired.is_unsure(A) == (refused == "inventories")
+    if refused == "inventories":
+        placement.sync()
+    assert placement.carry_out() == [409]
+    placement.sync()
+    assert not desired.is_unsure(A)
+
+
+def test_what_was_answered_before_a_fault_is_not_minded(
+    placement: PlacementServer, root: str
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    placement.sync()
+    _disable()
+    placement.delay_after = 1
+    with pytest.raises(client.PlacementError, match="504"):
+        placement.sync()
+
+    uuids = [provider_uuid(f"host-1_{name}") for name in "ab"]
+    assert sorted(map(desired.is_unsure, uuids)) == [False, True]
+    placement.sync()
 
 
 def test_placement_that_cannot_be_reached(placement: PlacementServer, conf: cfg.ConfigOpts) -> None:

@@ -10,6 +10,7 @@ from cyborg import consistency, db, errors, glance, work
 from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.inventory import admin, query
+from cyborg.placement import desired
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
@@ -197,6 +198,82 @@ def test_what_placement_carries_out_late_does_not_offer_a_card_that_is_written(
     assert ends == [409]
     assert (card.loaded, cloud.free(card)) == ("zip", card.handles)
     machine.look()
+
+
+def reserve(machine: Machine, letter: str, program: str) -> None:
+    """Have an operation wait until Placement is updated, which is not done."""
+    machine.cloud.updates_placement = False
+    machine._ask(letter, program)
+    machine.cloud.do_one([work.PROGRAM])
+    assert [each.state for each in operations.list_operations()][-1] == "reserving"
+
+
+def test_nothing_is_written_while_placement_may_carry_out_what_was_given_up(
+    machine: Machine,
+) -> None:
+    """It has nothing to offer just now, and the operation looks before the next update."""
+    cloud, card = machine.cloud, machine.cards["b"]
+    machine.program(letter="b", program="aes", works=True)
+    device = cloud.row(card).device.uuid
+    admin.disable_device(device)
+    machine.report(works=True)
+    cloud.placement.delay_after = 0
+    admin.enable_device(device)
+    machine.report(works=True)
+
+    reserve(machine, "b", "zip")
+
+    cloud.placement.carry_out()
+    cloud.updates_placement = True
+    machine.let_time_pass()
+    assert card.loaded == "zip"
+
+
+def set_unsure(card: Fpga) -> None:
+    """As a conductor notes it that was stopped before it did what it was about to do."""
+    row = models.ResourceProvider
+    with db.writer() as session:
+        found = session.scalars(sa.select(row).where(row.uuid == card.provider)).one()
+        found.written = found.written | {"unsure": True}
+
+
+def test_an_operation_has_a_provider_written_of_which_nobody_knows_how_it_is(
+    machine: Machine,
+) -> None:
+    """The next audit may be an hour away."""
+    cloud, card = machine.cloud, machine.cards["b"]
+    reserve(machine, "b", "zip")
+    while cloud.do_one([work.PLACEMENT]):
+        pass
+    set_unsure(card)
+
+    machine.let_time_pass()
+    (waiting,) = operations.list_operations()
+    assert waiting.state == "reserving"
+    assert "may yet carry out what it was asked" in operations.last_entry(waiting)
+    machine.let_time_pass()
+
+    assert card.loaded == "zip"
+    machine.come_to_rest()
+
+
+def test_a_conductor_that_has_lost_a_host_notes_nothing_of_its_providers(
+    machine: Machine,
+) -> None:
+    """It was stopped for long, and another one has done all."""
+    cloud, card = machine.cloud, machine.cards["b"]
+
+    def take(method: str, path: str) -> None:
+        cloud.placement.before = None
+        with db.writer() as session:
+            db.update(session, models.Work, models.Work.kind == work.PLACEMENT, owner="another")
+
+    admin.disable_device(cloud.row(card).device.uuid)
+    cloud.placement.before = take
+    with pytest.raises(work.LeaseLost):
+        cloud.do_one([work.PLACEMENT])
+
+    assert not desired.is_unsure(card.provider)
 
 
 def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
