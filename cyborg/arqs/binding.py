@@ -647,7 +647,11 @@ def _decide(
         return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
     handle = free.pop(0)
     steps = deployable.prepares or program.lacking(arq.request, deployable) is not None
-    _take(session, arq, handle, models.BIND_STARTED if steps else models.BOUND)
+    # When a write began, what was noted is who had a handle by then.
+    doubtful = () if deployable.is_settled else (deployable.id,)
+    needs_write = bool(operations.being_written(session, doubtful))
+    state = models.BIND_STARTED if steps else models.BOUND
+    _take(session, arq, handle, state, needs_write=needs_write)
     if steps:
         to_prepare.append(handle.uuid)
         return None
@@ -656,7 +660,12 @@ def _decide(
 
 
 def _take(
-    session: orm.Session, arq: models.Arq, handle: sa.Row[int, str, str], state: str
+    session: orm.Session,
+    arq: models.Arq,
+    handle: sa.Row[int, str, str],
+    state: str,
+    *,
+    needs_write: bool,
 ) -> None:
     """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
 
@@ -668,9 +677,8 @@ def _take(
         models.Arq.attach_handle_id.is_(None),
     )
     try:
-        taken = db.update(
-            session, models.Arq, *where, state=state, attach_handle_id=handle.id
-        )
+        values = {"attach_handle_id": handle.id, "needs_write": needs_write}
+        taken = db.update(session, models.Arq, *where, state=state, **values)
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         # Another ARQ took the handle, or a report removed it, after we saw it free.
         raise db.RestartTransaction from exc

@@ -45,6 +45,7 @@ PLACEMENT_WAIT = 2.0
 _POLL = 0.05
 
 _GONE = "The deployable is gone from its host."
+_NOT_AWAITED = "Nobody waits for it any more."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +206,11 @@ class Held:
         event = Event.WRITE_FAILED if written else Event.UNWRITTEN
         row, began = self.deployable, self.operation.state == operations.WRITING
         if row is not None and began and not written and row.program_state != models.DAMAGED:
-            # Nor has an earlier try written anything.
-            guard.note_needs(self.session, row, needs_write=False)
+            # Nor has an earlier try written anything. What restores or overwrites finds handles
+            # that others have left of an earlier write.
+            finds_others = self.restores or self.overwrites
+            which = (guard.SERVED,) if finds_others else ()
+            guard.note_needs(self.session, row, *which, needs_write=False)
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 # Conductors of the release before know by its fault that it was written.
@@ -437,7 +441,7 @@ def _check_those_who_wait(held: Held, image: glance.Image) -> None:
     row = held.deployable
     waiting = guard.waiting(held.session, held.operation, image)
     if not waiting or row is None:
-        raise Refused(operations.CONFLICT, "Nobody waits for it any more.")
+        raise Refused(operations.CONFLICT, _NOT_AWAITED)
     if "attributes" in sa.inspect(row).unloaded:
         held.session.refresh(row, ["attributes"])
     why_not = trait_match.why_of_no_use((arq.request for arq in waiting), row, image)
@@ -574,12 +578,14 @@ def begin_to_write(claim: work.Claim) -> bool:
 
     False if the operation has ended instead, as there is nothing to restore any more.
 
-    :raises Refused: nothing is written for a function pool there any more
+    :raises Refused: nobody waits for it any more, or nothing is written for a function pool there
     """
     with db.writer() as session:
         held = _hold(session, claim)
         if _end_needless(held):
             return False
+        if held.operation.instance_uuid and not guard.waiting(session, held.operation):
+            raise Refused(operations.CONFLICT, _NOT_AWAITED)
         if operations.fills_pool(held.operation) and held.deployable is not None:
             # It may have been drained since it was read.
             host = session.scalars(sa.select(models.Host).where(_is_host_of(held.deployable)))

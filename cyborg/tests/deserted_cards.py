@@ -55,7 +55,11 @@ class Ledger:
             name = session.scalars(sa.select(row.name).where(row.uuid == deployable_uuid)).one()
             operation = operations.active_on(session, deployable_uuid)
             held = _held(session.execute(_HOLDERS.where(row.name == name)))[name]
+            waits = sa.select(models.Arq.id).join(row, row.rp_uuid == models.Arq.device_rp_uuid)
+            waits = waits.where(row.name == name, models.Arq.state == models.BIND_STARTED)
+            is_awaited = bool(session.scalars(waits).all())
         assert operation is not None
+        assert is_awaited or operation.instance_uuid is None
         before = self._writes.get(name)
         if before is None or before.operation != operation.uuid or not before.has_written:
             before = self._writes[name] = _Write(operation.uuid)
@@ -63,10 +67,11 @@ class Ledger:
 
     def write(self, card: Fpga) -> None:
         """Its first byte is written."""
-        if card.name in self._writes:
-            self._writes[card.name].has_written = True
         with db.reader() as session:
             held = _held(session.execute(_HOLDERS.where(models.Deployable.name == card.name)))
+        if card.name in self._writes:
+            self._writes[card.name].has_written = True
+            self._writes[card.name].arqs |= _serving(held[card.name])
         self._touched[card.name] |= held[card.name].keys()
 
     def look(self, connection: sa.Connection) -> defaultdict[str, dict[str, str]]:
@@ -76,6 +81,9 @@ class Ledger:
         for name, (_, state) in active.items():
             if state == operations.WRITING:
                 self._touched[name] |= held[name].keys()
+                if name in self._writes and self._writes[name].operation == active[name][0]:
+                    # Whoever has joined since it began.
+                    self._writes[name].arqs |= _serving(held[name])
         for name, write in list(self._writes.items()):
             if active.get(name, ("", ""))[0] != write.operation:
                 self._end(connection, name, held[name])

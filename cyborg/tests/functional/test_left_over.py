@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, profiles
+from cyborg import db, errors, profiles, work
 from cyborg.arqs import binding, release, service
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
+from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.boots import target
 from cyborg.tests.fpgas import pool_spec
@@ -17,7 +18,7 @@ from cyborg.tests.functional.test_programming_traits import (  # noqa: F401
     ask,
     machine,
 )
-from cyborg.tests.programmed_cards import IMAGES, Fpga
+from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
 from cyborg.tests.programming_machine import Machine
 
 
@@ -221,6 +222,83 @@ def test_what_a_conductor_of_the_release_before_has_left_noted_of_a_guest_means_
     machine.let_time_pass()
 
     assert cloud.free(card) == card.handles - 1
+
+
+def test_what_a_conductor_of_the_release_before_has_left_noted_ends_with_the_next_bind(
+    machine: Machine,  # noqa: F811
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    cloud.finds = False
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    with db.writer() as session:
+        db.update(session, models.Arq, models.Arq.uuid == arq, needs_write=True)
+    machine.let_time_pass()
+    cloud.agent = "is away"
+
+    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+    machine.let_time_pass()
+
+    assert cloud.free(card) == card.handles - 1
+
+
+def test_nothing_is_written_for_who_has_left_before_it_began(
+    machine: Machine,  # noqa: F811
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    cloud.updates_placement = False
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    while cloud.do_one():
+        pass
+    assert [each.state for each in operations.list_operations()][-1] == "reserving"
+    cloud.agent = "is away"
+
+    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+    machine.let_time_pass()
+
+    assert operations.list_operations()[-1].error == "Nobody waits for it any more."
+    assert card.image == IMAGES["aes-1"]
+    assert cloud.free(card) == card.handles - 1
+
+
+def test_a_card_is_reserved_while_a_handle_is_cleaned_that_was_taken_during_the_write(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """The guest waited for what others had asked for, and left before it was there."""
+    cloud, card = machine.cloud, machine.cards["c"]
+    operations.ask(cloud.row(card).uuid, PROGRAMS["zip"], "user admin")
+    arq = ask(machine, card, **{"accel:function_id": "zip"})
+
+    def happen() -> None:
+        cloud.do_one([work.BIND])
+        assert cloud.number_of(arq) is not None
+        leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+        cloud.agent = "is away"
+
+    cloud.meanwhile = happen
+    cloud.do_one([work.PROGRAM])
+    machine.let_time_pass()
+
+    assert card.loaded == "zip"
+    assert cloud.free(card) == 0
+    machine.look()
+
+
+def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_refused(
+    machine: Machine,  # noqa: F811
+) -> None:
+    cloud, card = machine.cloud, machine.cards["c"]
+    staying = ask(machine, card, **{"accel:function_id": "zip"})
+    start_and_leave_in_the_middle_of_the_write(machine, card)
+    card.lose()
+    cloud.agent = "fails at the start"
+    machine.report(works=True)
+    cloud.agent = "is away"
+    leave(machine, str(service.get_arq(cloud.ctx, staying).instance_uuid))
+    machine.let_time_pass()
+    machine.report(works=True)
+
+    assert cloud.row(card).is_settled
+    assert cloud.free(card) == 0
 
 
 def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
