@@ -183,9 +183,16 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     if why_not := matching.why_not_usable(situation.arq.request, deployable):
         _fail(claim, situation, why_not)
         return
-    if not deployable.prepares:
-        _bound(claim, situation)
+    if situation.handle.missing:
+        _await_handle(conf, claim, situation)
         return
+    if deployable.prepares:
+        _prepare_on_host(conf, claim, situation)
+    else:
+        _bound(claim, situation)
+
+
+def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     # An attempt that runs past the deadline would have the consumer told too late. What the host
     # does goes on, and is joined by the next attempt.
     timeout = min(conf.conductor.host_step_timeout, max(situation.left(conf), _LEAST_TIMEOUT))
@@ -248,6 +255,14 @@ def _await_programming(
     else:
         took = f"{situation.waited:.0f} s"
         _fail(claim, situation, f"The deployable was not programmed in {took}.")
+
+
+def _await_handle(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+    """Try later, or fail the bind after its deadline: its card has left the bus while written."""
+    if not situation.is_overdue(conf):
+        raise work.TryLater("The host has not shown the handle since its card was written.")
+    took = f"{situation.waited:.0f} s"
+    _fail(claim, situation, f"The host did not show the handle again in {took}.")
 
 
 def _programming_error(deployable_uuid: str) -> str | None:

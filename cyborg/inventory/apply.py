@@ -71,7 +71,7 @@ def apply(
     _set_parents(plan, [row for device in new for row in device.deployables])
     _fail_binds(session, lost, plan.device_uuids())
     returned = [handle for handle in away if not handle.missing]
-    pending = [*_in_step([*lost, *returned]), *_not_prepared(plan)]
+    pending = [*_in_step(lost), *_in_step(returned, models.BIND_STARTED), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
     rows = [*(row for row, _, _ in plan.kept_deployables), *renamed]
     work.want(session, work.PROGRAM, [row.uuid for row in rows if not row.is_settled])
@@ -299,10 +299,14 @@ def _fail_binds(
         raise db.RestartTransaction
 
 
-def _in_step(handles: Iterable[models.AttachHandle]) -> Iterator[str]:
-    """Uuids of handles whose ARQ may wait for a host step; the step's handler checks that."""
+def _in_step(handles: Iterable[models.AttachHandle], *served: str) -> Iterator[str]:
+    """Uuids of handles whose ARQ may wait for a host step; the step's handler checks that.
+
+    ``served`` are the states in which an ARQ that has the handle for use waits as well.
+    """
     for handle in handles:
-        if handle.arq is not None and handle.arq.state not in models.SERVING:
+        state = handle.arq.state if handle.arq is not None else None
+        if state is not None and (state not in models.SERVING or state in served):
             yield handle.uuid
 
 

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import consistency, db, errors, glance, work
-from cyborg.arqs import removal
+from cyborg.arqs import removal, service
 from cyborg.db import models
 from cyborg.inventory import admin, query
 from cyborg.placement import desired
@@ -334,6 +334,36 @@ def test_a_bind_waits_for_a_card_that_leaves_the_bus_while_it_is_written(
     assert card.loaded == "zip"
     assert machine.cloud.look().bound.keys() == {guest.arq}
     machine.come_to_rest()
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_bind_waits_for_the_handle_that_its_card_does_not_show_after_the_write(
+    machine: Machine, *, returns: bool
+) -> None:
+    """Its virtual functions, for example, are made anew."""
+    cloud, card = machine.cloud, machine.cards["b"]
+
+    def happen() -> None:
+        card.handles = 0
+        machine.report(works=False)
+
+    cloud.meanwhile = happen
+    machine.boot(boots=[("b", "zip", True)], works=True)
+    (guest,) = machine.guests
+    assert card.loaded == "zip"
+    assert service.get_arq(cloud.ctx, guest.arq).state == "BindStarted"
+
+    if returns:
+        card.handles = 1
+        machine.report(works=True)
+        assert cloud.look().bound.keys() == {guest.arq}
+    else:
+        with db.writer() as session:
+            db.update(session, models.Arq, bind_started_ms=1)
+        machine.let_time_pass()
+        found = service.get_arq(cloud.ctx, guest.arq)
+        assert found.state == "BindFailed"
+        assert "did not show the handle again" in (found.state_reason or "")
 
 
 def test_what_an_older_conductor_left_of_a_doubt_means_nothing(machine: Machine) -> None:
