@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A random life of a host: binds, releases, failures, drains, taints, forced releases and kills.
 
-No dirty handle is given to anybody, no quota is exceeded, usage equals the history, and in the end
-Cyborg's, Placement's and Nova's books agree. ``CYBORG_TEST_DAY_TWO_STEPS`` makes the life longer,
-and ``CYBORG_TEST_DAY_TWO_SEED`` another one.
+The parties overlap. While a host does a step, others act, and also another conductor; a clean may
+hang, and what waits for it goes on after the handle was given up and bound again. Now and then
+clients and a conductor act at once, in threads of their own.
+
+No dirty handle is given to anybody, and none is cleaned that a guest has; no quota is exceeded,
+usage equals the history, and in the end Cyborg's, Placement's and Nova's books agree.
+``CYBORG_TEST_DAY_TWO_STEPS`` makes the life longer, and ``CYBORG_TEST_DAY_TWO_SEED`` another one.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import json
 import logging
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -22,19 +28,31 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
-from cyborg import consistency, context, db, errors, history, policy, profiles, quotas, rpc
+from cyborg import (
+    consistency,
+    context,
+    db,
+    errors,
+    history,
+    policy,
+    profiles,
+    quotas,
+    rpc,
+    work,
+)
 from cyborg.arqs import binding, differences, draining, release, removal, service, uses
 from cyborg.arqs.binding import BindTarget
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT
-from cyborg.tests import engine, hosts
+from cyborg.tests import engine, hanging_host, hosts
 from cyborg.tests.placement_server import PlacementServer
 
 LOG = logging.getLogger(__name__)
 
-STEPS = int(os.environ.get("CYBORG_TEST_DAY_TWO_STEPS", "250"))
+STEPS = int(os.environ.get("CYBORG_TEST_DAY_TWO_STEPS", "400"))
 SEED = int(os.environ.get("CYBORG_TEST_DAY_TWO_SEED", "20"))
 #: How often everything is checked, and not only who has which handle.
 THOROUGH = 25
@@ -69,9 +87,25 @@ class Killed(Exception):
 class Life:
     """The host, its users and administrators, and what they know of each other."""
 
-    def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer, chance: random.Random):
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        enforcer: policy.Enforcer,
+        chance: random.Random,
+        patch: pytest.MonkeyPatch,
+    ) -> None:
         self.conf = conf
         self.chance = chance
+        self.host = hanging_host.HangingHost(conf, self.touch, patch)
+        #: What the host has done that it must not do.
+        self.wrong: list[str] = []
+        #: Whether parties act while another one does, and no more of them may come.
+        self.met = False
+        self.at_once = False
+        #: Whether an administrator gives up each handle whose step is under way.
+        self.impatient = False
+        #: How many requests of each project were created, at least.
+        self.created: Counter[str] = Counter()
         self.users = {
             project: context.admin(enforcer, project_id=project) for project in PROJECTS
         }
@@ -112,23 +146,58 @@ class Life:
     # What the host does.
 
     def run_host_step(self, _conf: object, _host: str, step: rpc.HostStep, _limit: float) -> None:
-        handle, place = step.attach_handle_uuid, place_of(step.attach_info)
+        place = place_of(step.attach_info)
         if self.trouble == "unreachable":
             raise rpc.HostUnreachable("no answer")
         if self.trouble == step.action:
+            self.meet(step)
             raise rpc.HostStepFailed("the card does not answer")
         if self.away and place in PLACES[self.away]:
             raise rpc.HostStepFailed("the card is not on the bus")
         if self.trouble == "killed before":
             raise Killed("here")
-        if step.action == "clean":
-            self.dirty.pop(place, None)
-        else:
-            holder = self.holders()[handle][0]
-            assert self.dirty.get(place, holder) == holder
-            self.dirty[place] = holder
+        self.host.hangs = self.trouble == "hangs"
+        try:
+            self.host.run(step)
+        finally:
+            self.meet(step)
         if self.trouble == "killed after":
             raise Killed("here")
+
+    def touch(self, action: str, handle: base.HeldHandle) -> None:
+        """What a step does on the host, in a thread of its agent."""
+        place = place_of(handle.attach_info)
+        holder, state = self.holders().get(handle.uuid, ("", ""))
+        if action == "clean":
+            if state in models.SERVING:
+                self.wrong.append(f"{place} is cleaned while ARQ {holder} has it")
+            self.dirty.pop(place, None)
+        elif holder:
+            if self.dirty.get(place, holder) != holder:
+                self.wrong.append(f"{place} is prepared while it is not clean")
+            self.dirty[place] = holder
+
+    def meet(self, waits_for: rpc.HostStep) -> None:
+        """Others act while the host is at work, and a conductor waits for it."""
+        if self.met or (not self.impatient and self.chance.random() < 0.5):
+            return
+        handle = waits_for.attach_handle_uuid
+        chosen = self.chance.choices(self.others(), k=self.chance.randint(1, 3))
+        if self.impatient or self.chance.random() < 0.5:
+            # The administrator does not wait any longer for just this one.
+            chosen.append(lambda: self.give_up(handle))
+        self.met = True
+        try:
+            for step in chosen:
+                take(self, step)
+                self.check()
+        finally:
+            self.met = False
+
+    def others(self) -> list[Callable[[], None]]:
+        clients = [self.create, self.bind, self.bind, self.unbind, self.delete]
+        administrators = [self.give_up, self.give_up, self.close_device, self.look]
+        return [*clients, self.delete_instance, *administrators, self.work, self.retry]
 
     # What everybody else does. Each returns nothing, and may be refused.
 
@@ -137,6 +206,7 @@ class Life:
         service.create(
             self.users[project], self.chance.choice(["one", "two", "tolerant"]), LIMITS
         )
+        self.created[project] += 1
         arq = models.Arq
         live = (arq.project_id == project, arq.state != models.DELETING)
         with db.reader() as session:
@@ -179,7 +249,8 @@ class Life:
         before = self.serving()
         yield
         new = self.serving() - before
-        if new:
+        # With others at once it is not known which of both came first.
+        if new and not self.at_once:
             assert found is not None
             status, unhealthy, tainted, drained = found
             assert (status, unhealthy, drained) == (models.ENABLED, None, False)
@@ -207,10 +278,13 @@ class Life:
             del self.allocations[instance]
             self.broken.discard(instance)
 
-    def give_up(self) -> None:
+    def give_up(self, only: str | None = None) -> None:
         held, places = list(self.holders().items()), self.places()
+        held = [each for each in held if only in {None, each[0]}]
+        # Mostly what waits for the host, for which this is meant.
+        waiting = [each for each in held if each[1][1] not in models.SERVING]
         if held:
-            handle, (uuid, _) = self.chance.choice(held)
+            handle, (uuid, _) = self.chance.choice(waiting * 3 + held)
             self.lose([uuid])
             removal.release_arq(self.users[PROJECTS[0]], uuid, force=True)
             # Whoever forces it has seen to it that the handle is clean.
@@ -219,14 +293,37 @@ class Life:
     def work(self) -> None:
         engine.drain(self.conf)
 
+    def rush(self) -> None:
+        """Clients and a conductor, each in a thread of its own."""
+        clients = [self.create, self.create, self.bind, self.bind, self.delete, self.unbind]
+        self.met = self.at_once = True
+        try:
+            with futures.ThreadPoolExecutor() as threads:
+                for came in threads.map(lambda step: take(self, step), [*clients, self.work]):
+                    LOG.debug("%s", came)
+        finally:
+            self.met = self.at_once = False
+
     def retry(self) -> None:
         with db.writer() as session:
             db.update(session, models.Work, due_ms=0, owner=None, lease_ms=None)
         engine.drain(self.conf)
 
+    def lose_patience(self) -> None:
+        """Cleans fail, and an administrator gives up each handle before that is known."""
+        before, self.trouble, self.impatient = self.trouble, "clean", True
+        try:
+            self.retry()
+        finally:
+            self.trouble, self.impatient = before, False
+
     def disturb(self) -> None:
-        kinds = ("", "", "clean", "prepare", "unreachable", "killed before", "killed after")
-        self.trouble = self.chance.choice(kinds)
+        kinds = ("", "", "prepare", "unreachable", "killed before", "killed after")
+        self.trouble = self.chance.choice([*kinds, "clean", "clean", "hangs", "hangs"])
+
+    def go_on(self) -> None:
+        """What hangs on the host ends, and what waited for it is done."""
+        self.host.go_on()
 
     def close_device(self) -> None:
         uuid = self.device()
@@ -305,6 +402,7 @@ class Life:
             return {uuid: place_of(json.loads(info)) for uuid, info in session.execute(query)}
 
     def check(self) -> None:
+        assert self.wrong == []
         places = self.places(*self.cleaning)
         for uuid, (arq, state) in self.holders().items():
             if uuid in places and state in models.SERVING:
@@ -319,6 +417,7 @@ class Life:
     def check_all(self) -> None:
         assert consistency.violations() == []
         assert uses.find() == []
+        self.check_locks()
         arq = models.Arq
         bound = sa.select(arq.uuid).where(arq.state == models.BOUND)
         entry = models.HistoryEntry
@@ -334,6 +433,16 @@ class Life:
             assert before is None or (before.ended_ms or 2**62) <= each.started_ms
             last[each.handle_uuid] = each
         self.check_hours(found)
+
+    def check_locks(self) -> None:
+        """Each transaction that created requests has written the lock of its project.
+
+        Without that, two nodes of a Galera cluster would each create the last one.
+        """
+        row = models.ProjectLock
+        with db.reader() as session:
+            found = session.execute(sa.select(row.project_id, row.locks)).tuples()
+            assert not self.created - Counter(dict(found.all()))
 
     def check_hours(self, uses: list[models.HistoryEntry]) -> None:
         """Usage in a period is what its entries add up to."""
@@ -359,6 +468,7 @@ class Life:
     def settle(self) -> None:
         """Everything works again, nobody asks for anything, and all instances end that must."""
         self.trouble = ""
+        self.host.go_on()
         self.report()
         draining.undrain("host-1", 1)
         with db.reader() as session:
@@ -382,12 +492,15 @@ class Life:
 
 @contextlib.contextmanager
 def killing(engines: list[sa.Engine], number: int) -> Iterator[None]:
-    """Kill this process, as far as the database sees it, before that statement or commit."""
-    left = [number]
+    """Kill this process, as far as the database sees it, before that statement or commit.
+
+    A process is a thread here.
+    """
+    left, own = [number], threading.get_ident()
 
     def count(*_arguments: object) -> None:
-        left[0] -= 1
-        if left[0] == 0:
+        left[0] -= threading.get_ident() == own
+        if left[0] == 0 and threading.get_ident() == own:
             raise Killed("here")
 
     for each in engines:
@@ -412,8 +525,11 @@ def steps(life: Life) -> dict[Callable[[], None], int]:
         life.delete_instance: 12,
         life.unbind: 4,
         life.delete: 5,
-        life.give_up: 3,
+        life.give_up: 4,
         life.disturb: 6,
+        life.go_on: 5,
+        life.rush: 1,
+        life.lose_patience: 4,
         life.close_device: 5,
         life.close_host: 1,
         life.open_host: 3,
@@ -431,7 +547,7 @@ def take(life: Life, step: Callable[[], None]) -> str:
             step()
     except Killed:
         return "killed"
-    except errors.CyborgError as exc:
+    except (errors.CyborgError, work.LeaseLost) as exc:
         return type(exc).__name__
     return "killed" if number else "done"
 
@@ -445,8 +561,26 @@ def test_a_random_life(
 ) -> None:
     conf.set_override("allocation_audit_interval", 60, group="conductor")
     placement.make_provider(hosts.ROOT)
-    life = Life(conf, enforcer, random.Random(SEED))
+    life = Life(conf, enforcer, random.Random(SEED), monkeypatch)
     monkeypatch.setattr(rpc, "run_host_step", life.run_host_step)
+    try:
+        live(life)
+    finally:
+        life.host.go_on()
+
+    held = life.holders()
+    assert {state for _, state in held.values()} <= {models.BOUND}
+    places = life.places()
+    assert life.dirty.keys() <= {places[handle] for handle in held}
+    placement.sync()
+    for instance, claims in life.allocations.items():
+        for rp, amount in claims.items():
+            placement.allocate(instance, rp, FPGA=amount)
+    assert list(differences.compare_all(conf, settle=0)) == []
+
+
+def live(life: Life) -> None:
+    """Take the steps, and check what must hold after each."""
     known = steps(life)
     came: Counter[str] = Counter()
     for number in range(STEPS):
@@ -458,16 +592,6 @@ def test_a_random_life(
     life.settle()
     life.check()
     life.check_all()
-
-    held = life.holders()
-    assert {state for _, state in held.values()} <= {models.BOUND}
-    places = life.places()
-    assert life.dirty.keys() <= {places[handle] for handle in held}
-    placement.sync()
-    for instance, claims in life.allocations.items():
-        for rp, amount in claims.items():
-            placement.allocate(instance, rp, FPGA=amount)
-    assert list(differences.compare_all(conf, settle=0)) == []
     LOG.info("What came of it: %s", sorted(came.items()))
     assert life.most_hours > 1
     for step in known:
