@@ -11,7 +11,7 @@ import datetime
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,10 @@ CONDUCTOR = "cyborg-conductor"
 #: Among the errors of a host: the last message in its name that was refused. Not under the name of
 #: the conductor, whose word on devices that are gone nobody else may replace.
 REFUSALS = "refused-messages"
+#: Seconds for which it is shown, whatever the host reports meanwhile: the host that was broken into
+#: is not to wipe its own traces. And after which its time is written again if it came again.
+_SHOWN_FOR = 3600
+_AGAIN_AFTER = 60
 UP, DOWN = "up", "down"
 
 #: Seconds between two heartbeats of a conductor; without one until it counts as down; and until
@@ -161,40 +165,48 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
 
 
 def note_refusal(host_name: str, sentence: str, *, instead: bool = True) -> bool:
-    """Show with a host, until its next whole report is applied, that a message was refused.
+    """Show with a host, for an hour, that a message was refused.
 
     With ``instead`` it takes the place of another one that is shown. Whether it was written.
     """
+    host = models.Host
+    query = sa.select(host, db.now_ms()).where(host.name == host_name)
     # Whoever sends such messages again and again is to hold no lock.
-    if not _is_news(_errors_of(host_name), sentence, instead=instead):
+    if not _is_shown_anew(query, sentence, instead=instead):
         return False
-    return _note_refusal(host_name, sentence, instead=instead)
-
-
-def _is_news(known: Mapping[str, str] | None, sentence: str, *, instead: bool) -> bool:
-    """Whether it is to be written, by the errors of the host; None if there is no such host."""
-    if known is None:
-        return False
-    return known.get(REFUSALS) != sentence if instead else REFUSALS not in known
+    return _show_refusal(query.with_for_update(), sentence, instead=instead)
 
 
 @db.retry
-def _errors_of(host_name: str) -> dict[str, str] | None:
-    query = sa.select(models.Host.driver_errors).where(models.Host.name == host_name)
+def _is_shown_anew(query: sa.Select[models.Host, int], sentence: str, *, instead: bool) -> bool:
     with db.reader() as session:
-        return session.scalar(query)
+        found = session.execute(query).one_or_none()
+        return found is not None and _is_news(*found, sentence, instead=instead)
 
 
 @db.retry
-def _note_refusal(host_name: str, sentence: str, *, instead: bool) -> bool:
-    query = sa.select(models.Host).where(models.Host.name == host_name).with_for_update()
+def _show_refusal(query: sa.Select[models.Host, int], sentence: str, *, instead: bool) -> bool:
     with db.writer() as session:
-        host = session.scalar(query)
-        if host is None or not _is_news(host.driver_errors, sentence, instead=instead):
-            return False
-        host.driver_errors = {**host.driver_errors, REFUSALS: sentence}
-        host.report_digest = None
+        found = session.execute(query).one_or_none()
+        return found is not None and show_refusal(*found, sentence, instead=instead)
+
+
+def show_refusal(
+    host: models.Host, now_ms: int, sentence: str, *, instead: bool = True
+) -> bool:
+    """The same with the locked row of the host, in the caller's transaction."""
+    if not _is_news(host, now_ms, sentence, instead=instead):
+        return False
+    host.refused, host.refused_ms = sentence, now_ms
     return True
+
+
+def _is_news(host: models.Host, now_ms: int, sentence: str, *, instead: bool) -> bool:
+    """Whether it is to be written."""
+    age = math.inf if host.refused_ms is None else (now_ms - host.refused_ms) / 1000
+    if age >= _SHOWN_FOR:
+        return True
+    return instead and (host.refused != sentence or age >= _AGAIN_AFTER)
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:
@@ -213,6 +225,8 @@ def _union() -> sa.Subquery:
         sa.case((host.down, DOWN), else_=UP).label("state"),
         host.last_seen_ms,
         host.driver_errors,
+        sa.case((host.refused_ms > _before(_SHOWN_FOR), host.refused)).label("refused"),
+        host.refused_ms,
         _devices_of(host.id).label("devices"),
         host.not_offered,
         host.created_at,
@@ -226,6 +240,8 @@ def _union() -> sa.Subquery:
         sa.case((conductor.last_seen_ms < _before(DOWN_AFTER), DOWN), else_=UP).label("state"),
         conductor.last_seen_ms,
         sa.literal("{}", sa.Text).label("driver_errors"),
+        sa.null().label("refused"),
+        sa.null().label("refused_ms"),
         sa.null().label("devices"),
         sa.null().label("not_offered"),
         conductor.created_at,
@@ -251,6 +267,9 @@ class Service:
     last_seen_ms: orm.Mapped[int]
     #: Driver name to error sentence.
     driver_errors: orm.Mapped[dict[str, str]]
+    #: Why a message was refused, if that is shown, and when one last was.
+    refused: orm.Mapped[str | None]
+    refused_ms: orm.Mapped[int | None]
     #: How many devices an agent's host has, and accelerators that no driver offers.
     devices: orm.Mapped[int | None]
     not_offered: orm.Mapped[int | None]
@@ -259,8 +278,19 @@ class Service:
     @property
     def last_seen(self) -> datetime.datetime:
         """The same as a naive UTC time."""
-        seen = datetime.datetime.fromtimestamp(self.last_seen_ms / 1000, tz=datetime.UTC)
-        return seen.replace(tzinfo=None)
+        return _utc(self.last_seen_ms).replace(tzinfo=None)
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Those of drivers, and the last message that was refused with its time."""
+        if self.refused is None or self.refused_ms is None:
+            return self.driver_errors
+        when = f"{_utc(self.refused_ms):%Y-%m-%dT%H:%M:%SZ}"
+        return {**self.driver_errors, REFUSALS: f"{when}: {self.refused}"}
+
+
+def _utc(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC)
 
 
 _TABLE = _union()

@@ -53,7 +53,7 @@ OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Most devices that a host may report. A report of more is refused as a whole, and "
-        "GET /v2/services shows that as the error refused-messages of the host.",
+        "GET /v2/services shows that as the error refused-messages of the host for an hour.",
     ),
     cfg.IntOpt(
         "max_report_bytes",

@@ -126,6 +126,10 @@ class Host(Base):
     last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
+    #: Why a message in its name was last refused, and when, by the database's clock. It is shown
+    #: for an hour, see :mod:`cyborg.liveness`.
+    refused: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    refused_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: How many accelerators no driver offers, by the last report; null if nobody looked.
     not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
     #: Its reports are overdue. Its devices are kept.

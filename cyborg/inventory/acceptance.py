@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc
+from cyborg import db, errors, liveness, rpc
 from cyborg.db import models
 from cyborg.drivers import base
 
@@ -28,6 +28,9 @@ _FUNCTIONS_MAX = 1_000_000
 
 #: The lock of all that gives nodes to hosts, which is rare.
 _NODES = "nodes"
+
+#: Under these names conductors say something of a host.
+_NO_DRIVERS = {liveness.CONDUCTOR, liveness.REFUSALS}
 
 _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
 _TRAIT = re.compile(r"(CUSTOM|HW)_[A-Z0-9_]+|OWNER_CYBORG")
@@ -79,7 +82,8 @@ def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
             f"devices: {count} are more than a host may report; raise [conductor] "
             f"max_report_devices, which is {max_devices}, if it really has so many."
         )
-    said, unknown = dict(report.errors), set(report.unknown)
+    said = {driver: text for driver, text in report.errors.items() if driver not in _NO_DRIVERS}
+    unknown = set(report.unknown)
     devices: dict[str, tuple[base.Device, ...]] = {}
     for driver, found in report.devices.items():
         kept = []

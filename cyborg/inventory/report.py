@@ -28,7 +28,7 @@ _MAX_DELAY = 300_000
 #: Characters that are quoted of what cannot be read.
 _QUOTED_MAX = 500
 
-#: What is shown with a host until its next whole report is applied.
+#: What is shown with a host for a while.
 _DROPPED = (
     "a report was dropped, since a newer one is known: it was late, or two agents report as this "
     "host"
@@ -136,12 +136,10 @@ def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 
 
-def _show_old(host: models.Host, report: rpc.HostReport) -> None:
+def _show_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> None:
     """Show with the locked host that an older report was dropped; one that came twice is none."""
-    is_older = (host.report_started, host.report_counter) > (report.started, report.counter)
-    if is_older and host.driver_errors.get(liveness.REFUSALS) != _DROPPED:
-        host.driver_errors = {**host.driver_errors, liveness.REFUSALS: _DROPPED}
-        host.report_digest = None
+    if (host.report_started, host.report_counter) > (report.started, report.counter):
+        liveness.show_refusal(host, now_ms, _DROPPED)
 
 
 def _newer_than_stored(report: rpc.UnchangedReport) -> sa.ColumnElement[bool]:
@@ -171,7 +169,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         host.node = host.node or report.node
         bare_metal.take_over(session, host, report)
         if _is_old(host, now_ms, report):
-            _show_old(host, report)
+            _show_old(host, now_ms, report)
             return False
         if _has_programmable(report) or _had_programmable(session, host.id):
             _lock_programmable(session, host.id)

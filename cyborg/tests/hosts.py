@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, rpc
+from cyborg import db, liveness, rpc
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
@@ -100,3 +100,15 @@ def deployables() -> list[models.Deployable]:
 def apply(*devices: base.Device, **options: object) -> None:
     """Report the devices and have the report applied."""
     inventory_report.apply_report(report(*devices, **options))  # type: ignore[arg-type]
+
+
+def errors_of(host_name: str) -> dict[str, str]:
+    """What ``GET /v2/services`` shows as the errors of a host."""
+    (found,) = liveness.list_services(binary=liveness.AGENT, host=host_name)
+    return found.errors
+
+
+def let_pass(seconds: int) -> None:
+    """Let the refusals that are shown with hosts be so much older."""
+    with db.writer() as session:
+        db.update(session, models.Host, refused_ms=models.Host.refused_ms - seconds * 1000)

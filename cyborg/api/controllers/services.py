@@ -60,7 +60,7 @@ class Services(Resource):
             "hostname": service.hostname,
             "state": service.state,
             "last_seen": timestamp(service.last_seen),
-            "driver_errors": service.driver_errors,
+            "driver_errors": service.errors,
             "devices": service.devices,
             "not_offered": service.not_offered,
             "links": [self_link(request, self.collection, service.uuid)],

@@ -22,7 +22,9 @@ class Service(Object):
     hostname = Field(fields.TEXT_OR_NULL, "The host's root resource provider; of an agent only.")
     state = Field(_STATE, "Whether it gives signs of life.")
     last_seen = Field(fields.TIME, "When it last gave a sign of life, in UTC.")
-    driver_errors = Field({str: str}, "What went wrong in the last report, by driver.")
+    driver_errors = Field(
+        {str: str}, "What went wrong in the last report, by driver; and what was refused."
+    )
     devices = Field(
         fields.COUNT_OR_NULL, "How many devices its host has; null for a conductor.", since=_COUNTS
     )

@@ -106,9 +106,7 @@ def test_a_report_has_so_many_bytes(conf: cfg.ConfigOpts) -> None:
     large = dataclasses.replace(true_report(), errors={"slow_driver": "x" * 5000})
     with pytest.raises(rpc.ReportFailed, match="max_report_bytes, which is 5000"):
         rpc.report(conf, large)
-    with db.reader() as session:
-        said = session.scalars(sa.select(models.Host.driver_errors)).one()
-    assert "max_report_bytes" in said["refused-messages"]
+    assert "max_report_bytes" in hosts.errors_of("host-1")["refused-messages"]
 
 
 def test_digests(conf: cfg.ConfigOpts) -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import pathlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import replace
 from typing import Any
@@ -22,6 +24,7 @@ from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, signed
+from cyborg.tests.conftest import SqlCounter
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -35,13 +38,6 @@ def evil(*devices: base.Device, **changes: object) -> rpc.HostReport:
 
 def send(report: rpc.HostReport) -> str:
     return inventory_report.apply_report(report)
-
-
-def errors_of(host: str) -> Mapping[str, str]:
-    with db.reader() as session:
-        found = session.scalar(sa.select(models.Host).where(models.Host.name == host))
-        assert found is not None
-        return found.driver_errors
 
 
 def names() -> list[str]:
@@ -60,11 +56,38 @@ def test_a_node_belongs_to_its_first_host() -> None:
     assert send(evil(device())) == inventory_report.APPLIED
     with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
         send(evil(device(), node=hosts.ROOT))
-    assert "belongs to host host-1" in errors_of("evil")["refused-messages"]
+    assert "belongs to host host-1" in hosts.errors_of("evil")["refused-messages"]
     assert names() == ["evil_x", "host-1_a"]
-    # A whole report that is accepted ends that.
-    assert send(evil(device())) == inventory_report.APPLIED
-    assert errors_of("evil") == {}
+    # Whatever the host reports next: it is shown for an hour, with its time.
+    said = hosts.errors_of("evil")
+    assert send(evil(device(), errors={"other": "x"})) == inventory_report.APPLIED
+    assert hosts.errors_of("evil") == {"other": "x", **said}
+    written = datetime.datetime.fromisoformat(said["refused-messages"].partition(": ")[0])
+    assert abs(datetime.datetime.now(datetime.UTC) - written).total_seconds() < HOUR / 1000
+    hosts.let_pass(3600)
+    assert hosts.errors_of("evil") == {"other": "x"}
+
+
+def test_a_host_does_not_speak_under_the_names_of_conductors() -> None:
+    false = dict.fromkeys(("refused-messages", "cyborg-conductor", "other"), "all is well")
+    assert send(evil(device(), errors=false)) == inventory_report.APPLIED
+    assert hosts.errors_of("evil") == {"other": "all is well"}
+
+
+def test_a_refusal_that_comes_again_has_a_new_time_once_a_minute(
+    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+) -> None:
+    hosts.apply(hosts.card("a"))
+    for seconds, writes in ((0, 1), (50, 0), (10, 1), (3600, 1)):
+        hosts.let_pass(seconds)
+        with count_sql() as counter:
+            liveness.note_refusal("host-1", "x")
+        assert len(counter.matching("UPDATE")) == writes, seconds
+    # Another one, of somebody who has many.
+    for seconds, is_written in ((0, False), (3600, True)):
+        hosts.let_pass(seconds)
+        assert liveness.note_refusal("host-1", "y", instead=False) == is_written
+    assert not liveness.note_refusal("unknown", "x")
 
 
 @pytest.mark.parametrize("name", ["evil\nhost", "", "a b", "-a", "a" * 256, "ä", None, 7])
@@ -93,7 +116,7 @@ def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:
             send(false)
     assert not inventory_report.note_unchanged(replace(mine, started=now + HOUR).unchanged())
     assert names() == ["evil_x"]
-    assert send(replace(mine, counter=2)) == inventory_report.APPLIED
+    assert send(replace(mine, counter=2)) == inventory_report.UNCHANGED
 
 
 def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
@@ -102,14 +125,13 @@ def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
     assert send(mine) == inventory_report.APPLIED
     # A message may come twice.
     assert send(mine) == inventory_report.OLD
-    assert errors_of("evil") == {}
+    assert hosts.errors_of("evil") == {}
     assert send(replace(mine, counter=4, devices={})) == inventory_report.OLD
-    assert "a newer one is known" in errors_of("evil")["refused-messages"]
+    assert "a newer one is known" in hosts.errors_of("evil")["refused-messages"]
     assert names() == ["evil_x"]
-    # The next one is read in full, and ends that.
-    assert not inventory_report.note_unchanged(replace(mine, counter=6).unchanged())
-    assert send(replace(mine, counter=6)) == inventory_report.APPLIED
-    assert errors_of("evil") == {}
+    # What is known is still known, so the next one need not be whole.
+    assert inventory_report.note_unchanged(replace(mine, counter=6).unchanged())
+    assert "a newer one is known" in hosts.errors_of("evil")["refused-messages"]
 
 
 def test_too_many_devices_are_refused() -> None:
@@ -136,7 +158,7 @@ def test_a_device_that_no_host_may_report_is_left_out_alone(
     good = hosts.device("y", hosts.deployable("evil_y"))
     send(evil(device(**wrong), good))
     assert names() == ["evil_y"]
-    assert said in errors_of("evil")[hosts.DRIVER]
+    assert said in hosts.errors_of("evil")[hosts.DRIVER]
 
 
 def test_what_is_known_of_such_a_device_stays() -> None:
@@ -152,30 +174,31 @@ def test_no_device_takes_the_name_of_a_compute_node() -> None:
     send(other)
     send(evil(hosts.device("x", hosts.deployable("evil_node"))))
     assert names() == []
-    assert "a compute node has that name" in errors_of("evil")[hosts.DRIVER]
+    assert "a compute node has that name" in hosts.errors_of("evil")[hosts.DRIVER]
 
 
 def test_a_name_that_begins_as_those_of_a_longer_host_is_left_to_it() -> None:
     send(replace(hosts.report(host="evil_2"), node="two.example"))
     send(evil(device("evil_2_x"), hosts.device("y", hosts.deployable("evil_y"))))
     assert names() == ["evil_y"]
-    assert "names like that are for host evil_2" in errors_of("evil")[hosts.DRIVER]
+    assert "names like that are for host evil_2" in hosts.errors_of("evil")[hosts.DRIVER]
 
 
 def test_a_host_that_is_enrolled_has_its_names_before_it_reports(tmp_path: pathlib.Path) -> None:
     host_keys.enrol("evil_2", signed.new_key(tmp_path / "two.pem"))
     send(evil(device("evil_2_x"), hosts.device("y", hosts.deployable("evil_y"))))
     assert names() == ["evil_y"]
-    assert "names like that are for host evil_2" in errors_of("evil")[hosts.DRIVER]
+    assert "names like that are for host evil_2" in hosts.errors_of("evil")[hosts.DRIVER]
 
 
 def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     hosts.apply(hosts.card("a"))
     with pytest.raises(acceptance.Refused, match=r"^node: \S+ belongs to host host-1\. If"):
         send(evil(device(), node=hosts.ROOT))
-    assert errors_of("host-1")["refused-messages"] == "host evil claims the node of this one"
+    said = hosts.errors_of("host-1")["refused-messages"]
+    assert said.endswith("Z: host evil claims the node of this one")
     hosts.apply(hosts.card("a"))
-    assert errors_of("host-1") == {}
+    assert hosts.errors_of("host-1") == {"refused-messages": said}
 
 
 def test_a_machine_that_was_renamed_keeps_what_its_guests_have(
@@ -221,7 +244,7 @@ def test_a_known_host_takes_no_free_node(tmp_path: pathlib.Path, *, has_key: boo
     assert send(evil(device())) == inventory_report.APPLIED
     with pytest.raises(acceptance.Refused, match="only if an administrator says so"):
         send(evil(device(), node=FREE))
-    assert "only if an administrator" in errors_of("evil")["refused-messages"]
+    assert "only if an administrator" in hosts.errors_of("evil")["refused-messages"]
     assert node_of("evil") == "evil.example"
     # Its own name is no other's: an agent takes it if it cannot find its domain.
     assert send(evil(device(), node="evil")) == inventory_report.APPLIED
