@@ -26,6 +26,7 @@ from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.drivers import base
+from cyborg.policies import host
 
 LOG = logging.getLogger(__name__)
 
@@ -85,10 +86,11 @@ class Choice:
     plan: plans.Plan
 
 
-def choose(conf: cfg.ConfigOpts, wish: plans.Wish) -> Choice:
+def choose(conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish) -> Choice:
     """Where the first alternative that there is room for would be allocated.
 
-    :raises Conflict: there is room for none; the message says what is short of what
+    :raises Conflict: there is room for none; the message says what is short of what, as far as the
+        caller may know it
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
     """
@@ -96,9 +98,8 @@ def choose(conf: cfg.ConfigOpts, wish: plans.Wish) -> Choice:
     for number, parts in enumerate(wish.alternatives):
         if plan := chooser.choose(parts):
             return Choice(alternative=number, plan=plan)
-    raise errors.Conflict(
-        f"There is no room for this now: {shortages.explain(wish.alternatives)}."
-    )
+    short = shortages.explain(wish.alternatives, of_hosts=ctx.may(host.GET_ONE))
+    raise errors.Conflict(f"There is no room for this now: {short}.")
 
 
 def create(
@@ -114,7 +115,7 @@ def create(
     if _is_known(ctx, wish):
         return
     _refuse_server(conf, wish.uuid)
-    choice = choose(conf, wish)
+    choice = choose(conf, ctx, wish)
     try:
         _record(ctx, wish, choice, limits, conf.api.max_unbound_arqs)
     except quotas.QuotaExceeded as exc:
@@ -134,7 +135,7 @@ def preview(
             found = paging.get(session, _visible(ctx), COLUMNS, _KIND, uuid=wish.uuid)
             return Choice(alternative=found.alternative, plan=plans.load(found.plan))
     _refuse_server(conf, wish.uuid)
-    choice = choose(conf, wish)
+    choice = choose(conf, ctx, wish)
     _refuse_beyond(ctx, wish.uuid, plans.arqs(choice.plan), limits, conf.api.max_unbound_arqs)
     return choice
 

@@ -20,23 +20,32 @@ _CLOSED = (
     "none of {} is given out: their devices or hosts are disabled, unhealthy, down, drained or "
     "withheld"
 )
+_UNTOLD = "what is free where it must be is told only to those who may look at hosts"
 _HOST, _DEPLOYABLE, _HANDLE = models.Host, models.Deployable, models.AttachHandle
 
 
 @db.retry
-def explain(alternatives: Sequence[plans.Alternative]) -> str:
-    """What is short of what for each alternative. One SELECT for each different group."""
+def explain(alternatives: Sequence[plans.Alternative], *, of_hosts: bool) -> str:
+    """What is short of what for each alternative. One SELECT for each different group.
+
+    Unless it may tell ``of_hosts``, it says the same of a host that is asked for whether there is
+    such a host or not.
+    """
     known: dict[Hashable, str | None] = {}
     found = []
     with db.reader() as session:
         for number, parts in enumerate(alternatives):
             named = f"alternative {number}: " if len(alternatives) > 1 else ""
-            found.append(f"{named}{'; '.join(_short(session, parts, known))}")
+            found.append(f"{named}{'; '.join(_short(session, parts, known, of_hosts=of_hosts))}")
     return "; ".join(found)
 
 
 def _short(
-    session: orm.Session, parts: plans.Alternative, known: dict[Hashable, str | None]
+    session: orm.Session,
+    parts: plans.Alternative,
+    known: dict[Hashable, str | None],
+    *,
+    of_hosts: bool,
 ) -> list[str]:
     """A sentence for each group that has no room, or one about all of them."""
     found: list[str] = []
@@ -44,7 +53,9 @@ def _short(
     for number, (group, part) in enumerate(wanted):
         key = plans.group_key(group), part.hosts, part.provider
         if key not in known:
-            known[key] = _sentence(session, RequestGroup.parse(group), part)
+            known[key] = _sentence(
+                session, RequestGroup.parse(group), part, of_hosts=of_hosts
+            )
         if why := known[key]:
             found.append(f"group {number} {why}")
     return found or [
@@ -52,8 +63,15 @@ def _short(
     ]
 
 
-def _sentence(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | None:
-    why = _why(session, group, part) if group.resources else None
+def _sentence(
+    session: orm.Session, group: RequestGroup, part: plans.Part, *, of_hosts: bool
+) -> str | None:
+    if not group.resources:
+        return None
+    if of_hosts or (part.hosts is None and part.provider is None):
+        why = _why(session, group, part)
+    else:
+        why = _UNTOLD
     return f"asks for {_amounts(group)}, and {why}" if why else None
 
 

@@ -49,11 +49,10 @@ RP = provider_uuid(NAME)
 #: A token of a user who is a member of this project and no more.
 USER_TOKEN = "user-token"
 USER_PROJECT = "project-2"
-_USER = {
-    "HTTP_X_USER_ID": "user-2",
-    "HTTP_X_PROJECT_ID": USER_PROJECT,
-    "HTTP_X_ROLES": "member,reader",
-}
+#: The same of one who is its manager, too.
+MANAGER_TOKEN = "manager-token"
+_USER = {"HTTP_X_USER_ID": "user-2", "HTTP_X_PROJECT_ID": USER_PROJECT}
+_ROLES = {USER_TOKEN: "member,reader", MANAGER_TOKEN: "manager,member,reader"}
 
 
 #: The one server that Nova knows by a name.
@@ -71,7 +70,7 @@ def until(condition: Callable[[], T | None]) -> T:
 
 
 class _Tokens:
-    """Sets for a token of the user the headers that keystonemiddleware would set.
+    """Sets for a token of one of the users the headers that keystonemiddleware would set.
 
     Whoever sends no such token stays what ``noauth`` makes of it: an administrator.
     """
@@ -81,8 +80,9 @@ class _Tokens:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         identity: dict[str, Any] = {}
-        if environ.get("HTTP_X_AUTH_TOKEN") == USER_TOKEN:
-            identity = dict(_USER)
+        roles = _ROLES.get(environ.get("HTTP_X_AUTH_TOKEN", ""))
+        if roles is not None:
+            identity = _USER | {"HTTP_X_ROLES": roles}
             if "HTTP_X_SERVICE_TOKEN" in environ:
                 identity["HTTP_X_SERVICE_ROLES"] = "service"
         return self._application({**environ, **identity}, start_response)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from cyborg import program_modes
 from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers import plain_words
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -81,6 +82,7 @@ class Deployables(Resource):
     def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Deployables; who had them programmed is for callers who may list operations."""
         shown = super().views(request, rows)
+        plain_words.put(request, shown)
         programs = [body["program"] for body in shown if body.get("program")]
         if programs and not request.caller.may(operation_policies.GET_ALL):
             for program in programs:

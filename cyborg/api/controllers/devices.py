@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from cyborg import history
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers import history as histories
+from cyborg.api.controllers import plain_words
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
@@ -113,6 +114,12 @@ class Devices(Resource):
         rows, links = pages.cut(request, f"{self.collection}/{uuid}/history", found, page)
         shown = [histories.show(request, entry) for entry in rows]
         return {"history": shown} | ({"history_links": links} if links else {})
+
+    def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """Devices; what is said of them is for callers who may look at hosts."""
+        shown = super().views(request, rows)
+        plain_words.put(request, shown)
+        return shown
 
     def view(self, request: Request, device: models.Device) -> dict[str, Any]:
         """A device with its health."""

@@ -265,6 +265,14 @@ def test_a_dry_run_claims_nothing(rack: Site) -> None:
     refused = call(rack, "POST", "", wish(groups=[{"resources:FPGA": "5"}], dry_run=True))
     assert refused["state"] == "Impossible"
     assert "the most that is free of one is 4" in refused["state_reason"]
+    # Who may not look at hosts is not told whether there is one of that name.
+    for number, groups in enumerate(([FPGA] * 9, [{"resources:FPGA": "5"}])):
+        profile(rack, *groups, name=f"large-{number}")
+        told = set()
+        for name in ("host-1", "host-9", "host-*"):
+            asked = wish(device_profile_name=f"large-{number}", hosts=name, dry_run=True)
+            told.add(as_member(rack, "POST", "", asked).json()["state_reason"])
+        assert len(told) == 1, told
     assert call(rack, "GET")["allocations"] == []
     assert claimed(rack, found["uuid"]) == {}
 

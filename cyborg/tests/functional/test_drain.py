@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -12,7 +13,8 @@ from cyborg.arqs import draining, release, removal
 from cyborg.db import models, paging
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import boots, engine, hosts
+from cyborg.placement import desired
+from cyborg.tests import boots, engine, hosts, service
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site
 
@@ -125,6 +127,48 @@ def test_a_device_keeps_why_it_is_disabled() -> None:
     assert reason() is None
     found = history.list_entries(None, paging.ALL, kind=history.DISABLED)
     assert [each.reason for each in found] == ["It rattles", "It hums"]
+
+
+TOLD = {
+    "health_reason": "/sys/x: too hot",
+    "disabled_reason": "It rattles",
+    "taint_reason": "rack 4",
+    "withheld_reason": "consumer 7",
+}
+TOLD_A_MANAGER = {
+    "health_reason": "The device is unhealthy.",
+    "disabled_reason": "An administrator has disabled the device.",
+    "taint_reason": "An administrator has tainted the device.",
+    "withheld_reason": "Placement has allocations that no accelerator request explains.",
+}
+
+
+def test_who_may_not_look_at_hosts_reads_plain_words(site: Site) -> None:
+    site.populate()
+    (device,) = site.call("GET", "/devices")["devices"]
+    body = {"reason": "It rattles"}
+    site.call("POST", f"/devices/{device['uuid']}/disable", body, "2.12")
+    with db.writer() as session:
+        db.update(session, models.Device, unhealthy="/sys/x: too hot", taint_reason="rack 4")
+        host_id = session.scalars(sa.select(models.Host.id)).one()
+        row: dict[str, object] = {
+            "uuid": service.RP,
+            "name": service.NAME,
+            "host_id": host_id,
+            "written": desired.NOTHING_WRITTEN,
+            "withheld": "consumer 7",
+            "created_at": models.utcnow(),
+        }
+        db.upsert(session, models.ResourceProvider, [row], key=["uuid"], update=row)
+    for token, seen in (("an administrator's", TOLD), (service.MANAGER_TOKEN, TOLD_A_MANAGER)):
+        headers = {"OpenStack-API-Version": "accelerator 2.17", "X-Auth-Token": token}
+        found: dict[str, str] = {}
+        for each in ("devices", "deployables"):
+            url = f"{site.endpoint}/{each}"
+            answer = requests.get(url, headers=headers, timeout=service.PATIENCE)
+            (shown,) = answer.json()[each]
+            found |= {key: text for key, text in shown.items() if key in TOLD}
+        assert found == seen
 
 
 def test_reasons_over_http(site: Site) -> None:
