@@ -14,6 +14,7 @@ import oslo_messaging as messaging
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
+from cyborg import errors
 from cyborg.rpc import faults, keys, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ AGENT_SERVER = "_"
 
 #: A topic that no queue is bound to.
 _UNBOUND = "cyborg-nobody"
+
+#: The method of oslo.messaging's driver that names the queue of replies.
+_NAME_REPLIES = "_get_reply_queue_name"
 
 #: Seconds without a sign of life after which a service that carries out a call counts as dead.
 SILENCE = 6
@@ -64,7 +68,8 @@ class Client:
         # oslo.messaging reads its options from the global configuration, whatever it is given. In
         # a service there is no other.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
-        if replies_of is not None:
+        self._in_memory = url.transport == "fake"
+        if replies_of is not None and not self._in_memory:
             _name_replies(self.transport, replies_of)
         self.url = str(url)
         self.exchange = exchange
@@ -76,7 +81,6 @@ class Client:
         self._connecting: threading.Thread | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()
-        self._in_memory = url.transport == "fake"
         if self._in_memory:
             self._connected.set()
 
@@ -260,12 +264,20 @@ def _name_replies(transport: Any, host: str) -> None:
     """Name the queue of replies by its host, so that a broker can keep it from other hosts.
 
     The library's own way needs a file in /dev/shm, which any user of the host could make before.
+
+    :raises Misconfigured: the library does not name it where that can be changed
     """
+    driver = transport._driver  # noqa: SLF001 - there is no option for it
+    if not hasattr(driver, _NAME_REPLIES):
+        raise errors.Misconfigured(
+            "The installed oslo.messaging names the queue of replies in a way that Cyborg does not "
+            "know, and a host may have no queue but those with its name; install an older one."
+        )
 
     def name() -> str:
         return f"reply_{host}:{uuid.uuid4().hex}"
 
-    transport._driver._get_reply_queue_name = name  # noqa: SLF001 - there is no option for it
+    setattr(driver, _NAME_REPLIES, name)
 
 
 def _check_answer(
