@@ -373,6 +373,16 @@ def sum_uses(
         ]
 
 
+@db.retry
+def known_since(conf: cfg.ConfigOpts) -> int | None:
+    """Since when nothing is forgotten that has ended, in milliseconds; None if nothing ever is."""
+    seconds = conf.conductor.history_expiry
+    if not seconds:
+        return None
+    with db.reader() as session:
+        return session.scalar(sa.select(db.now_ms() - seconds * 1000))
+
+
 def forget(conf: cfg.ConfigOpts) -> None:
     """Delete some of the entries that ended ``[conductor] history_expiry`` seconds ago."""
     seconds = conf.conductor.history_expiry

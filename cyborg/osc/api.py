@@ -15,7 +15,7 @@ from openstack import utils as sdk_utils
 from osc_lib import exceptions
 
 #: The newest microversion that these commands know.
-NEWEST = "2.31"
+NEWEST = "2.32"
 
 Row = dict[str, Any]
 

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from cyborg.osc import command
 
 _USAGES = "2.13"
+#: What ended before a time that the answer names does not count.
+_SINCE = "2.32"
 
 
 class List(command.Lister):
@@ -54,7 +56,10 @@ class List(command.Lister):
 
 
 class Usages(command.Table):
-    """List how many accelerators are in use, and the accelerator-hours of a period."""
+    """List how many accelerators are in use, and the accelerator-hours of a period.
+
+    What ended before known_since does not count.
+    """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the period and the projects."""
@@ -76,6 +81,10 @@ class Usages(command.Table):
             "project_id": project and self.api.project_id(project),
             "all_projects": parsed_args.all_projects,
         }
-        usages = self.api.call("GET", "/usages", query=query)["usages"]
-        columns = ("project_id", "resource_class", "in_use", "hours")
-        return columns, [tuple(command.shown(row[name]) for name in columns) for row in usages]
+        answer = self.api.call("GET", "/usages", query=query)
+        columns: tuple[str, ...] = ("project_id", "resource_class", "in_use", "hours")
+        rows = answer["usages"]
+        if self.api.has(_SINCE):
+            columns += ("known_since",)
+            rows = [{**row, "known_since": answer["known_since"]} for row in rows]
+        return columns, [tuple(command.shown(row[name]) for name in columns) for row in rows]

@@ -10,9 +10,11 @@ from typing import Any
 from cyborg import errors, history
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource
+from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import usages as types
 from cyborg.policies import usage as policies
+from cyborg.programming.operations import moment
 
 
 class Usages(Resource):
@@ -30,11 +32,14 @@ class Usages(Resource):
         if start is not None and end is not None and end < start:
             raise errors.Invalid("end: the period ends before it starts.")
         project = _project(request, given)
-        if project not in {None, request.caller.project_scope or project}:
-            # As if the other project had used nothing.
-            return {"usages": []}
-        found = history.sum_uses(project, start, end)
-        return {"usages": [asdict(usage) for usage in found]}
+        # Another project is as if it had used nothing.
+        is_visible = project in {None, request.caller.project_scope or project}
+        found = history.sum_uses(project, start, end) if is_visible else []
+        answer: dict[str, Any] = {"usages": [asdict(usage) for usage in found]}
+        if request.version >= versions.USAGES_SINCE:
+            since_ms = history.known_since(request.conf)
+            answer["known_since"] = None if since_ms is None else timestamp(moment(since_ms))
+        return answer
 
 
 def _project(request: Request, given: dict[str, Any]) -> str | None:

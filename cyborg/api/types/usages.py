@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 
@@ -22,6 +23,11 @@ class Usages(Object):
     """The usages of a period."""
 
     usages = Field([Usage], "By project and resource class.")
+    known_since = Field(
+        fields.TIME_OR_NULL,
+        "What ended before does not count, as it is forgotten; null if nothing is.",
+        since=versions.USAGES_SINCE,
+    )
 
 
 QUERY: fields.Query = {

@@ -90,8 +90,8 @@ def test_over_http(
     conf.set_override("auth_strategy", "noauth", group="api")
     application = app.load(conf)
 
-    def ask(query: str, project: str | None = None) -> Any:
-        headers = {"OpenStack-API-Version": "accelerator 2.13"}
+    def ask(query: str, project: str | None = None, version: str = "2.13") -> Any:
+        headers = {"OpenStack-API-Version": f"accelerator {version}"}
         asked = webob.Request.blank(f"/v2/usages{query}", headers=headers)
         if project is not None:
             identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}
@@ -108,5 +108,13 @@ def test_over_http(
     begin = datetime.datetime.fromtimestamp((now - 2 * HOUR) / 1000, datetime.UTC)
     (cut,) = ask(f"?project_id=project-1&start={begin:%Y-%m-%dT%H:%M:%SZ}").json["usages"]
     assert round(cut["hours"]) == 2
+    conf.set_override("history_expiry", 3600, group="conductor")
+    since = datetime.datetime.fromisoformat(ask("", version="2.32").json["known_since"])
+    assert 0 <= since.timestamp() * 1000 - (now - HOUR) < HOUR
+    conf.set_override("history_expiry", 0, group="conductor")
+    assert ask("?project_id=project-1", "project-2", "2.32").json == {
+        "usages": [],
+        "known_since": None,
+    }
     for wrong in ("?start=yesterday", "?start=2026-11-21T10:00Z&end=2026-11-20T10:00Z"):
         assert ask(wrong).status_int == 400, wrong
