@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import datetime
 import json
 import pathlib
 import random
@@ -33,35 +32,14 @@ from cyborg.drivers import base, fake
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
 from cyborg.placement import adoption
-from cyborg.tests import servers
+from cyborg.tests import servers, upstream_rows
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
 from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.upstream_rows import ARQS, ROWS
 
-DATA = pathlib.Path(__file__).parents[1] / "data" / "upstream"
-ROWS: dict[str, list[dict[str, Any]]] = json.loads((DATA / "rows-17.json").read_text())
-HEADS = {"17": "b47c8f2d1e3a", "15": "6c77bd6afea5"}
-ARQS = "extended_accelerator_requests"
 T4 = "compute-2_0000:3b:00.0"
 T4_PATH = ROWS["controlpath_ids"][2]
-
-
-def fill(engine: sa.Engine, release_: str) -> None:
-    """Put upstream's rows into its tables, as that release has these."""
-    tables = sa.MetaData()
-    tables.reflect(engine)
-    with engine.begin() as connection:
-        revision = tables.tables["alembic_version"].insert()
-        connection.execute(revision, [{"version_num": HEADS[release_]}])
-        for name, rows in ROWS.items():
-            columns = tables.tables[name].columns.keys()
-            values = [{key: _typed(key, row[key]) for key in columns} for row in rows]
-            connection.execute(tables.tables[name].insert(), values)
-
-
-def _typed(key: str, value: Any) -> Any:
-    is_time = key.endswith("_at") and value is not None
-    return datetime.datetime.fromisoformat(value) if is_time else value
 
 
 #: The command opens a log, which must not outlive its test.
@@ -77,14 +55,11 @@ def old(
         if database_kind == "mysql":
             name = f"upstream_{uuid.uuid4().hex[:12]}"
             engine = sa.create_engine(stack.enter_context(servers.new_database("mysql", name)))
-            text = (DATA / f"schema-{request.param}.sql").read_text()
-            with engine.begin() as connection:
-                for statement in filter(str.strip, text.split(";\n")):
-                    connection.execute(sa.text(statement))
+            upstream_rows.make_tables(engine, request.param)
         else:
             engine = sa.create_engine(f"sqlite:///{tmp_path / 'upstream.sqlite'}")
             source._METADATA.create_all(engine)
-        fill(engine, request.param)
+        upstream_rows.fill(engine, request.param)
         yield engine
         engine.dispose()
 
@@ -269,9 +244,7 @@ def multiply(engine: sa.Engine, count: int) -> None:
     ]
     with engine.begin() as connection:
         for name, rows in (("attach_handles", handles), (ARQS, arqs)):
-            keys = tables.tables[name].columns.keys()
-            values = [{key: _typed(key, row[key]) for key in keys} for row in rows]
-            connection.execute(tables.tables[name].insert(), values)
+            upstream_rows.insert(connection, tables.tables[name], rows)
 
 
 @pytest.mark.every_database

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages that install, save, restore and upgrade, followed to the letter on bare machines.
+"""The pages that install, save, restore, upgrade and import, followed to the letter.
 
 Only names and addresses are others.
 """
@@ -21,7 +21,7 @@ import requests
 import sqlalchemy as sa
 from keystoneauth1 import adapter, exceptions, session
 
-from cyborg.tests import bare_machine, keystone_server, servers
+from cyborg.tests import bare_machine, keystone_server, servers, upstream_rows
 from cyborg.tests.bare_machine import Machine
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.ports import free_port
@@ -139,8 +139,9 @@ def mariadb(unique: str) -> Iterator[dict[str, str]]:
         yield {
             name: f'exec /usr/bin/{name} {options} "$@"' for name in ("mariadb", "mariadb-dump")
         }
-        connection.execute(sa.text(f"DROP DATABASE IF EXISTS {unique}"))
-        connection.execute(sa.text(f"DROP USER IF EXISTS '{unique}'"))
+        for name in (unique, f"{unique}_new"):
+            connection.execute(sa.text(f"DROP DATABASE IF EXISTS {name}"))
+            connection.execute(sa.text(f"DROP USER IF EXISTS '{name}'"))
     engine.dispose()
 
 
@@ -198,6 +199,7 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
     cloud_placement: adapter.Adapter,
     unique: str,
     host: str,
+    tmp_path: pathlib.Path,
 ) -> None:
     port = free_port()
     database = sa.make_url(servers.url_of("mysql"))
@@ -240,6 +242,7 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
     assert host in there
     _save_and_restore(controller, compute, different)
     _upgrade(controller, compute, different)
+    _import(controller, different, tmp_path)
 
 
 #: A report that the host has no devices, by the broker's user of the host, without its key.
@@ -293,6 +296,33 @@ def _upgrade(controller: Machine, compute: Machine, different: dict[str, str]) -
     }
 
 
+def _import(controller: Machine, different: dict[str, str], tmp_path: pathlib.Path) -> None:
+    """Into a new database; all ARQs of upstream are there then."""
+    name = different["DB_NAME"]
+    file = tmp_path / "old.conf"
+    other = different | {"DB_NAME": f"{name}_new", "DB_USER": f"{name}_new", "OLD_CONF": str(file)}
+    other["SERVICE_PASS"] = controller.run("echo $SERVICE_PASS").strip()
+    with servers.new_database("mysql", f"{name}_old") as url:
+        file.write_text(f"[database]\nconnection = {url}\n")
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        upstream_rows.make_tables(engine, "17")
+        upstream_rows.fill(engine, "17")
+        controller.follow("install/controller", other, "Names and passwords", "The database")
+        first, second, *_rest = bare_machine.sections("admin/import")
+        controller.follow("admin/import", other, first)
+        # What runs here stands for the old services.
+        controller.run("systemctl stop cyborg-api cyborg-conductor")
+        controller.follow("admin/import", other, second)
+    sections = ("The message broker", "The configuration", "The services")
+    controller.follow("install/controller", other, *sections)
+    shown = controller.run("openstack accelerator arq list --all-projects --format json")
+    known = {arq["uuid"]: arq["state"] for arq in json.loads(shown)}
+    imported = {arq["uuid"]: arq["state"] for arq in upstream_rows.ROWS[upstream_rows.ARQS]}
+    assert known.keys() == imported.keys()
+    bound = [uuid for uuid, state in imported.items() if state == "Bound"]
+    assert {known[uuid] for uuid in bound} == {"Bound"}
+
+
 def test_only_what_needs_nova_is_not_run() -> None:
     """Nothing here boots servers or has images: the tests of the real Nova run those sections."""
     titles = ["Is it there?", "The first device profile", "The first server", "The first program"]
@@ -301,7 +331,8 @@ def test_only_what_needs_nova_is_not_run() -> None:
 
 def test_every_block_of_commands_is_found() -> None:
     names = ("controller", "compute", "verify")
-    for page in (*(f"install/{name}" for name in names), "admin/backup", "admin/upgrade"):
+    others = ("admin/backup", "admin/upgrade", "admin/import")
+    for page in (*(f"install/{name}" for name in names), *others):
         text = (bare_machine.PAGES / f"{page}.rst").read_text()
         blocks = [block for found in bare_machine.sections(page).values() for block in found]
         assert len(blocks) == len(re.findall(r"code-block::|^::$|::$", text, re.MULTILINE)) > 0
