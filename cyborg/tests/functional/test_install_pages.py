@@ -313,8 +313,9 @@ def _import(controller: Machine, different: dict[str, str], tmp_path: pathlib.Pa
         # What runs here stands for the old services.
         controller.run("systemctl stop cyborg-api cyborg-conductor")
         controller.follow("admin/import", other, second)
-    sections = ("The message broker", "The configuration", "The services")
-    controller.follow("install/controller", other, *sections)
+    titles = list(bare_machine.sections("install/controller"))
+    rest = titles[titles.index("The message broker") :]
+    controller.follow("install/controller", other, *(each for each in rest if each != "Keystone"))
     shown = controller.run("openstack accelerator arq list --all-projects --format json")
     known = {arq["uuid"]: arq["state"] for arq in json.loads(shown)}
     imported = {arq["uuid"]: arq["state"] for arq in upstream_rows.ROWS[upstream_rows.ARQS]}
