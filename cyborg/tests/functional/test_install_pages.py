@@ -319,9 +319,10 @@ def _import(controller: Machine, different: dict[str, str], tmp_path: pathlib.Pa
     shown = controller.run("openstack accelerator arq list --all-projects --format json")
     known = {arq["uuid"]: arq["state"] for arq in json.loads(shown)}
     imported = {arq["uuid"]: arq["state"] for arq in upstream_rows.ROWS[upstream_rows.ARQS]}
-    assert known.keys() == imported.keys()
-    bound = [uuid for uuid, state in imported.items() if state == "Bound"]
-    assert {known[uuid] for uuid in bound} == {"Bound"}
+    # Conductors may have deleted by now what was never bound, and is old.
+    assert known.keys() <= imported.keys()
+    bound = {uuid for uuid, state in imported.items() if state == "Bound"}
+    assert {known.get(uuid) for uuid in bound} == {"Bound"}
 
 
 def test_only_what_needs_nova_is_not_run() -> None:
