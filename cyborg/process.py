@@ -185,6 +185,9 @@ def _read_again(conf: cfg.ConfigOpts) -> None:
     """Apply what has changed in the configuration files, or nothing if they have an error."""
     try:
         _check_files(conf)
+        # Twice: while files are read, other threads put old values into oslo.config's cache, which
+        # would stay there. The second time they find the new ones.
+        conf.mutate_config_files()
         conf.mutate_config_files()
     except cfg.Error as exc:
         LOG.error("The configuration stays as it is because it cannot be read again: %s", exc)  # noqa: TRY400
