@@ -48,6 +48,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "PATCH /v2/accelerator_requests": ("", {UUID: BIND}),
     "DELETE /v2/accelerator_requests": (f"?arqs={UUID}", None),
     "GET /v2/accelerator_requests/{uuid}": ("", None),
+    "GET /v2/accelerator_requests/{uuid}/access_key": ("", None),
     "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
     "DELETE /v2/accelerator_requests/{uuid}": ("", None),
     "POST /v2/accelerator_requests/{uuid}/release": ("?force=true", None),
