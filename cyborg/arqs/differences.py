@@ -106,7 +106,7 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
         for again in _differences(api, name):
             if again not in before:
                 continue
-            if of_instances or (not again.arqs and _is_claimed_by_us(api, again.consumer)):
+            if of_instances or _is_ours(api, again):
                 yield again
 
 
@@ -180,11 +180,20 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     """
     if why := _why_not(conf, difference):
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
-    if not difference.arqs and _is_claimed_by_us(client.Client(conf), difference.consumer):
+    if difference.arqs:
+        return _ask_nova(conf, difference)
+    held = client.Client(conf).find_held(difference.consumer)
+    if held is not None and held.owner.is_ours:
         return Repair(
             action=Action.GIVE_BACK,
             explanation="It was claimed for an allocation of Cyborg's own that is gone: a "
             "conductor is asked to give it back.",
+        )
+    if held is not None and held.owner.consumer_type not in client.NOVAS_TYPES:
+        return Repair(
+            action=Action.NOTHING,
+            explanation="This is not repaired: Placement says that it is no instance but "
+            f"{held.owner.consumer_type}; whoever made it knows whether it is still needed.",
         )
     return _ask_nova(conf, difference)
 
@@ -230,8 +239,11 @@ def _is_allocation(consumer: str) -> bool:
         return session.scalar(query) is not None
 
 
-def _is_claimed_by_us(api: client.Client, consumer: str) -> bool:
-    held = api.find_held(consumer)
+def _is_ours(api: client.Client, difference: Difference) -> bool:
+    """Whether no instance is concerned, but an allocation of Cyborg's own, or one that was."""
+    if difference.arqs:
+        return _is_allocation(difference.consumer)
+    held = api.find_held(difference.consumer)
     return held is not None and held.owner.is_ours
 
 

@@ -79,6 +79,8 @@ _NOT_ABOUT_US = frozenset(
 
 #: What the types of the consumers begin with that are allocations of Cyborg's.
 OWN_TYPES = "CYBORG_"
+#: The types of instances: that of today, and that of consumers made before there were types.
+NOVAS_TYPES = ("INSTANCE", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

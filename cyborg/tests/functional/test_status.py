@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, work
+from cyborg.allocations import states
 from cyborg.arqs import differences, service
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
+from cyborg.placement import client
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
@@ -334,6 +337,34 @@ def test_consumers_that_claim_nothing_are_no_findings(
     assert books.check(repair=True) == {}
     assert len(service.list_arqs(ctx)) == 1
     assert books.placement.call("GET", f"/allocations/{claims}")["allocations"]
+
+
+@pytest.mark.makes_up_rows
+def test_what_cyborg_claims_itself_is_compared_without_nova(books: Books) -> None:
+    books.boot(arqs=1, allocated=0)
+    lost = books.boot(arqs=1, allocated=0)
+    columns = {"project_id": "p", "user_id": "u", "consumer_type": "JOB", "state": states.ACTIVE}
+    plan: dict[str, Any] = {"request": {}, "alternative": 0, "plan": [], "accelerators": 1}
+    with db.writer() as session:
+        session.add(models.Allocation(uuid=lost, **columns, **plan))
+    books.conf.set_override("instance_audit_interval", 0, group="conductor")
+    found = books.check(repair=True)
+    assert found.keys() == {lost}
+    assert "an allocation of Cyborg's own" in found[lost]["repair"]
+
+
+def test_what_is_no_instance_is_left_to_whoever_made_it(books: Books) -> None:
+    books.boot(arqs=1, allocated=1, in_nova=True)
+    theirs = books.boot(arqs=0, allocated=1)
+    books.sink.deleted = {theirs}
+    api = client.Client(books.conf)
+    held = api.find_held(theirs)
+    assert held is not None
+    owner = dataclasses.replace(held.owner, consumer_type="MIGRATION")
+    api.hold(theirs, owner, held.amounts, held.generation)
+    assert "no instance but MIGRATION" in books.check(repair=True)[theirs]["repair"]
+    assert api.find_held(theirs) is not None
+    books.placement.release(theirs)
 
 
 def test_a_nova_that_knows_none_of_the_instances_has_nothing_repaired(
