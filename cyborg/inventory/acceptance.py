@@ -176,9 +176,12 @@ def _keys_of(host_name: str) -> sa.Select[int]:
 
 
 def lock_nodes(session: orm.Session) -> None:
-    """Let nobody else give a node to a host until the caller's transaction ends."""
+    """Let nobody else give a node to a host until the caller's transaction ends.
+
+    It writes, since Galera's other nodes see no lock of this one, only what it writes.
+    """
     row = {"name": _NODES, "began_ms": 0, "used": 0, "created_at": models.utcnow()}
-    db.upsert(session, models.Brake, [row], key=["name"], update={"name": _NODES})
+    db.upsert(session, models.Brake, [row], key=["name"], update={"used": models.Brake.used + 1})
 
 
 def owner_of(session: orm.Session, node: str, host_id: int | None) -> str | None:
