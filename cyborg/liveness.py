@@ -34,6 +34,10 @@ REFUSALS = "refused-messages"
 #: is not to wipe its own traces. And after which its time is written again if it came again.
 _SHOWN_FOR = 3600
 _AGAIN_AFTER = 60
+#: How those begin that a host can cause at will, or anybody in its name: they replace each other,
+#: and not what was refused to a host or to one that claimed what is its own.
+FORGED = "a message in its name was refused"
+DROPPED = "a report was dropped, since a newer one is known"
 UP, DOWN = "up", "down"
 
 #: Seconds between two heartbeats of a conductor; without one until it counts as down; and until
@@ -206,7 +210,13 @@ def _is_news(host: models.Host, now_ms: int, sentence: str, *, instead: bool) ->
     age = math.inf if host.refused_ms is None else (now_ms - host.refused_ms) / 1000
     if age >= _SHOWN_FOR:
         return True
+    if _is_cheap(sentence) and not _is_cheap(host.refused or ""):
+        return False
     return instead and (host.refused != sentence or age >= _AGAIN_AFTER)
+
+
+def _is_cheap(sentence: str) -> bool:
+    return sentence.startswith((FORGED, DROPPED))
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:

@@ -79,7 +79,7 @@ class DeploymentKeys:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:
             if rpc.is_host_name(said.host):
-                self._note(said.host, f"a message in its name was refused: {exc}")
+                self._note(said.host, f"{liveness.FORGED}: {exc}")
             raise
 
     def _note(self, host_name: str, sentence: str) -> None:

@@ -29,10 +29,7 @@ _MAX_DELAY = 300_000
 _QUOTED_MAX = 500
 
 #: What is shown with a host for a while.
-_DROPPED = (
-    "a report was dropped, since a newer one is known: it was late, or two agents report as this "
-    "host"
-)
+_DROPPED = f"{liveness.DROPPED}: it was late, or two agents report as this host"
 
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"

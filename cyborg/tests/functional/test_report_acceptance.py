@@ -128,6 +128,13 @@ def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
     assert hosts.errors_of("evil") == {}
     assert send(replace(mine, counter=4, devices={})) == inventory_report.OLD
     assert "a newer one is known" in hosts.errors_of("evil")["refused-messages"]
+    # What was refused to it before stays.
+    liveness.note_refusal("evil", "a report was refused: node")
+    assert send(replace(mine, counter=3, devices={})) == inventory_report.OLD
+    assert hosts.errors_of("evil")["refused-messages"].endswith("a report was refused: node")
+    with db.writer() as session:
+        db.update(session, models.Host, refused=None, refused_ms=None)
+    assert send(replace(mine, counter=4, devices={})) == inventory_report.OLD
     assert names() == ["evil_x"]
     # What is known is still known, so the next one need not be whole.
     assert inventory_report.note_unchanged(replace(mine, counter=6).unchanged())
@@ -198,6 +205,8 @@ def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     said = hosts.errors_of("host-1")["refused-messages"]
     assert said.endswith("Z: host evil claims the node of this one")
     hosts.apply(hosts.card("a"))
+    # Nor can it wipe that by messages in the owner's name.
+    assert not liveness.note_refusal("host-1", f"{liveness.FORGED}: it is not signed")
     assert hosts.errors_of("host-1") == {"refused-messages": said}
 
 
