@@ -234,8 +234,10 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
         return any(each["name"] == name for each in found)
 
     wait_for("the device", offered)
-    assert "The message is not signed." in compute.run(_UNSIGNED)
-    assert offered()
+    own, strangers = compute.run(_UNSIGNED).splitlines()
+    assert "The message is not signed." in own
+    # What the option alone refuses.
+    assert "No key of host stranger is enrolled" in strangers
     there = controller.follow(
         "install/verify", different, "Is it there?", "The first device profile"
     )
@@ -245,18 +247,20 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
     _import(controller, different, tmp_path)
 
 
-#: A report that the host has no devices, by the broker's user of the host, without its key.
+#: Reports that the host has no devices, and of a host that nobody knows, by the broker's user of
+#: the host, without a key.
 _UNSIGNED = """\
 /opt/cyborg/bin/python -I - <<EOF
 from oslo_config import cfg
 from cyborg import process, rpc
 process.read_options(cfg.CONF, ["--config-file", "/etc/cyborg/cyborg.conf"])
 rpc.configure(cfg.CONF, replies_of=cfg.CONF.host)
-of_host = {"host": cfg.CONF.host, "node": cfg.CONF.host}
-try:
-    rpc.report(cfg.CONF, rpc.HostReport(**of_host, started=0, counter=0, errors={}, devices={}))
-except rpc.ReportFailed as exc:
-    print(exc)
+for host in (cfg.CONF.host, "stranger"):
+    empty = {"started": 0, "counter": 0, "errors": {}, "devices": {}}
+    try:
+        rpc.report(cfg.CONF, rpc.HostReport(host=host, node=host, **empty))
+    except rpc.ReportFailed as exc:
+        print(exc)
 rpc.close()
 EOF
 """
