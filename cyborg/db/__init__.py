@@ -134,11 +134,13 @@ def configure(conf: cfg.ConfigOpts) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if conf.database.connection.startswith("sqlite"):
         _facade.replace(sqlite_fk=True, **given)
+        _hide_values()
         sqlite_engine.prepare(engine())
         _facade.connected = {_WHOLE, _PLAIN}
         return
     # A pool of its own: to change a connection's mode and back would cost two round trips.
     _facade.replace(slave_connection=conf.database.connection, **given)
+    _hide_values()
     for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
         if conf.database.connection.startswith(("mysql", "mariadb")):
             sa.event.listen(each, "connect", _prepare_mysql)
@@ -149,6 +151,12 @@ def configure(conf: cfg.ConfigOpts) -> None:
         each.dispose()
     round_trips.save(_facade.engine)
     round_trips.end_each_statement(_facade.plain_engine)
+
+
+def _hide_values() -> None:
+    """Have no error and no log say the values of a statement, since some are secrets."""
+    for each in engines():
+        each.hide_parameters = True
 
 
 def _check_url(text: str) -> None:

@@ -11,11 +11,12 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from cyborg import context, db, errors
+from cyborg import context, db, errors, notifications
 from cyborg.api import versions
 from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.tests.listening import Ear
 from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 
@@ -23,6 +24,17 @@ NQN = "nqn.2016-06.io.spdk:cnode1"
 RP = provider_uuid(f"host-1_{NQN}")
 DRIVER = "nvmf_spdk_driver"
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def ear(site: Site) -> Iterator[Ear]:
+    """Somebody who hears what the site announces; asked for before ``started``."""
+    one = Ear(site.conf)
+    notifications.configure(site.conf)
+    one.listen()
+    yield one
+    notifications.close()
+    one.stop()
 
 
 @pytest.fixture
@@ -38,22 +50,28 @@ def started(site: Site, spdk: SpdkServer) -> Iterator[Site]:
     site.stop()
 
 
-def _bound(site: Site) -> dict[str, Any]:
-    """An ARQ for the target's first subsystem, once it is bound."""
+def _asked(site: Site) -> str:
+    """An ARQ that is to be bound to the target's first subsystem."""
     group = {"resources:CUSTOM_NVMF": "1", "trait:CUSTOM_NVMF_TCP": "required"}
     site.call("POST", "/device_profiles", [{"name": "remote", "groups": [group]}])
     body = {"device_profile_name": "remote"}
-    uuid = site.call("POST", "/accelerator_requests", body)["arqs"][0]["uuid"]
+    uuid: str = site.call("POST", "/accelerator_requests", body)["arqs"][0]["uuid"]
     target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": INSTANCE}
     operations = [{"path": f"/{key}", "op": "add", "value": value} for key, value in target.items()]
     site.call("PATCH", "/accelerator_requests", {uuid: operations})
+    return uuid
 
-    def bound() -> dict[str, Any] | None:
-        arq: dict[str, Any] = site.call("GET", f"/accelerator_requests/{uuid}", version="2.4")
-        assert arq["state"] in {"BindStarted", "Bound"}, arq["state_reason"]
-        return arq if arq["state"] == "Bound" else None
 
-    return until(bound)
+def _if_bound(site: Site, uuid: str) -> dict[str, Any] | None:
+    arq: dict[str, Any] = site.call("GET", f"/accelerator_requests/{uuid}", version="2.4")
+    assert arq["state"] in {"BindStarted", "Bound"}, arq["state_reason"]
+    return arq if arq["state"] == "Bound" else None
+
+
+def _bound(site: Site) -> dict[str, Any]:
+    """An ARQ for the target's first subsystem, once it is bound."""
+    uuid = _asked(site)
+    return until(lambda: _if_bound(site, uuid))
 
 
 def _device(site: Site) -> dict[str, Any]:
@@ -137,12 +155,14 @@ def _as_member(
 
 
 def test_a_consumer_on_another_host_connects_by_a_key_that_only_its_owner_gets(
+    ear: Ear,
     started: Site,
     spdk: SpdkServer,
     ctx: context.RequestContext,
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG")
     started.conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
     started.hurry(started.idle)
     group = {"resources:CUSTOM_NVMF": "1", "trait:CUSTOM_NVMF_TCP": "required"}
@@ -174,12 +194,39 @@ def test_a_consumer_on_another_host_connects_by_a_key_that_only_its_owner_gets(
         service.access_key(ctx, given["arq_uuid"])
     for shown in (f"/allocations/{INSTANCE}", "/allocations", "/accelerator_requests", "/history"):
         assert secret not in started.ask("GET", shown, version=NEWEST).text
-    with db.reader() as session:
-        rows = session.execute(sa.text("SELECT payload FROM notifications")).scalars()
-        assert all(secret not in str(payload) for payload in rows)
+    until(lambda: "accelerator_request.bind.end" in ear.events)
+    assert all(secret not in str(one) for one in ear.heard)
+    assert "is Bound: its handle is prepared" in caplog.text
     assert secret not in caplog.text
 
     assert _as_member(started, "DELETE", f"/allocations/{INSTANCE}").status_code == 204
     started.hurry(lambda: not started.held())
     assert (spdk.hosts(number), spdk.keys) == ([], {})
     assert _as_member(started, "GET", path).status_code == 404
+
+
+def test_a_key_that_cannot_be_stored_is_in_no_log_and_no_error(
+    started: Site, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = tmp_path / "keys"
+    started.conf.set_override("key_dir", str(keys), group="nvmf_spdk")
+
+    def refuse(
+        _conn: object, _cursor: object, statement: str, parameters: object, *_: object
+    ) -> tuple[str, object]:
+        if statement.startswith("UPDATE arqs") and "access_key=" in statement:
+            statement += " AND no_such_column = 1"
+        return statement, parameters
+
+    sa.event.listen(db.engine(), "before_cursor_execute", refuse, retval=True)
+    try:
+        arq = _asked(started)
+        step = until(lambda: [row for row in started.work("host-step") if row.last_error])
+    finally:
+        sa.event.remove(db.engine(), "before_cursor_execute", refuse)
+    (file,) = keys.iterdir()
+    secret = file.read_text()
+    assert "no_such_column" in caplog.text
+    assert secret not in caplog.text
+    assert secret not in str(step[0].last_error)
+    started.hurry(lambda: _if_bound(started, arq))
