@@ -134,7 +134,10 @@ def _steps(
 
 def has_room(part: plans.Part) -> Sequence[sa.ColumnElement[bool]]:
     """What is true of a deployable that has room for the first of a part's groups."""
-    group = next(each for each in map(RequestGroup.parse, part.groups) if each.resources)
+    asking = (each for each in map(RequestGroup.parse, part.groups) if each.resources)
+    group = next(asking, None)
+    if group is None:
+        return [sa.false()]
     conditions = [condition for _, condition in _steps(group, part)]
     return [*conditions, _free() >= max(group.resources.values())]
 

@@ -175,6 +175,10 @@ def test_of_many_named_hosts_those_with_room_are_asked(
     monkeypatch.setattr(candidates, "find", find_on_hosts)
     body = wish(groups=[FPGA], hosts="host-*", dry_run=True)
     assert call(rack, "POST", "", body)["state"] == "Possible"
+    # A part that asks for no resource has no room anywhere.
+    parts = [{"groups": [FPGA]}, {"groups": [{"trait:CUSTOM_B": "required"}]}]
+    body = wish(parts=parts, hosts="host-*", dry_run=True)
+    assert call(rack, "POST", "", body)["state"] == "Impossible"
 
 
 def test_an_allocation_counts_in_the_quota_while_it_is_there(
