@@ -25,7 +25,7 @@ from cyborg.tests.keystone_server import keystone  # noqa: F401
 from cyborg.tests.layouts_site import start_layouts  # noqa: F401
 from cyborg.tests.listening import announcing  # noqa: F401
 from cyborg.tests.novasink import NovaSink
-from cyborg.tests.openstack_command import quiet_openstack  # noqa: F401
+from cyborg.tests.openstack_command import osc, quiet_openstack  # noqa: F401
 from cyborg.tests.personas import personas  # noqa: F401
 from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.prepared_databases import Templates

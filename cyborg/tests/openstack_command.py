@@ -10,11 +10,14 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from openstackclient import shell
 from osc_lib import clientmanager as osc_clientmanager
+
+if TYPE_CHECKING:
+    from cyborg.tests.service import Site
 
 
 @dataclass(kw_only=True)
@@ -68,7 +71,18 @@ class OpenStack:
         answer = self.run(*words)
         assert answer.code == 1
         assert "Traceback" not in answer.err
-        return answer.err
+        return answer.err.strip()
+
+
+def rows(found: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    """Some columns of a list that a command has shown."""
+    return [tuple(row[name] for name in names) for row in found]
+
+
+@pytest.fixture
+def osc(site: Site) -> OpenStack:
+    """The command against the API of the site, with the newest microversion."""
+    return OpenStack(endpoint=site.endpoint)
 
 
 @pytest.fixture

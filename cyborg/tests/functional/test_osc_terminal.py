@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 from cliff import utils as cliff_utils
@@ -18,7 +25,7 @@ from cyborg.db import models
 from cyborg.drivers import base, pci
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.openstack_command import OpenStack
-from cyborg.tests.service import Site
+from cyborg.tests.service import NAME, Site
 
 pytestmark = pytest.mark.usefixtures("quiet_openstack")
 
@@ -80,11 +87,11 @@ def commands(osc: OpenStack) -> list[list[str]]:
 
 def test_all_fits(
     site: Site,
+    osc: OpenStack,
     conf: cfg.ConfigOpts,
     ctx: context.RequestContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    osc = OpenStack(endpoint=site.endpoint)
     populate(osc, site, conf, ctx)
     shown = set()
     for words in commands(osc):
@@ -112,3 +119,38 @@ def test_every_command_and_argument_is_explained() -> None:
             silent.append(name)
         silent += [f"{name}: {each.dest}" for each in parser._actions if not each.help]
     assert silent == []
+
+
+def test_in_a_terminal(site: Site) -> None:
+    hosts.apply(
+        hosts.device("a", hosts.deployable(NAME), std_board_info=json.dumps({"a": "b" * 200}))
+    )
+    for width, *words in ((80, "device", "list"), (120, "device", "list"), (80, "service", "list")):
+        screen = _terminal(site, width, *words)
+        lines = screen.splitlines()
+        assert lines[0].startswith("+--")
+        assert max(map(len, lines)) <= width, screen
+        assert "duplicate" not in screen
+
+
+def _terminal(site: Site, columns: int, *words: str) -> str:
+    """What the program as it is installed writes to a terminal of so many columns."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    options = ["--os-auth-type", "none", "--os-endpoint", site.endpoint]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "openstackclient.shell", *options, "accelerator", *words],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    screen = b""
+    try:
+        while part := os.read(leader, 4096):
+            screen += part
+    except OSError:
+        pass  # so a terminal says that nobody has it open any more
+    os.close(leader)
+    assert started.wait() == 0, screen
+    return screen.decode()

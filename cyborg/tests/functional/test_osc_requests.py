@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack accelerator`` for who has accelerators: requests, allocations, past use."""
+
+from __future__ import annotations
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import context
+from cyborg.db import models
+from cyborg.tests import boots, engine, hosts
+from cyborg.tests.openstack_command import OpenStack, rows
+from cyborg.tests.service import SERVER, SERVER_NAME, Site
+
+pytestmark = pytest.mark.usefixtures("quiet_openstack")
+
+UNKNOWN = "11111111-2222-3333-4444-555555555555"
+
+
+def test_requests(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a", cleans=True))
+    (arq,) = boots.arqs(ctx)
+    instance = models.new_uuid()
+    boots.bind(ctx, [arq], instance)
+    engine.drain(conf)
+    assert osc("arq", "list") == []  # it is of another project
+    (deployable,) = osc("deployable", "list")
+    profile = osc("arq", "show", arq)["device_profile_name"]
+    everything = ("arq", "list", "--all-projects")
+    for words in (
+        [],
+        ["--state", "Bound"],
+        ["--server", instance],
+        ["--device-profile", profile],
+        ["--hostname", hosts.ROOT],
+        ["--resource-provider", deployable["name"]],
+    ):
+        assert rows(osc(*everything, *words), "uuid", "instance_uuid") == [(arq, instance)], words
+    assert osc(*everything, "--state", "Initial") == []
+    assert osc(*everything, "--server", SERVER_NAME) == []
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    assert rows(osc(*everything, "--server", SERVER_NAME), "instance_uuid") == [(SERVER,)]
+    assert "cannot be found by its name" in osc.refused(*everything, "--server", "nobody")
+    assert (arq,) in rows(osc("arq", "list", "--project", ctx.project_id or ""), "uuid")
+    assert osc("arq", "list", "--project", "nobody") == []
+    assert osc("arq", "show", arq)["state"] == "Bound"
+
+    assert "HTTP 409" in osc.refused("arq", "release", arq)
+    told, unknown = osc("arq", "release", arq, "--force")
+    assert unknown["given_up"] == "not excluded"
+    assert (told["given_up"], told["uuid"]) == ("accelerator request", arq)
+
+
+def test_a_table_shows_an_address(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    table = osc.run("arq", "list", "--all-projects").out
+    assert "| 0000:0c:00.0 " in table
+    assert "attach_handle_uuid" not in table
+
+
+def test_an_allocation(site: Site, osc: OpenStack) -> None:
+    site.start(handles_per_device=2)
+    osc("device", "profile", "create", "one", '[{"resources:FPGA": "1"}]')
+    osc("device", "profile", "create", "nine", '[{"resources:FPGA": "9"}]')
+    who = ("--type", "JOB", "--name", "j", "--lease", "60")
+    made = osc("allocation", "create", "nine", "one", *who)
+    assert (made["state"], made["alternative"], made["lease_seconds"]) == ("Active", 1, 60)
+    assert made["accelerators"][0]["attach_handle_type"] == "TEST_PCI"
+    (listed,) = osc("allocation", "list", "--consumer-type", "JOB")
+    assert listed["uuid"] == made["uuid"]
+    assert osc("allocation", "list", "--state", "Failed") == []
+    renewed = osc("allocation", "renew", made["uuid"], "--lease", "120")
+    assert renewed["lease_seconds"] == 120
+    assert osc("allocation", "renew", made["uuid"])["lease_seconds"] == 120
+    asked = osc("allocation", "create", "nine", "--consumer", UNKNOWN, "--dry-run")
+    assert (asked["uuid"], asked["state"]) == (UNKNOWN, "Impossible")
+    assert "the most that is free of one is 1" in osc.refused("allocation", "create", "nine")
+    assert osc("allocation", "show", made["uuid"])["consumer"]["name"] == "j"
+    assert osc("allocation", "show", "j") == osc("allocation", "show", made["uuid"])
+    assert osc("allocation", "renew", "j")["uuid"] == made["uuid"]
+    assert "No allocation is of" in osc.refused("allocation", "show", "k")
+    osc.do("allocation", "delete", "j")
+    assert "not found" in osc.refused("allocation", "show", made["uuid"])
+
+
+def test_attach_handles(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a", range(2)))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    (held,) = osc("attach", "handle", "list", "--server", SERVER_NAME)
+    assert (held["state"], held["state_reason"]) == ("in_use", None)
+    osc.do("device", "set", "--disable", "--reason", "The fan is loud.", boots.NAME)
+    found = osc("attach", "handle", "list", "--device", boots.NAME, "--state", "unavailable")
+    assert rows(found, "state_reason", "instance_uuid") == [("The fan is loud.", None)]
+
+
+def test_history(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    osc.do("device", "set", "--disable", "--reason", "The fan is loud.", boots.NAME)
+    assert osc("device", "show", boots.NAME)["disabled_reason"] == "The fan is loud."
+    assert "with --disable or --taint only" in osc.refused(
+        "device", "set", "--enable", "--reason", "quiet", boots.NAME
+    )
+
+    everything = osc("history", "list", "--device", boots.NAME)
+
+    assert rows(everything, "kind", "reason") == [("used", None), ("disabled", "The fan is loud.")]
+    assert osc("history", "list", "--server", SERVER_NAME, "--kind", "used") == everything[:1]
+    assert osc("history", "list", "--project", "nobody") == []
+    assert osc("history", "list", "--device", UNKNOWN) == []
+
+
+def test_usages(
+    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    boots.bind(ctx, boots.arqs(ctx), SERVER)
+    engine.drain(conf)
+    (used,) = osc("usage", "list", "--all-projects")
+    assert rows([used], "project_id", "in_use") == [(ctx.project_id, 1)]
+    assert used["known_since"]
+    (own,) = osc("usage", "list", "--project", ctx.project_id or "")
+    assert {**own, "known_since": used["known_since"]} == used
+    assert osc("usage", "list", "--all-projects", "--start", "2020-01-01", "--end", "2020-01-02")
+    assert "is no time" in osc.refused("usage", "list", "--start", "yesterday")
