@@ -25,12 +25,14 @@ NAME = f"{HOST}_FakeDevice"
 LATER: list[dict[str, Any]] = [
     {
         "cyborg.accelerator.accelerator_pool": {
-            "name": "aes", "function_id": "aes-128", "free": 3, "max_devices": 4
+            "name": "aes", "function_id": "aes-128", "free": 3, "max_devices": 4,
+            "traits": ["CUSTOM_B", "CUSTOM_A", "CUSTOM_B"],
         }
     },
     {
         "cyborg.accelerator.accelerator_profile": {
-            "name": "aes", "groups": [{"resources:FPGA": 1}], "projects": ["p"], "enabled": False
+            "name": "aes", "groups": [{"resources:FPGA": 1}], "projects": ["p", "o", "p"],
+            "enabled": False,
         }
     },
     {"cyborg.accelerator.accelerator_device": {"device": NAME, "enabled": True, "tainted": True}},
@@ -40,6 +42,12 @@ LAST: list[dict[str, Any]] = [
     {"cyborg.accelerator.accelerator_profile": {"name": "aes", "state": "absent"}},
     {"cyborg.accelerator.accelerator_device": {"device": NAME, "tainted": False}},
 ]
+
+
+def described(owner: str) -> dict[str, Any]:
+    """A task that gives the profile a description for people."""
+    fields = {"name": "aes", "groups": [{"resources:FPGA": 1}], "extra": {"owner": owner}}
+    return {"cyborg.accelerator.accelerator_profile": fields}
 
 
 class Ansible:
@@ -124,14 +132,18 @@ def test_the_example_and_its_way_back(site: Site, ansible: Ansible) -> None:
     (pool,) = rows(site, "function_pools")
     assert (pool["function_id"], pool["free"], pool["max_devices"]) == ("aes-128", 2, 4)
 
+    describe = ansible.written([described("one"), described("two")])
+    assert ansible.changed(describe) == [True, True]
     later = ansible.written(LATER)
     assert ansible.changed(later) == [True, True, True]
     assert ansible.changed(later) == [False, False, False]
     (found,) = rows(site, "devices")
     assert (found["status"], found["tainted"]) == ("enabled", True)
     (profile,) = rows(site, "device_profiles")
-    assert (profile["visibility"], profile["projects"]) == ("private", ["p"])
+    assert (profile["visibility"], profile["projects"]) == ("private", ["o", "p"])
     assert (profile["enabled"], profile["description"]) == (False, None)
+    # What a task does not name is kept.
+    assert profile["extra"] == {"owner": "two"}
 
     last = ansible.written(LAST)
     assert ansible.changed(last) == [True, True, True]

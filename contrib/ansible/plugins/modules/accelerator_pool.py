@@ -90,6 +90,8 @@ def main() -> None:
         given = module.params
         before = api.find("function_pools", name=given["name"])
         wanted = {"name": given["name"], **{name: given[name] for name in _FIELDS}}
+        # As an answer has them.
+        wanted["traits"] = sorted(set(given["traits"]))
         changed, after = shared.keep(api, module, "function_pools", before, wanted)
         return before, changed, after
 

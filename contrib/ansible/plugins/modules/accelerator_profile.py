@@ -26,6 +26,9 @@ options:
     description: The ids of the projects that may use it. Without them it is public.
     type: list
     elements: str
+  extra:
+    description: Texts under names, for people. Unless given, they stay as they are.
+    type: dict
   enabled:
     description: Whether new requests for it are permitted.
     type: bool
@@ -67,6 +70,7 @@ def main() -> None:
             "groups": {"type": "list", "elements": "dict"},
             "description": {"type": "str"},
             "projects": {"type": "list", "elements": "str"},
+            "extra": {"type": "dict"},
             "enabled": {"type": "bool", "default": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
@@ -77,7 +81,9 @@ def main() -> None:
     def work(api: shared.Api) -> tuple[shared.Fields | None, bool, shared.Fields | None]:
         given = module.params
         before = api.find("device_profiles", name=given["name"])
-        projects = sorted(given["projects"] or ())
+        projects = sorted(set(given["projects"] or ()))
+        # A request without them would take them away.
+        extra = (before or {}).get("extra", {}) if given["extra"] is None else given["extra"]
         wanted = {
             "name": given["name"],
             "description": given["description"],
@@ -87,6 +93,7 @@ def main() -> None:
             ],
             "visibility": "private" if projects else "public",
             "projects": projects,
+            "extra": {key: str(text) for key, text in extra.items()},
         }
         changed, after = shared.keep(api, module, "device_profiles", before, wanted)
         if after is not None and after.get("enabled", True) != given["enabled"]:
