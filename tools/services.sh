@@ -39,6 +39,9 @@ function die {
 
 # --- packages -------------------------------------------------------------------------------
 
+# shellcheck source=tools/services/packages.sh
+source "$REPOSITORY/tools/services/packages.sh"
+
 function postgresql_bin {
     local bins=(/usr/lib/postgresql/*/bin)
     printf '%s\n' "${bins[@]}" | sort --version-sort | tail -n 1
@@ -53,7 +56,7 @@ function installed {
 }
 
 function install_packages {
-    local service missing=() policy=/usr/sbin/policy-rc.d
+    local service missing=()
     for service in "$@"; do
         installed "$service" || missing+=("${PACKAGE[$service]}")
     done
@@ -61,17 +64,7 @@ function install_packages {
     [[ $EUID -eq 0 ]] || die "not installed, and only root can do that: ${missing[*]}"
     command -v apt-get >/dev/null || die "not installed, and there is no apt-get: ${missing[*]}"
     say "installing ${missing[*]}"
-    # The packages would otherwise start instances of their own on the default ports.
-    if [[ ! -e $policy ]]; then
-        # shellcheck disable=SC2064
-        trap "rm -f $policy" EXIT
-        printf '#!/bin/sh\nexit 101\n' >"$policy"
-        chmod +x "$policy"
-    fi
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update --quiet --quiet >/dev/null
-    apt-get install --quiet --quiet --yes --no-install-recommends \
-        -o DPkg::Lock::Timeout=300 "${missing[@]}" </dev/null >/dev/null
+    install_debian_packages "${missing[@]}"
 }
 
 # --- processes ------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ PUBLIC_PATHS = frozenset({"/", "/v2", "/v2.json", "/v2/openapi.json"})
 
 #: The map of audit events that is used if the operator has none.
 SHIPPED_AUDIT_MAP = pathlib.Path(__file__).with_name("api_audit_map.conf")
+#: oslo.log keeps back what keystonemiddleware's own logger says, if it is no warning.
+_AUDIT_LOG = "cyborg.audit"
 _NOTIFICATIONS = "oslo_messaging_notifications"
 
 HEALTHCHECK_PATH = "/healthcheck"
@@ -170,7 +172,11 @@ def audit(_defaults: dict[str, str], **local_conf: str) -> Filter:
         return cast(
             WSGIApplication,
             auditing.AuditMiddleware(
-                app, oslo_config_config=conf, audit_map_file=map_file, **local_conf
+                app,
+                oslo_config_config=conf,
+                audit_map_file=map_file,
+                log_name=_AUDIT_LOG,
+                **local_conf,
             ),
         )
 

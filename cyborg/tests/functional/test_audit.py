@@ -15,7 +15,7 @@ from cyborg.api.controllers import root
 from cyborg.tests.scene import Scene
 
 GROUP = "audit_middleware_notifications"
-LOGGER = "keystonemiddleware.audit"
+LOGGER = "cyborg.audit"
 
 
 @pytest.fixture
