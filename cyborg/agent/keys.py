@@ -8,6 +8,7 @@ there is no time without a key that is good.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import pathlib
@@ -32,9 +33,7 @@ class HostKeys:
         self._conf = conf
         self._folder = pathlib.Path(conf.state_path, "keys")
         self._counter = _Counter(self._folder / "counter")
-        self._lock = threading.Lock()
-        #: The time of each message of conductors that may not come again.
-        self._taken: dict[tuple[str, int], int] = {}
+        self._taken = _Taken(self._folder / "taken")
 
     def start(self) -> None:
         """Make the key of this host if there is none.
@@ -115,17 +114,10 @@ class HostKeys:
                 f"{self._conf.host}.",
             )
         one.check(known[one.key], said)
-        self._take(one)
-
-    def _take(self, one: signing.Signature) -> None:
         now_ms = _now_ms()
         one.check_time(now_ms)
-        with self._lock:
-            oldest = now_ms - signing.AGE_MAX
-            self._taken = {key: sent for key, sent in self._taken.items() if sent >= oldest}
-            if (one.sender, one.counter) in self._taken:
-                raise signing.Refused(signing.REPLAYED, "The message was taken already.")
-            self._taken[one.sender, one.counter] = one.time_ms
+        if said.counted:
+            self._taken.take(one, now_ms)
 
     def _path(self, name: str) -> pathlib.Path:
         return self._folder / f"{name}.pem"
@@ -162,6 +154,47 @@ class _Counter:
         except (OSError, ValueError):
             LOG.warning("The counter of messages cannot be read", exc_info=True)
             return 0
+
+
+class _Taken:
+    """The messages of conductors that may not come again, neither to this agent nor to the next.
+
+    An older one is refused for its time.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        #: When each was signed.
+        self._times: dict[str, int] | None = None
+
+    def take(self, one: signing.Signature, now_ms: int) -> None:
+        """Note that the message is taken.
+
+        :raises Refused: it was taken already
+        """
+        with self._lock:
+            known = self._stored() if self._times is None else self._times
+            oldest = now_ms - signing.AGE_MAX
+            times = {name: sent for name, sent in known.items() if sent >= oldest}
+            name = f"{one.sender} {one.counter}"
+            if name in times:
+                raise signing.Refused(signing.REPLAYED, "The message was taken already.")
+            self._times = {**times, name: one.time_ms}
+            try:
+                _write(self._path, json.dumps(self._times).encode())
+            except OSError:
+                LOG.warning("What was taken of conductors is kept in memory only", exc_info=True)
+
+    def _stored(self) -> dict[str, int]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            return {str(name): int(sent) for name, sent in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError):
+            LOG.warning("What was taken of conductors cannot be read", exc_info=True)
+            return {}
 
 
 def _make(path: pathlib.Path) -> None:

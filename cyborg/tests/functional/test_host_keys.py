@@ -217,6 +217,15 @@ def test_a_message_is_taken_once(
     assert "was taken already" in errors_of_host()["refused-messages"]
 
 
+def test_what_one_agent_has_taken_the_next_does_not_take(
+    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+) -> None:
+    signature = keys.sign(rpc.CONDUCTOR, told())
+    agent_keys.HostKeys(conf).check(told(), signature)
+    with pytest.raises(signing.Refused, match="was taken already"):
+        agent_keys.HostKeys(conf).check(told(), signature)
+
+
 def test_devices_that_are_gone_go_in_spite_of_a_forged_message(
     conf: cfg.ConfigOpts, own: agent_keys.HostKeys
 ) -> None:
