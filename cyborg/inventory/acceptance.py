@@ -103,6 +103,8 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
     """Why a device is left out."""
     for deployable in device.deployables:
         whose = f"deployable {deployable.name!r} is left out"
+        if not deployable.name.isprintable():
+            yield f"{whose}: its name has characters that cannot be printed"
         if not deployable.name.startswith(f"{host}_"):
             yield f"{whose}: its name does not begin with {host}_"
         if not _RESOURCE_CLASS.fullmatch(deployable.resource_class):

@@ -37,6 +37,14 @@ class Nested(cliff_columns.FormattableColumn[Any]):
         return json.dumps(value) if value else ""
 
 
+class Text(cliff_columns.FormattableColumn[str]):
+    """A text that a terminal would take for orders, such as one of a hostile host."""
+
+    def human_readable(self) -> str:
+        """The text with the names of such characters."""
+        return printable(self._value)
+
+
 class Time(cliff_columns.FormattableColumn[str]):
     """A time in UTC, which people see to the second, so that it fits a column."""
 
@@ -172,7 +180,17 @@ def shown(value: Any) -> Any:
         return Empty(None)
     if isinstance(value, str) and _TIME.fullmatch(value):
         return Time(value)
+    if isinstance(value, str) and printable(value) != value:
+        return Text(value)
     return Nested(value) if isinstance(value, (dict, list)) else value
+
+
+def printable(text: str) -> str:
+    """A text without characters that a terminal obeys, but for the ends of lines."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def fields(row: Row) -> Shown:

@@ -85,7 +85,8 @@ class Cancel(command.Command):
 
 class _History(cliff_columns.FormattableColumn[list[dict[str, str]]]):
     def human_readable(self) -> str:
-        return "\n".join(f"{event['at']} {event['text']}" for event in self._value)
+        lines = (f"{event['at']} {event['text']}" for event in self._value)
+        return "\n".join(map(command.printable, lines))
 
 
 def shown(operation: Row) -> command.Shown:

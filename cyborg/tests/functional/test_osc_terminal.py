@@ -48,7 +48,7 @@ def populate(
             control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split("0000:0c:00.0")),
             std_board_info=json.dumps({"device_id": "0x" + "a" * 100}),
         ),
-        hosts.device("b", hosts.deployable("host-1_b"), unhealthy="It burns. " * 20),
+        hosts.device("b", hosts.deployable("host-1_b"), unhealthy="It burns. \x1b[2J\r" * 20),
     )
     (arq,) = boots.arqs(ctx)
     boots.bind(ctx, [arq], models.new_uuid())
@@ -105,6 +105,7 @@ def test_all_fits(
             assert max(map(len, lines), default=0) <= width, (words, screen)
             assert set(UUID.findall(screen)) == uuids, (words, screen)
             assert not OF_PYTHON.search(screen), screen
+            assert all(char.isprintable() for line in lines for char in line), repr(screen)
         if uuids:
             shown.add(" ".join(words).split(" -")[0])
     assert {"arq list", "attach handle list", "history list"} <= shown

@@ -156,6 +156,8 @@ def test_too_many_devices_are_refused() -> None:
         ({"traits": ("MISC_SHARES_VIA_AGGREGATE",)}, "trait 'MISC_SHARES_VIA_AGGREGATE' is not"),
         ({"name": "host-1_a"}, "does not begin with evil_"),
         ({"name": "evilx"}, "does not begin with evil_"),
+        ({"name": "evil_x\nKey 1 is enrolled"}, r"'evil_x\nKey 1 is enrolled' is left out"),
+        ({"name": "evil_\x1b[2J"}, "characters that cannot be printed"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
@@ -19,12 +20,17 @@ from cyborg.db import models
 from cyborg.tests import boots, engine, hosts, messages, servers
 
 MEMBER = {"X-Project-Id": "p1", "X-User-Id": "u1", "X-Roles": "member,reader"}
+MANAGER = {**MEMBER, "X-Roles": "manager,member,reader"}
 SERVICE = {"X-Project-Id": "services", "X-User-Id": "nova", "X-Roles": "service"}
 ADMIN: dict[str, str] = {}
 
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 
 JOB = {"uuid": INSTANCE, "type": "JOB"}
+PART, PUBLIC_PART = {"device_profile_name": "{}"}, {"device_profile_name": "public"}
+
+#: The uuid of a private profile, and of none.
+HIDDEN, ABSENT = "bbbbbbbb-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
 
 Ask = Callable[..., webob.Response]
 
@@ -114,13 +120,16 @@ def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None
         assert ask("GET", f"/devices?{query}", version="2.0").status_int == status
 
 
-@pytest.mark.parametrize("who", [MEMBER, SERVICE, {**SERVICE, "X-Roles": "member,service"}])
+@pytest.mark.parametrize(
+    "who", [MEMBER, MANAGER, SERVICE, {**SERVICE, "X-Roles": "member,service"}]
+)
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
         ("GET", "/device_profiles/{}", None),
         ("GET", "/device_profiles/{}/candidates", None),
         ("GET", "/device_profiles?name={}", None),
+        ("GET", "/device_profiles?marker={}", None),
         ("PUT", "/device_profiles/{}", {"name": "{}", "groups": [{}]}),
         ("DELETE", "/device_profiles/{}", None),
         ("DELETE", "/device_profiles?value={}", None),
@@ -128,6 +137,9 @@ def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None
         ("POST", "/accelerator_requests", {"device_profile_name": "{}"}),
         ("POST", "/function_misses", {"device_profile_name": "{}"}),
         ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}"}),
+        ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}", "dry_run": True}),
+        ("POST", "/allocations", {"consumer": JOB, "alternatives": [PUBLIC_PART, PART]}),
+        ("POST", "/allocations", {"consumer": JOB, "parts": [PUBLIC_PART, PART]}),
         ("POST", "/device_profiles/{}/enable", None),
         ("POST", "/device_profiles/{}/disable", None),
     ],
@@ -135,14 +147,16 @@ def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None
 def test_a_private_profile_looks_like_none(
     ask: Ask, who: dict[str, str], method: str, path: str, body: Any
 ) -> None:
-    make_profile(ask, "hidden", visibility="private", projects=["p9"])
+    make_profile(ask, "public")
+    make_profile(ask, "hidden", visibility="private", projects=["p9"], uuid=HIDDEN)
 
     def answer(name: str) -> tuple[int, str]:
-        filled = {key: name if value == "{}" else value for key, value in (body or {}).items()}
-        found = ask(method, path.format(name), filled or None, who)
+        filled = json.loads(json.dumps(body).replace('"{}"', json.dumps(name)))
+        found = ask(method, path.format(name), filled, who)
         return found.status_int, found.text.replace(name, "NAME").partition("request_id")[0]
 
     assert answer("hidden") == answer("absent")
+    assert answer(HIDDEN) == answer(ABSENT)
 
 
 KUBE = {**MEMBER, "X-Roles": "member,reader,cyborg_kube"}
