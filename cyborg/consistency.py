@@ -21,8 +21,9 @@ from cyborg.programming import operations, program
 #: Seconds within which some conductor does the work of a row, or tries to, whichever of them dies.
 DONE_WITHIN = 120
 
-#: Kinds of work with a single row, whose key names no object.
-_OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND})
+#: Kinds of work with a single row, whose key names no object, and the one that is about consumers
+#: whose allocation has ended.
+_OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND, work.LATE_CLAIM})
 
 
 def violations() -> list[str]:

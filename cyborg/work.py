@@ -34,6 +34,7 @@ FUNCTION_POOL = "function-pool"
 INSTANCES = "instances"
 ALLOCATIONS = "allocations"
 ALLOCATE = "allocate"
+LATE_CLAIM = "late-claim"
 
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.
@@ -110,21 +111,24 @@ class Claim:
         self._lost.set()
 
 
-def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
+def want(session: orm.Session, kind: str, keys: Iterable[str], *, after: int = 0) -> None:
     """Record in the caller's transaction that work of ``kind`` is to be done for ``keys``.
+
+    It is done at once, or ``after`` so many seconds.
 
     The rows stay locked until the transaction ends; they are locked in the order of their keys,
     which avoids deadlocks. They keep the id of the API request that this thread serves, if any.
     """
     current = oslo_context.get_current()
     request_id = current.global_id if current else None
+    due = db.now_ms() + after * 1000
     rows = [
         {
             "kind": kind,
             "key": key,
             "wanted": 1,
-            "wanted_ms": db.now_ms(),
-            "due_ms": db.now_ms(),
+            "wanted_ms": due,
+            "due_ms": due,
             "attempts": 0,
             "request_id": request_id,
             "created_at": models.utcnow(),
@@ -134,8 +138,8 @@ def want(session: orm.Session, kind: str, keys: Iterable[str]) -> None:
     if rows:
         again = {
             "wanted": models.Work.wanted + 1,
-            "wanted_ms": db.now_ms(),
-            "due_ms": db.now_ms(),
+            "wanted_ms": due,
+            "due_ms": due,
         } | ({"request_id": request_id} if request_id else {})
         db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
         db.after_commit(session, _process.wake)

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, errors, history, work
-from cyborg.allocations import choosing, placement_claims, plans, service, states
+from cyborg.allocations import choosing, late_claims, placement_claims, plans, service, states
 from cyborg.arqs import binding, refusals
 from cyborg.arqs import service as arq_service
 from cyborg.arqs.binding import BindTarget
@@ -38,6 +38,8 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Do what the state of the allocation asks for; what a claim was late for is given back."""
     row = _read(claim.key)
     claim.checkpoint()
+    if claim.attempts > 1 and (row is None or row.state not in {states.BINDING, states.ACTIVE}):
+        late_claims.expect(claim)
     if row is not None and row.state == states.CLAIMING:
         try:
             _claim(conf, claim, row)

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from cyborg import errors, liveness, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
+from cyborg.allocations import late_claims
 from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
 from cyborg.conductor import (
     endpoint,
@@ -103,6 +104,7 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     return {
         work.BIND: binding.bind_instance,
         work.ALLOCATE: functools.partial(allocations_executor.run, conf),
+        work.LATE_CLAIM: functools.partial(late_claims.look, conf),
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, errors, work
-from cyborg.allocations import executor
+from cyborg.allocations import executor, late_claims
 from cyborg.arqs import binding, host_steps, nova_events
 from cyborg.db import models
 
@@ -31,6 +31,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
     handlers = {
         work.BIND: binding.bind_instance,
         work.ALLOCATE: lambda claim: executor.run(conf, claim),
+        work.LATE_CLAIM: lambda claim: late_claims.look(conf, claim),
         work.NOVA_EVENT: lambda claim: nova_events.send(conf, claim),
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
     }

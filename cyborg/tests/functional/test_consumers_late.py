@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, policy, profiles, work
+from cyborg import context, db, errors, policy, profiles, work
 from cyborg.allocations import executor, service, states, wishes
 from cyborg.arqs import differences
 from cyborg.db import models
@@ -116,6 +116,65 @@ def test_what_arrives_after_its_allocation_has_ended_is_given_back(
     assert held(placement) == {SMALL: {"FPGA": 1}}
     engine.drain(conf)
     assert held(placement) == {}
+
+
+def expected() -> list[str]:
+    """The consumers that are looked at later; they are due now."""
+    with db.writer() as session:
+        row = models.Work
+        found = session.scalars(sa.select(row.key).where(row.kind == work.LATE_CLAIM))
+        db.update(session, row, row.kind == work.LATE_CLAIM, due_ms=0)
+        return list(found)
+
+
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_what_a_killed_conductor_had_sent_is_given_back_however_late_it_arrives(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    placement: PlacementServer,
+    *,
+    asked_again: bool,
+) -> None:
+    killed = ask(conf, ctx)
+    work.hand_back([killed.owner])
+    service.delete(ctx, CONSUMER)
+    engine.drain(conf)
+    with pytest.raises(errors.NotFound):
+        service.get(ctx, CONSUMER)
+    put(conf, LARGE)
+    assert engine.drain(conf) == []
+    assert held(placement) == {LARGE: {"FPGA": 1}}
+    if asked_again:
+        work.finish(ask(conf, ctx))
+        with db.writer() as session:
+            work.want(session, work.ALLOCATE, [CONSUMER])
+        engine.drain(conf)
+    assert expected() == [CONSUMER]
+    engine.drain(conf)
+    assert held(placement) == ({SMALL: {"FPGA": 1}} if asked_again else {})
+    assert engine.pending() == {}
+
+
+def test_what_is_not_ours_or_not_known_is_never_given_back_by_itself(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
+) -> None:
+    # As after a restore: the allocation was made after the backup.
+    put(conf, LARGE)
+    placement.sync(full=True)
+    assert (engine.drain(conf), expected()) == ([], [])
+    placement.release(CONSUMER)
+    put(conf, LARGE, THEIRS)
+    with db.writer() as session:
+        work.want(session, work.LATE_CLAIM, [CONSUMER])
+    engine.drain(conf)
+    assert held(placement) == {LARGE: {"FPGA": 1}}
+
+
+def test_what_is_allocated_without_a_fault_is_not_looked_at_later(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    executor.run(conf, ask(conf, ctx))
+    assert expected() == []
 
 
 def test_what_is_claimed_for_nobody_is_repaired_without_nova(
