@@ -22,8 +22,9 @@ from cyborg.request_groups import RequestGroup
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000
-#: Hosts that Placement is asked for one by one, of those that a part names; of more, those that
-#: have room by Cyborg's own record, until so many of them have it by Placement's too.
+#: Hosts that Placement is asked for one by one, of those that a part names. Of more, those that
+#: have room for each of its groups by Cyborg's own record, until so many of them have it by
+#: Placement's too; and more of them only if it may know of candidates that it has not named.
 _MOST_HOSTS = 20
 _MOST_WITH_ROOM = 200
 #: Combinations of the candidates of several parts that are looked at for one request.
@@ -87,15 +88,18 @@ class _Offer:
     candidates: Sequence[Sequence[Candidate]]
 
 
-def _find(conf: cfg.ConfigOpts, part: plans.Part) -> list[Candidate]:
+def _find(conf: cfg.ConfigOpts, part: plans.Part) -> Sequence[Candidate]:
     if part.hosts is None and part.provider is None:
         return candidates.find(conf, part.groups, most=_MOST)
     roots = _roots(part, _MOST_HOSTS + 1)
     if len(roots) > _MOST_HOSTS:
         # Of a large cloud Placement may name many candidates, and none on these hosts.
-        if found := _keep(candidates.find(conf, part.groups, most=_MOST), part):
+        everywhere = candidates.search(conf, part.groups, most=_MOST)
+        found = _keep(everywhere.candidates, part)
+        if found or not everywhere.named:
             return found
-        roots = _roots(part, _MOST_WITH_ROOM, *shortages.has_room(part))
+        most = _MOST_HOSTS if everywhere.named < _MOST else _MOST_WITH_ROOM
+        roots = _roots(part, most, *shortages.has_room(part))
     return list(_on_each(conf, part, roots))
 
 

@@ -132,14 +132,23 @@ def _steps(
         yield "all {} are tainted", ~availability.tainted()
 
 
-def has_room(part: plans.Part) -> Sequence[sa.ColumnElement[bool]]:
-    """What is true of a deployable that has room for the first of a part's groups."""
-    asking = (each for each in map(RequestGroup.parse, part.groups) if each.resources)
-    group = next(asking, None)
-    if group is None:
-        return [sa.false()]
+def has_room(part: plans.Part) -> list[sa.ColumnElement[bool]]:
+    """What is true of a host with room for each of a part's groups, if not for all together."""
+    asking = {plans.group_key(group): RequestGroup.parse(group) for group in part.groups}
+    wanted = [group for group in asking.values() if group.resources]
+    return [_HOST.id.in_(_with_room(group, part)) for group in wanted] or [sa.false()]
+
+
+def _with_room(group: RequestGroup, part: plans.Part) -> sa.Select[int]:
+    """The hosts that have a deployable with room for a group."""
     conditions = [condition for _, condition in _steps(group, part)]
-    return [*conditions, _free() >= max(group.resources.values())]
+    return (
+        sa.select(_HOST.id)
+        .join(models.Device, models.Device.host_id == _HOST.id)
+        .join(models.Device.deployables)
+        .where(*conditions, _free() >= max(group.resources.values()))
+        .correlate(None)
+    )
 
 
 def is_on(hosts: str) -> sa.ColumnElement[bool]:

@@ -79,9 +79,28 @@ class Candidate:
         return *self.lack, *self.spread
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The candidates that could be bound, of so many that Placement has named."""
+
+    candidates: Sequence[Candidate]
+    named: int
+
+
 def find(
     conf: cfg.ConfigOpts, groups: Sequence[Mapping[str, str]], *, most: int, host: str | None = None
-) -> list[Candidate]:
+) -> Sequence[Candidate]:
+    """The candidates that :func:`search` finds.
+
+    :raises NotOffered: there is no Placement
+    :raises ServiceUnavailable: Placement cannot be asked
+    """
+    return search(conf, groups, most=most, host=host).candidates
+
+
+def search(
+    conf: cfg.ConfigOpts, groups: Sequence[Mapping[str, str]], *, most: int, host: str | None = None
+) -> Found:
     """Candidates for all groups together, the best ones first: on any host, or on that one.
 
     ``host`` is the name of its root provider. They are of ``most`` that Placement names. One
@@ -110,7 +129,8 @@ def find(
     ]
     used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
     free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
-    return sorted(free, key=lambda candidate: candidate.rank)
+    ranked = sorted(free, key=lambda candidate: candidate.rank)
+    return Found(candidates=ranked, named=len(found.providers))
 
 
 def _ask(

@@ -115,12 +115,18 @@ def test_a_gang_that_is_refused_everywhere_says_why(rack: Site) -> None:
     assert call(rack, "POST", "", body)["state"] == "Active"
 
 
-def add_host(rack: Site) -> None:
-    """A second host, with a card of eight."""
-    rack.placement.make_provider("host-2.example")
-    there = hosts.deployable("host-2_c", range(8))
-    hosts.apply(hosts.device("c", there), host="host-2")
+def add_host(rack: Site, name: str = "host-2") -> None:
+    """Another host, with a card of eight."""
+    rack.placement.make_provider(f"{name}.example")
+    there = hosts.deployable(f"{name}_c", range(8))
+    hosts.apply(hosts.device("c", there), host=name)
     rack.hurry(rack.idle)
+
+
+def questions(rack: Site) -> int:
+    """How often Placement was asked for candidates, or for where to ask for them."""
+    calls = rack.placement.calls
+    return calls.count("GET /allocation_candidates") + calls.count("GET /resource_providers")
 
 
 @pytest.mark.parametrize("column", ["drained", "down"])
@@ -166,19 +172,49 @@ def test_of_many_named_hosts_those_with_room_are_asked(
     call(rack, "POST", "", wish(parts=[{"groups": [FPGA], "hosts": "host-1", "count": 6}]))
     rack.hurry(rack.idle)
     monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
-    find = candidates.find
+    search = candidates.search
 
-    def find_on_hosts(*given: Any, host: str | None = None, **options: Any) -> Any:
+    def search_on_hosts(*given: Any, host: str | None = None, **options: Any) -> Any:
         """Without a host Placement names others only."""
-        return [] if host is None else find(*given, host=host, **options)
+        if host is None:
+            return candidates.Found(candidates=[], named=1000)
+        return search(*given, host=host, **options)
 
-    monkeypatch.setattr(candidates, "find", find_on_hosts)
+    monkeypatch.setattr(candidates, "search", search_on_hosts)
     body = wish(groups=[FPGA], hosts="host-*", dry_run=True)
     assert call(rack, "POST", "", body)["state"] == "Possible"
     # A part that asks for no resource has no room anywhere.
     parts = [{"groups": [FPGA]}, {"groups": [{"trait:CUSTOM_B": "required"}]}]
     body = wish(parts=parts, hosts="host-*", dry_run=True)
     assert call(rack, "POST", "", body)["state"] == "Impossible"
+
+
+def test_what_no_host_has_together_costs_one_question(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    # Each host has room for either group, and none for both.
+    groups = [{"resources:FPGA": "6"}, {**FPGA, "trait:CUSTOM_B": "required"}]
+    part = {"groups": groups, "hosts": "*"}
+    rack.placement.calls.clear()
+    refused = ask(rack, "POST", "", wish(parts=[part, part]))
+    assert refused.status_code == 409
+    assert questions(rack) == 1
+
+
+def test_of_hosts_that_lack_one_of_the_groups_none_is_asked(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    add_host(rack, "host-22")
+    # The first host has both, and is not named.
+    groups = [FPGA, {**FPGA, "trait:CUSTOM_B": "required"}]
+    rack.placement.calls.clear()
+    refused = ask(rack, "POST", "", wish(groups=groups, hosts="host-2*"))
+    assert refused.status_code == 409
+    assert questions(rack) == 1
 
 
 def test_an_allocation_counts_in_the_quota_while_it_is_there(
