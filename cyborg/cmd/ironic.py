@@ -49,7 +49,8 @@ def _add_commands(subparsers: Any) -> None:
     imported.add_argument(
         "--remove-gone",
         action="store_true",
-        help="Forget the nodes that Ironic does not show any more, even if these are most of them.",
+        help="Forget the nodes that Ironic does not show any more, or of which it has no "
+        "accelerators any more, even if these are most of them.",
     )
     imported.add_argument(
         "--dry-run", action="store_true", help="Show what would change; write nothing."

@@ -12,7 +12,7 @@ from oslo_utils import uuidutils
 
 from cyborg import errors
 from cyborg.ironic import api, facts, store
-from cyborg.ironic.devices import Finder
+from cyborg.ironic.devices import Finder, Found
 from cyborg.ironic.store import Outcome
 
 
@@ -29,18 +29,24 @@ class Wish:
 def import_all(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
     """Import every node that Ironic has, and forget those that it has no more.
 
-    :raises Misconfigured: Ironic cannot be used, or does not know most of the nodes any more
+    All is read before anything is written.
+
+    :raises Misconfigured: Ironic cannot be used, or most of the nodes would be forgotten
     """
     finder = Finder(conf)
     known = store.known_hosts()
     listed = list(api.nodes(conf))
     gone = {uuid: name for uuid, name in known.items() if uuid not in _uuids(listed)}
-    if not wish.remove_gone:
-        _refuse_losses(conf, len(listed), len(gone), len(known))
     nodes, outcomes = _readable(listed)
+    read = [_read(conf, finder, node) for node in nodes]
+    empty = {
+        each.node.uuid for each in read if each.node.uuid in known and each.has_no_device
+    }
+    if not wish.remove_gone:
+        _refuse_losses(conf, len(listed), len(gone), len(empty), len(known))
     yield from outcomes
-    for node in nodes:
-        yield _import(conf, finder, node, dry_run=wish.dry_run)
+    for each in read:
+        yield each.store(dry_run=wish.dry_run)
     for uuid, name in sorted(gone.items()):
         yield _forget(uuid, name, dry_run=wish.dry_run)
 
@@ -60,7 +66,7 @@ def import_some(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
             yield Outcome(node=ident, host=ident, failure=str(exc))
             continue
         if node is not None:
-            yield _import(conf, finder, node, dry_run=wish.dry_run)
+            yield _read(conf, finder, node).store(dry_run=wish.dry_run)
             continue
         gone = {uuid: name for uuid, name in known.items() if ident in {uuid, name}}
         if not gone:
@@ -86,15 +92,34 @@ def import_document(
     return store.store(node, found, dry_run=dry_run)
 
 
-def _import(
-    conf: cfg.ConfigOpts, finder: Finder, node: facts.Node, *, dry_run: bool
-) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A node with its devices, or with why they cannot be read."""
+
+    node: facts.Node
+    found: Found | None = None
+    failure: str | None = None
+
+    @property
+    def has_no_device(self) -> bool:
+        """Whether Ironic knows no device of it: its inventory is gone, say, or has none."""
+        return self.found is not None and not self.found.devices
+
+    def store(self, *, dry_run: bool) -> Outcome:
+        """Write it, if it could be read."""
+        if self.found is None:
+            return Outcome(node=self.node.uuid, host=self.node.host, failure=self.failure)
+        return store.store(self.node, self.found, dry_run=dry_run)
+
+
+def _read(conf: cfg.ConfigOpts, finder: Finder, node: facts.Node) -> _Read:
     try:
         document = api.inventory(conf, node.uuid)
     except api.Unreadable as exc:
-        return Outcome(node=node.uuid, host=node.host, failure=str(exc))
-    found = finder.find(facts.inventory_of(document), node.accelerators)
-    return store.store(node, found, dry_run=dry_run)
+        return _Read(node=node, failure=str(exc))
+    return _Read(
+        node=node, found=finder.find(facts.inventory_of(document), node.accelerators)
+    )
 
 
 def _forget(uuid: str, name: str, *, dry_run: bool) -> Outcome:
@@ -120,15 +145,18 @@ def _readable(
     return nodes, failures
 
 
-def _refuse_losses(conf: cfg.ConfigOpts, listed: int, gone: int, known: int) -> None:
-    """Return unless so many nodes are gone that the wrong Ironic may have been asked.
+def _refuse_losses(
+    conf: cfg.ConfigOpts, listed: int, gone: int, empty: int, known: int
+) -> None:
+    """Return unless so many nodes would be forgotten that the wrong Ironic may have been asked.
 
-    :raises Misconfigured: they are
+    :raises Misconfigured: they would
     """
-    share = conf.conductor.max_gone_share
-    if gone and (not listed or (gone > 1 and gone > share * known)):
+    share, lost = conf.conductor.max_gone_share, gone + empty
+    if (gone and not listed) or (lost > 1 and lost > share * known):
         raise errors.Misconfigured(
-            f"Ironic shows {gone} of {known} nodes no more that it has shown before. Is the user "
-            "of [ironic] one that sees all of them? If they are gone, use --remove-gone. Nothing "
+            f"Of {known} nodes that Ironic has shown before it does not show {gone} any more, and "
+            f"has no accelerators of {empty}. Is the user of [ironic] one that sees all of them, "
+            "and does Ironic still keep inventories? If it is right, use --remove-gone. Nothing "
             "was imported."
         )

@@ -15,8 +15,10 @@ from oslo_config import cfg
 from cyborg import clients, errors
 
 GROUP = "kube"
+#: The first microversion in which an allocation can name a provider.
+MICROVERSION = "2.28"
 #: The first microversion in which deployables can be listed by their host.
-MICROVERSION = "2.31"
+DEPLOYABLES_BY_HOST = "2.31"
 #: What each consumer of ours is, with the name of its host as name.
 CONSUMER_TYPE = "KUBERNETES"
 
@@ -27,8 +29,15 @@ class Refused(errors.CyborgError):
     """Cyborg, or Keystone, did not do what was asked, or cannot be reached."""
 
 
+class TooOld(Refused):
+    """The API that has answered does not serve that microversion."""
+
+
 class Api:
-    """The accelerator API."""
+    """The accelerator API. What needs a newer microversion than the rest says so.
+
+    So nodes may be upgraded before the API, and what pods have is renewed and given back meanwhile.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, until: float | None = None) -> None:
         self._conf = conf
@@ -61,14 +70,19 @@ class Api:
         found: _Document = answer.json()
         return found
 
-    def rows(self, collection: str, **query: str) -> Iterator[_Document]:
+    def rows(
+        self, collection: str, *, since: str = MICROVERSION, **query: str
+    ) -> Iterator[_Document]:
         """Every row of a collection, page after page.
 
+        :raises TooOld: the API does not serve the microversion ``since``
         :raises Refused: it cannot be read
         """
         more = True
         while more:
-            answer = self._send("GET", f"/{collection}", query=query)
+            answer = self._send("GET", f"/{collection}", query=query, microversion=since)
+            if answer.status_code == HTTPStatus.NOT_ACCEPTABLE:
+                raise TooOld(f"The accelerator API does not serve microversion {since}.")
             if answer.status_code >= HTTPStatus.BAD_REQUEST:
                 raise _refusal(answer)
             document = answer.json()
@@ -93,6 +107,7 @@ class Api:
         path: str,
         body: object = None,
         query: Mapping[str, str] | None = None,
+        microversion: str = MICROVERSION,
     ) -> requests.Response:
         options: dict[str, Any] = {} if body is None else {"json": body}
         if self._until is not None:
@@ -103,7 +118,7 @@ class Api:
             options |= {"timeout": left, "connect_retries": 0}
         try:
             return clients.proxy(self._conf, GROUP).request(
-                path, method, params=query, microversion=MICROVERSION, raise_exc=False, **options
+                path, method, params=query, microversion=microversion, raise_exc=False, **options
             )
         except ka_exc.ClientException as exc:
             raise Refused(f"The accelerator API cannot be used: {exc}") from exc

@@ -123,7 +123,7 @@ def test_a_second_import_changes_what_has_changed_only(
     for node in ironic.nodes:
         node["properties"].pop("accelerators", None)
     ironic.delete("bm-2")
-    assert import_all(conf)["bm-1"].gone == 3
+    assert import_all(conf, remove_gone=True)["bm-1"].gone == 3
     assert dump() == [[], [], []]
 
 
@@ -147,10 +147,30 @@ def test_an_ironic_that_shows_few_nodes_is_not_believed(
     for name in ("bm-1", "bm-2"):
         ironic.delete(name)
     before = dump()
-    with pytest.raises(errors.Misconfigured, match="2 of 2 nodes"):
+    with pytest.raises(errors.Misconfigured, match="does not show 2 any more"):
         import_all(conf)
     assert dump() == before
     assert import_all(conf, remove_gone=True)["bm-2"].gone == 1
+    assert shown() == {}
+
+
+@pytest.mark.parametrize("left", ["bm-1", ""])
+def test_an_ironic_that_has_lost_its_inventories_is_not_believed(
+    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic, left: str
+) -> None:
+    import_all(conf)
+    before = dump()
+    for node in ironic.nodes:
+        node["properties"].pop("accelerators", None)
+        if node["name"] != left:
+            ironic.answers.pop(f"/nodes/{node['uuid']}/inventory", None)
+    if left:
+        # One that is gone, and one whose inventory is, count alike.
+        ironic.delete(left)
+    with pytest.raises(errors.Misconfigured, match="has no accelerators of"):
+        import_all(conf)
+    assert dump() == before
+    import_all(conf, remove_gone=True)
     assert shown() == {}
 
 

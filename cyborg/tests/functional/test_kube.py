@@ -19,6 +19,7 @@ from oslo_config import cfg
 
 from cyborg import db, errors
 from cyborg.agent import service as agent_service
+from cyborg.api import versions
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.kube import accelerators, claims, leases, service, slices
@@ -392,6 +393,19 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     many = tainted.cluster.claim(*[names[0]] * 4)
     assert "409" in plugin.prepare(many)[many[2]].error
     assert tainted.allocation(many[2]) is None
+
+
+def test_a_node_that_is_newer_than_the_api_serves_its_pods(
+    tainted: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an upgrade: the API serves no microversion above that of the release before."""
+    monkeypatch.setattr(versions, "MAX", versions.NAMED_PROVIDER)
+    plugin = tainted.start()
+    claim = tainted.cluster.claim(tainted.devices()[0])
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    assert tainted.allocation(claim[2])["state"] == "Active"
+    assert plugin.unprepare(claim)[claim[2]].error == ""
+    assert tainted.allocation(claim[2]) is None
 
 
 def call_for(seconds: float, *, is_heard: bool = True) -> claims.Call:
