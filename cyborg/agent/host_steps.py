@@ -148,6 +148,26 @@ class Endpoint:
             return f"It waits until attach handle {other} of the same card is clean"
         return f"Driver {step.driver} has not finished to {step.action} the handle"
 
+    def reconcile(self) -> None:
+        """Take back what is given to ARQs that have it no more, as after a forced release.
+
+        It is asked who has what only where there is something to take back.
+        """
+        self.specifications.reconcile()
+        given = [
+            (driver, handle, arq)
+            for driver in self._drivers.values()
+            if isinstance(driver, base.Revocable)
+            for handle, arq in driver.given().items()
+        ]
+        # Asked for afterwards: what is given meanwhile need not be in the answer.
+        held = rpc.held_handles(self._conf, self._conf.host) if given else None
+        if held is None:
+            return
+        for driver, handle, arq in given:
+            if held.get(handle) != arq if arq else handle not in held:
+                _revoke(driver, handle, arq)
+
     def program(
         self, context: dict[str, Any], step: dict[str, Any], wait: float
     ) -> rpc.ProgramAnswer:
@@ -438,6 +458,15 @@ class _Run:
         finally:
             forget(self)
             self.done.set()
+
+
+def _revoke(driver: base.Revocable, handle: str, arq: str) -> None:
+    LOG.warning("What ARQ %s was given of attach handle %s is taken back", arq or "-", handle)
+    try:
+        driver.revoke(handle, arq)
+    except Exception:
+        # It is tried again after the next report.
+        LOG.exception("Cannot take back what was given of attach handle %s", handle)
 
 
 def _handle_key(handle: base.AttachHandle) -> str:

@@ -48,6 +48,7 @@ class Agent:
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes
         self._specifications = steps.specifications
+        self._reconcile = steps.reconcile
         self._sriov = sriov.Configurator(conf, steps.layout_changes)
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
@@ -179,7 +180,7 @@ class Agent:
         self._delivered, self._undelivered = report, None
         self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
         # Here a conductor is there to be asked.
-        self._specifications.reconcile()
+        self._reconcile()
 
     def _log_failure(self, report: rpc.HostReport, sentence: str) -> None:
         """Say it once, however often the delivery is tried."""

@@ -151,6 +151,7 @@ def _read(handle_uuid: str) -> _Situation | None:
             agent_started=started,
             arq_uuid=holder.uuid,
             consumer_nqn=holder.consumer_nqn,
+            in_use=holder.state == models.BOUND,
         ),
     )
 

@@ -105,12 +105,16 @@ class HeldHandle(AttachHandle):
 
     ``uuid`` is the handle's uuid, the same for all its steps; ``control_path`` is its device's.
     ``consumer_nqn`` is under which name the host of the consumer connects to what is reached over
-    a network; None if it is this host.
+    a network; None if it is this host. ``arq`` is the uuid of the ARQ, empty if the conductor does
+    not say it. ``in_use`` says that the ARQ was given the handle before, so that its consumer may
+    be using it now.
     """
 
     uuid: str
     control_path: ControlPath
     consumer_nqn: str | None = None
+    arq: str = ""
+    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +409,20 @@ class Keyed(Protocol):
 
         It goes to the owner of the handle, who asks for it, and to nobody else.
         """
+
+
+@runtime_checkable
+class Revocable(Protocol):
+    """What the driver gives can be used, by a host elsewhere say, until it is taken back."""
+
+    def given(self) -> Mapping[str, str]:
+        """The ARQs that have been given handles, by the uuids of the handles.
+
+        The ARQ is empty where an agent of a release before has not noted it.
+        """
+
+    def revoke(self, handle: str, arq: str) -> None:
+        """Take back what that ARQ was given, unless the handle was given to another one since."""
 
 
 @runtime_checkable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DH-HMAC-CHAP keys of attach handles: files that an SPDK target reads through its keyring."""
+"""DH-HMAC-CHAP keys of ARQs: files that an SPDK target reads through its keyring."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ _SECRET_BYTES = 32
 
 
 class Keys:
-    """The keys below a folder, each by the uuid of its attach handle."""
+    """The keys below a folder, each by the uuid of its ARQ.
+
+    The release before named them by the uuids of attach handles.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = pathlib.Path(folder)
 
-    def read(self, handle: str) -> str | None:
-        """The key of a handle; None if it has none."""
+    def read(self, uuid: str) -> str | None:
+        """The key of that uuid; None if there is none."""
         try:
-            return self._path(handle).read_text(encoding="ascii")
+            return self._path(uuid).read_text(encoding="ascii")
         except FileNotFoundError:
             return None
 
-    def add(self, target: spdk_rpc.Connection, handle: str) -> str:
-        """Have the target know the key of a handle, which is made if there is none; its name."""
-        name, path = name_of(handle), self._path(handle)
-        if self.read(handle) is None:
+    def add(self, target: spdk_rpc.Connection, uuid: str) -> str:
+        """Have the target know the key of that uuid, which is made if there is none; its name."""
+        name, path = name_of(uuid), self._path(uuid)
+        if self.read(uuid) is None:
             self._write(path)
         known = _paths(target)
         if known.get(name, str(path)) != str(path):
@@ -41,17 +44,18 @@ class Keys:
             target.call("keyring_file_add_key", name=name, path=str(path))
         return name
 
-    def remove(self, target: spdk_rpc.Connection, handle: str) -> None:
-        """Have nobody know the key of a handle any more."""
-        name = name_of(handle)
-        if name in _paths(target):
-            target.call("keyring_file_remove_key", name=name)
-        self._path(handle).unlink(missing_ok=True)
+    def remove(self, target: spdk_rpc.Connection, *uuids: str) -> None:
+        """Have nobody know the keys of these uuids any more."""
+        known = _paths(target)
+        for uuid in uuids:
+            if name_of(uuid) in known:
+                target.call("keyring_file_remove_key", name=name_of(uuid))
+            self._path(uuid).unlink(missing_ok=True)
 
-    def _path(self, handle: str) -> pathlib.Path:
-        if pathlib.Path(handle).name != handle:
-            raise ValueError(f"{handle!r} is no uuid")
-        return self._folder / handle
+    def _path(self, uuid: str) -> pathlib.Path:
+        if pathlib.Path(uuid).name != uuid:
+            raise ValueError(f"{uuid!r} is no uuid")
+        return self._folder / uuid
 
     def _write(self, path: pathlib.Path) -> None:
         """Write a new key, whole or not at all, for the own user only."""
@@ -66,9 +70,9 @@ class Keys:
         new.replace(path)
 
 
-def name_of(handle: str) -> str:
-    """What the target's keyring calls the key of a handle."""
-    return f"{_PREFIX}{handle}"
+def name_of(uuid: str) -> str:
+    """What the target's keyring calls the key of that uuid."""
+    return f"{_PREFIX}{uuid}"
 
 
 def _paths(target: spdk_rpc.Connection) -> dict[str, str]:

@@ -10,11 +10,13 @@ reaches the target: the consumer says its NQN, or else it is this host.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fnmatch
 import json
 import logging
 import pathlib
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,10 +153,24 @@ class _Subsystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """For whom the driver has made a subsystem ready: the handle, and the host's NQN."""
+    """For whom the driver has made a subsystem ready, or is about to: the handle, and the host."""
 
     handle: str
     host: str
+    #: The ARQ that has the handle; empty if that is not known, as of the release before.
+    arq: str = ""
+    #: The uuid of its key; None if the host connects without one.
+    key: str | None = None
+    #: Whether the host was let in, and whoever had the subsystem before is out.
+    ready: bool = True
+
+    def is_of(self, handle: base.HeldHandle, host: str) -> bool:
+        """Whether it is the use that a handle is to be made ready for, and no former one."""
+        if self.arq and handle.arq:
+            return self.arq == handle.arq
+        # The agent or the conductor of the release before does not say the ARQ.
+        unsaid = not handle.arq and self.host == host
+        return self.handle == handle.uuid and (handle.in_use or unsaid)
 
 
 class _Target:
@@ -226,6 +242,8 @@ class NvmfSpdkDriver:
         self._targets = {target.name: target for target in _targets(conf)}
         self._kept = kept_facts.KeptFacts(conf, "nvmf_spdk")
         self._logged: set[str] = set()
+        #: By subsystem, held while it changes who has it.
+        self._locks: dict[str, threading.Lock] = {}
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every subsystem that the options of its target name."""
@@ -244,28 +262,30 @@ class NvmfSpdkDriver:
     def prepare(self, handle: base.HeldHandle) -> None:
         """Permit the consumer's host to connect, if no other may."""
         target, nqn = self._target_of(handle), handle.attach_info["subnqn"]
-        given = _Given(handle=handle.uuid, host=handle.consumer_nqn or self._host_nqn())
-        with target.connected() as connection:
-            before = target.one(connection, nqn)
-            if before is None or before.attach_info() != dict(handle.attach_info):
-                raise spdk_rpc.SpdkError(f"subsystem {nqn} is not what it was, or gone")
-            shared = before.why_shared(given.host)
-            if shared is None:
-                is_new = self._given(target, nqn) != given
-                is_ready = given.host in before.hosts and not (
-                    is_new and _lacks_key(target, given, before)
-                )
-                # First, so that a host whose permission nobody has noted is another's.
-                self._give(target, nqn, given)
-                if not is_ready:
-                    shared = _permit(connection, target, given, before, is_new=is_new)
-            if shared:
-                raise spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {shared}")
+        host = handle.consumer_nqn or self._host_nqn()
+        with self._alone(target, nqn), target.connected() as connection:
+            kept = self._given(target, nqn)
+            if kept is not None and not kept.is_of(handle, host):
+                self._take_back(connection, target, nqn, kept)
+                kept = None
+            before = _unchanged(target.one(connection, nqn), handle)
+            given = _use(target, handle, host, kept, before)
+            if why := before.why_shared(given.host):
+                raise _not_alone(nqn, why)
+            # First, so that a host whose permission nobody has noted is another's.
+            self._give(target, nqn, given)
+            is_noted = kept is None or kept.host == given.host
+            if not (given.ready and is_noted and given.host in before.hosts):
+                if why := _permit(connection, target, given, before):
+                    raise _not_alone(nqn, why)
+                self._give(target, nqn, dataclasses.replace(given, ready=True))
 
     def access_key(self, handle: base.HeldHandle) -> str | None:
         """The DH-HMAC-CHAP key with which the consumer's host connects, if it needs one."""
-        keys = self._target_of(handle).keys
-        return keys.read(handle.uuid) if keys else None
+        target = self._target_of(handle)
+        given = self._given(target, handle.attach_info["subnqn"])
+        keys = target.keys
+        return keys.read(given.key) if keys and given and given.key else None
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Forbid the consumer's host to connect, which also ends its connections.
@@ -274,19 +294,46 @@ class NvmfSpdkDriver:
         replaced, unless ``reuse_without_erasing`` is set for the target.
         """
         target, nqn = self._target_of(handle), handle.attach_info["subnqn"]
-        consumer = handle.consumer_nqn or self._host_nqn()
-        with target.connected() as connection:
+        with self._alone(target, nqn), target.connected() as connection:
+            given = self._given(target, nqn)
+            if given is None:
+                # An agent of a release before may have let it in, and noted nothing.
+                host = handle.consumer_nqn or self._host_nqn()
+                given = _Given(handle=handle.uuid, host=host, arq=handle.arq)
+            self._take_back(connection, target, nqn, given)
             subsystem = target.one(connection, nqn)
-            if subsystem is not None and consumer in subsystem.hosts:
-                target.remove_host(connection, nqn, consumer)
-                subsystem = target.one(connection, nqn)
-            if subsystem is not None and consumer in subsystem.hosts:
-                raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {consumer} connect")
-            if keys := target.keys:
-                keys.remove(connection, handle.uuid)
-        self._give(target, nqn, None)
         if not target.options.reuse_without_erasing:
             _refuse_unerased(handle, subsystem)
+
+    def given(self) -> Mapping[str, str]:
+        """The ARQs whose hosts were permitted to connect, by the uuids of their handles."""
+        return {given.handle: given.arq for _, _, given in self._all_given()}
+
+    def revoke(self, handle: str, arq: str) -> None:
+        """Forbid the host of that ARQ to connect, unless another one has the subsystem by now."""
+        for target, nqn, seen in self._all_given():
+            if (seen.handle, seen.arq) != (handle, arq):
+                continue
+            with self._alone(target, nqn), target.connected() as connection:
+                given = self._given(target, nqn)
+                if given is not None and (given.handle, given.arq) == (handle, arq):
+                    self._take_back(connection, target, nqn, given)
+
+    def _take_back(
+        self, connection: spdk_rpc.Connection, target: _Target, nqn: str, given: _Given
+    ) -> None:
+        """Forbid the host of a use to connect, forget its key, and then that it was given."""
+        subsystem = target.one(connection, nqn)
+        if subsystem is not None and given.host in subsystem.hosts:
+            target.remove_host(connection, nqn, given.host)
+            subsystem = target.one(connection, nqn)
+        if subsystem is not None and given.host in subsystem.hosts:
+            raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {given.host} connect")
+        if keys := target.keys:
+            # The release before named keys by their handles.
+            names = {given.key, given.arq, given.handle}
+            keys.remove(connection, *sorted(filter(None, names)))
+        self._give(target, nqn, None)
 
     def _device(
         self, name: str, host_nqn: str, target: _Target, subsystem: _Subsystem
@@ -294,7 +341,7 @@ class NvmfSpdkDriver:
         nqn, handles, attributes = subsystem.nqn, _handles(subsystem), _attributes(subsystem)
         transports = [f"CUSTOM_NVMF_{handle.attach_info['trtype']}" for handle in handles]
         given = self._given(target, nqn)
-        is_ready = given is not None and given.host in subsystem.hosts
+        is_ready = given is not None and given.ready and given.host in subsystem.hosts
         deployable = base.Deployable(
             name=name,
             resource_class=_RESOURCE_CLASS,
@@ -326,14 +373,29 @@ class NvmfSpdkDriver:
             raise spdk_rpc.SpdkError(f"target {name!r} is not in [nvmf_spdk] targets")
         return target
 
+    @contextlib.contextmanager
+    def _alone(self, target: _Target, nqn: str) -> Iterator[None]:
+        """Change who has a subsystem while nobody else does."""
+        with self._locks.setdefault(_key_of(target, nqn), threading.Lock()):
+            yield
+
     def _given(self, target: _Target, nqn: str) -> _Given | None:
-        kept = self._kept.get(_GIVEN, base.canonical_json(target.path_of(nqn)))
+        kept = self._kept.get(_GIVEN, _key_of(target, nqn))
         return None if kept is None else _Given(**base.known_values(_Given, kept))
+
+    def _all_given(self) -> Iterator[tuple[_Target, str, _Given]]:
+        """Every use that is kept, of the targets that there are."""
+        for key in self._kept.all(_GIVEN):
+            path = json.loads(key)
+            target = self._targets.get(path.get("target", ""))
+            given = self._given(target, path["subnqn"]) if target is not None else None
+            if target is not None and given is not None:
+                yield target, path["subnqn"], given
 
     def _give(self, target: _Target, nqn: str, given: _Given | None) -> None:
         """Keep for whom a subsystem is: who may connect is nobody else's then."""
-        value = None if given is None else {"handle": given.handle, "host": given.host}
-        self._kept.set(_GIVEN, base.canonical_json(target.path_of(nqn)), value)
+        value = None if given is None else dataclasses.asdict(given)
+        self._kept.set(_GIVEN, _key_of(target, nqn), value)
         self._kept.save()
 
     def _host_nqn(self) -> str:
@@ -373,32 +435,66 @@ def _targets(conf: cfg.ConfigOpts) -> Iterator[_Target]:
         yield _Target(name, section)
 
 
-def _lacks_key(target: _Target, given: _Given, subsystem: _Subsystem) -> bool:
-    """Whether a host that may connect could do so without the key that it should have."""
-    has, keys = subsystem.hosts[given.host], target.keys
-    if keys is None:
-        return has is not None
-    return has != nvmf_keys.name_of(given.handle) or keys.read(given.handle) is None
+def _key_of(target: _Target, nqn: str) -> str:
+    """Under which key it is kept for whom a subsystem is."""
+    return base.canonical_json(target.path_of(nqn))
+
+
+def _unchanged(subsystem: _Subsystem | None, handle: base.HeldHandle) -> _Subsystem:
+    """The subsystem, if it is what the handle says."""
+    if subsystem is None or subsystem.attach_info() != dict(handle.attach_info):
+        nqn = handle.attach_info["subnqn"]
+        raise spdk_rpc.SpdkError(f"subsystem {nqn} is not what it was, or gone")
+    return subsystem
+
+
+def _not_alone(nqn: str, why: str) -> spdk_rpc.SpdkError:
+    return spdk_rpc.SpdkError(f"no guest may have subsystem {nqn}: {why}")
+
+
+def _use(
+    target: _Target,
+    handle: base.HeldHandle,
+    host: str,
+    kept: _Given | None,
+    before: _Subsystem,
+) -> _Given:
+    """The use that a handle is to be made ready for; ``kept`` is what is known of it already."""
+    keys, uuid = target.keys, handle.arq or handle.uuid
+    if kept is not None and kept.host in before.hosts:
+        # Its host may have another name by now, and is connected under this one.
+        host = kept.host
+    if kept is not None and kept.arq:
+        # Of what is in use it was said that it is ready, even if that could not be written down.
+        return dataclasses.replace(kept, host=host, ready=kept.ready or handle.in_use)
+    made = [each for each in (handle.arq, handle.uuid) if keys and each and keys.read(each)]
+    if kept is not None or (handle.in_use and host in before.hosts):
+        # An agent of a release before has let it in: with the key of then, or with none.
+        return _Given(
+            handle=handle.uuid,
+            host=host,
+            arq=handle.arq,
+            key=made[0] if made else None,
+            ready=kept is None or kept.ready or handle.in_use,
+        )
+    return _Given(
+        handle=handle.uuid, host=host, arq=handle.arq, key=uuid if keys else None, ready=False
+    )
 
 
 def _permit(
-    connection: spdk_rpc.Connection,
-    target: _Target,
-    given: _Given,
-    before: _Subsystem,
-    *,
-    is_new: bool,
+    connection: spdk_rpc.Connection, target: _Target, given: _Given, before: _Subsystem
 ) -> str | None:
     """Let the consumer's host connect; return why it may not, after all."""
     nqn, key = before.nqn, None
     if given.host in before.hosts:
-        # Whoever says that name could connect with another key, or with none.
+        # Whoever had it before could go on, or connect with another key, or with none.
         target.remove_host(connection, nqn, given.host)
-    if keys := target.keys:
-        if is_new:
-            # Of a use that was never cleaned, say.
-            keys.remove(connection, given.handle)
-        key = keys.add(connection, given.handle)
+    if (keys := target.keys) and given.key:
+        if not given.ready:
+            # What is there is of a use that was never cleaned, or nobody was told of it.
+            keys.remove(connection, given.key)
+        key = keys.add(connection, given.key)
     target.add_host(connection, nqn, given.host, key)
     # Another host's agent may have done the same meanwhile: there is no atomic command.
     after = target.one(connection, nqn)

@@ -209,7 +209,9 @@ class HostStep(_Message):
     newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
     report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
     holds the handle; a conductor of the release before does not say it. ``consumer_nqn`` is under
-    which name the consumer's host connects over a network, if that is another one.
+    which name the consumer's host connects over a network, if that is another one. ``in_use`` says
+    that the ARQ is Bound, so the handle is prepared again and its consumer may be using it; a
+    conductor of the release before does not say it.
     """
 
     action: str
@@ -223,6 +225,7 @@ class HostStep(_Message):
     agent_started: int
     arq_uuid: str = ""
     consumer_nqn: str | None = None
+    in_use: bool = False
 
     def handle(self) -> base.HeldHandle:
         """The handle for a driver.
@@ -235,6 +238,8 @@ class HostStep(_Message):
             uuid=self.attach_handle_uuid,
             control_path=base.ControlPath(cpid_type=self.cpid_type, cpid_info=self.cpid_info),
             consumer_nqn=self.consumer_nqn,
+            arq=self.arq_uuid,
+            in_use=self.in_use,
         )
 
 

@@ -12,8 +12,9 @@ import requests
 import sqlalchemy as sa
 
 from cyborg import context, db, errors, notifications
+from cyborg.agent import service as agent_service
 from cyborg.api import versions
-from cyborg.arqs import service
+from cyborg.arqs import removal, service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests.listening import Ear
@@ -50,11 +51,11 @@ def started(site: Site, spdk: SpdkServer) -> Iterator[Site]:
     site.stop()
 
 
-def _asked(site: Site) -> str:
+def _asked(site: Site, name: str = "remote") -> str:
     """An ARQ that is to be bound to the target's first subsystem."""
     group = {"resources:CUSTOM_NVMF": "1", "trait:CUSTOM_NVMF_TCP": "required"}
-    site.call("POST", "/device_profiles", [{"name": "remote", "groups": [group]}])
-    body = {"device_profile_name": "remote"}
+    site.call("POST", "/device_profiles", [{"name": name, "groups": [group]}])
+    body = {"device_profile_name": name}
     uuid: str = site.call("POST", "/accelerator_requests", body)["arqs"][0]["uuid"]
     target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": INSTANCE}
     operations = [{"path": f"/{key}", "op": "add", "value": value} for key, value in target.items()]
@@ -68,9 +69,9 @@ def _if_bound(site: Site, uuid: str) -> dict[str, Any] | None:
     return arq if arq["state"] == "Bound" else None
 
 
-def _bound(site: Site) -> dict[str, Any]:
+def _bound(site: Site, name: str = "remote") -> dict[str, Any]:
     """An ARQ for the target's first subsystem, once it is bound."""
-    uuid = _asked(site)
+    uuid = _asked(site, name)
     return until(lambda: _if_bound(site, uuid))
 
 
@@ -101,6 +102,32 @@ def test_whoever_asks_for_it_is_told_where_to_connect(started: Site, spdk: SpdkS
     started.call("DELETE", f"/accelerator_requests?instance={INSTANCE}")
     started.hurry(lambda: not started.held())
     assert spdk.hosts(1) == []
+
+
+def test_after_a_forced_release_the_guest_is_let_in_no_more(
+    started: Site, spdk: SpdkServer, ctx: context.RequestContext
+) -> None:
+    arq = _bound(started)
+    started.hurry(started.idle)
+    assert spdk.hosts(1) == [HOST]
+    removal.release_arq(ctx, arq["uuid"], force=True)
+    until(lambda: spdk.hosts(1) == [])
+    # The next one has it, under the same name.
+    _bound(started, "another")
+    assert spdk.hosts(1) == [HOST]
+
+
+def test_a_guest_is_prepared_again_as_one_that_may_be_using_it(
+    started: Site, spdk: SpdkServer, tmp_path: pathlib.Path
+) -> None:
+    _bound(started)
+    # As if the agent of a release before had let it in, and the operator had set this since.
+    (tmp_path / "state" / "facts" / "nvmf_spdk.json").unlink()
+    started.conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
+    started.replace(agent_service.Agent)
+    started.hurry(started.idle)
+    assert "nvmf_subsystem_remove_host" not in spdk.calls
+    assert spdk.connect(1, HOST)
 
 
 def test_a_target_that_comes_back_without_its_hosts_lets_the_guest_in_again(

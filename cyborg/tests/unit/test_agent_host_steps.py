@@ -102,6 +102,7 @@ def test_the_driver_gets_the_handle(ask, driver):
         attach_info=step().attach_info,
         uuid=step().attach_handle_uuid,
         control_path=base.ControlPath(cpid_type="PCI", cpid_info=step().cpid_info),
+        arq=step().arq_uuid,
     )
 
 

@@ -51,7 +51,13 @@ def found(driver: base.Driver) -> dict[int, base.Device]:
 
 
 def held(
-    driver: base.Driver, number: int, uuid: str = "h", consumer: str | None = None
+    driver: base.Driver,
+    number: int,
+    uuid: str = "h",
+    consumer: str | None = None,
+    *,
+    arq: str = "a",
+    in_use: bool = False,
 ) -> base.HeldHandle:
     """The subsystem's handle, as a host step gets it."""
     device = found(driver)[number]
@@ -62,6 +68,8 @@ def held(
         uuid=uuid,
         control_path=device.control_path,
         consumer_nqn=consumer,
+        arq=arq,
+        in_use=in_use,
     )
 
 
@@ -440,10 +448,10 @@ def test_a_name_alone_lets_nobody_in_where_there_are_keys(
     driver.prepare(handle)
     second = driver.access_key(handle)
     assert second not in {None, secret}
-    # An administrator has given up the clean step, and freed the subsystem by hand.
-    spdk.subsystem(1)["hosts"].clear()
-    other = held(driver, 1, consumer=OTHER)
+    # An administrator has given up the clean step.
+    other = held(driver, 1, consumer=OTHER, arq="b")
     driver.prepare(other)
+    assert spdk.hosts(1) == [OTHER]
     assert driver.access_key(other) not in {None, second}
 
 
@@ -478,6 +486,117 @@ def test_a_guest_from_before_the_keys_is_not_cut_off(
     assert driver.access_key(handle) is None
     driver.clean(handle)
     assert spdk.hosts(1) == []
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_a_next_consumer_of_the_same_name_is_another(
+    driver: nvmf_spdk.NvmfSpdkDriver,
+    spdk: SpdkServer,
+    conf: cfg.ConfigOpts,
+    tmp_path: pathlib.Path,
+    *,
+    with_keys: bool,
+) -> None:
+    if with_keys:
+        conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
+    first = held(driver, 1, consumer=REMOTE)
+    driver.prepare(first)
+    secret = driver.access_key(first)
+    second = held(driver, 1, consumer=REMOTE, arq="b")
+    for _ in range(2):
+        # The first one's connections end with its permission, once.
+        driver.prepare(second)
+        assert spdk.calls.count("nvmf_subsystem_remove_host") == 1
+    assert spdk.hosts(1) == [REMOTE]
+    assert len(spdk.keys) == with_keys
+    if with_keys:
+        assert driver.access_key(second) not in {None, secret}
+        assert not spdk.connect(1, REMOTE, secret)
+    # A permission that nobody has noted may be anybody's.
+    spdk.subsystem(2)["hosts"].append({"nqn": HOST})
+    driver.prepare(held(driver, 2))
+    assert spdk.calls.count("nvmf_subsystem_remove_host") == 2
+
+
+def test_what_was_interrupted_begins_anew(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    handle = held(driver, 1)
+    with monkeypatch.context() as patched:
+        patched.delattr(nvmf_spdk, "_permit")
+        with pytest.raises(NameError):
+            driver.prepare(handle)
+    assert found(driver)[1].deployables[0].prepared == ()
+    driver.prepare(handle)
+    assert spdk.calls.count("nvmf_subsystem_remove_host") == 1
+    assert found(driver)[1].deployables[0].prepared == ("h",)
+
+
+def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(
+    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
+) -> None:
+    handle = held(driver, 1)
+    driver.prepare(handle)
+    conf.set_override("host_nqn", OTHER, group="nvmf_spdk")
+    driver.prepare(handle)
+    assert spdk.hosts(1) == [HOST]
+    spdk.restart()
+    driver.prepare(handle)
+    assert spdk.hosts(1) == [OTHER]
+    conf.set_override("host_nqn", HOST, group="nvmf_spdk")
+    driver.clean(handle)
+    assert spdk.hosts(1) == []
+
+
+def test_a_guest_from_before_an_upgrade_is_not_cut_off_by_keys(
+    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    # The agent of the release before has noted nothing.
+    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    handle = held(driver, 1, in_use=True)
+    driver.prepare(handle)
+    assert found(driver)[1].deployables[0].prepared == ("h",)
+    assert "nvmf_subsystem_remove_host" not in spdk.calls
+    assert driver.access_key(handle) is None
+    # The next one has a key.
+    second = held(driver, 1, arq="b")
+    driver.prepare(second)
+    assert not spdk.connect(1, HOST)
+    assert spdk.connect(1, HOST, driver.access_key(second))
+
+
+def test_the_key_of_a_guest_from_before_an_upgrade_stays(
+    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
+) -> None:
+    # It is noted by its handle, and so is its key.
+    driver.prepare(held(driver, 1, consumer=REMOTE, arq=""))
+    (file,) = keys.iterdir()
+    assert (file.name, driver.given()) == ("h", {"h": ""})
+    secret = file.read_text()
+    spdk.restart()
+    again = nvmf_spdk.NvmfSpdkDriver(conf)
+    handle = held(driver, 1, consumer=REMOTE, in_use=True)
+    again.prepare(handle)
+    assert again.given() == {"h": "a"}
+    assert again.access_key(handle) == secret
+    assert spdk.connect(1, REMOTE, secret)
+    again.clean(handle)
+    assert (spdk.keys, list(keys.iterdir()), again.given()) == ({}, [], {})
+
+
+def test_what_an_arq_has_no_more_is_taken_back_and_nothing_else(
+    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
+) -> None:
+    driver.prepare(held(driver, 1, consumer=REMOTE))
+    driver.prepare(held(driver, 2, "i", consumer=OTHER, arq="b"))
+    assert driver.given() == {"h": "a", "i": "b"}
+    driver.revoke("h", "of before")
+    assert spdk.hosts(1) == [REMOTE]
+    driver.revoke("h", "a")
+    assert (spdk.hosts(1), spdk.hosts(2)) == ([], [OTHER])
+    assert [path.name for path in keys.iterdir()] == ["b"]
+    assert driver.given() == {"i": "b"}
 
 
 @pytest.fixture
