@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import arq_states, db, work
@@ -57,6 +58,7 @@ def apply(
     for handle in lost:
         handle.missing = True
     renamed = []
+    added: list[tuple[models.Deployable, base.Deployable]] = []
     for kept, deployable in plan.new_deployables:
         parts = kept.row.deployables
         if len(kept.device.deployables) > 1:
@@ -65,9 +67,13 @@ def apply(
             parts = [part for part in parts if _has_any(part, its)]
         renamed.append(_deployable(kept.driver, deployable, reports.find_former(parts)))
         kept.row.deployables.append(renamed[-1])
+        added.append((renamed[-1], deployable))
     new = [_device(host_id, each) for each in plan.new]
+    for row, each in zip(new, plan.new, strict=True):
+        added += zip(row.deployables, each.device.deployables, strict=True)
     session.add_all(new)
     session.flush()
+    _insert_handles(session, added)
     _set_parents(plan, [row for device in new for row in device.deployables])
     _fail_binds(session, lost, plan.device_uuids())
     returned = [handle for handle in away if not handle.missing]
@@ -147,10 +153,22 @@ def _deployable(
         rp_uuid=provider_uuid(deployable.name),
         **_deployable_columns(driver, deployable),
         attributes=list(attributes.rows(attributes.reported(deployable))),
-        attach_handles=[_attach_handle(handle) for handle in deployable.attach_handles],
     )
     reports.add(row, deployable, former)
     return row
+
+
+def _insert_handles(
+    session: orm.Session, added: Iterable[tuple[models.Deployable, base.Deployable]]
+) -> None:
+    """Insert the handles of new deployables, as plain rows: a host may bring thousands."""
+    rows = [
+        {"deployable_id": row.id, "attach_type": attach_type, "attach_info": attach_info}
+        for row, deployable in added
+        for attach_type, attach_info in map(handle_key, deployable.attach_handles)
+    ]
+    if rows:
+        session.execute(sa.insert(models.AttachHandle), rows)
 
 
 def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
