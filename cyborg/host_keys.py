@@ -177,7 +177,7 @@ def _read_keys(host_name: str) -> dict[str, tuple[models.HostKey, int]]:
     key = models.HostKey
     query = sa.select(key, db.now_ms()).where(key.host_name == host_name)
     with db.reader() as session:
-        return {row.fingerprint: (row, now_ms) for row, now_ms in session.execute(query).tuples()}
+        return {row.fingerprint: (row, now_ms) for row, now_ms in session.execute(query)}
 
 
 def _check_signature(

@@ -179,7 +179,7 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
         .where(arq.project_id == project_id, arq.state != models.DELETING)
         .group_by(arq.resource_class)
     )
-    counts = collections.Counter(dict(session.execute(query).tuples().all()))
+    counts = collections.Counter(dict(session.execute(query).all()))
     total = counts.total()
     if counts.pop(None, 0):
         groups = sa.select(arq.group).where(

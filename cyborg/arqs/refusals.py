@@ -44,7 +44,7 @@ def of_binds(
     arq = models.Arq
     owners = sa.select(arq.uuid, arq.project_id).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.writer() as session:
-        known = dict(session.execute(owners).tuples().all())
+        known = dict(session.execute(owners).all())
         of_projects: dict[str | None, list[dict[str, Any]]] = {}
         for uuid, target in binds.items():
             project = target.project_id or known.get(uuid) or ctx.project_id

@@ -69,8 +69,8 @@ def apply(
         kept.row.deployables.append(renamed[-1])
         added.append((renamed[-1], deployable))
     new = [_device(host_id, each) for each in plan.new]
-    for row, each in zip(new, plan.new, strict=True):
-        added += zip(row.deployables, each.device.deployables, strict=True)
+    for device_row, each in zip(new, plan.new, strict=True):
+        added += zip(device_row.deployables, each.device.deployables, strict=True)
     session.add_all(new)
     session.flush()
     _insert_handles(session, added)

@@ -162,7 +162,7 @@ def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> lis
             wanted,
             filters={**DEPLOYABLE_COLUMNS, "hostname": _NODE},
         )
-        return _with_attributes(session, session.execute(select).tuples().all())
+        return _with_attributes(session, session.execute(select).all())
 
 
 def get_deployable(uuid: str) -> Deployable:
@@ -172,7 +172,7 @@ def get_deployable(uuid: str) -> Deployable:
     """
     with db.reader() as session:
         query = _DEPLOYABLES.where(models.Deployable.uuid == uuid)
-        for found in _with_attributes(session, session.execute(query).tuples().all()):
+        for found in _with_attributes(session, session.execute(query).all()):
             return found
     raise errors.NotFound.of("Deployable", uuid=uuid)
 

@@ -441,7 +441,7 @@ class Life:
         """
         row = models.ProjectLock
         with db.reader() as session:
-            found = session.execute(sa.select(row.project_id, row.locks)).tuples()
+            found = session.execute(sa.select(row.project_id, row.locks))
             assert not self.created - Counter(dict(found.all()))
 
     def check_hours(self, uses: list[models.HistoryEntry]) -> None:
