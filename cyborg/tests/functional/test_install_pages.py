@@ -21,7 +21,7 @@ import requests
 import sqlalchemy as sa
 from keystoneauth1 import adapter, exceptions, session
 
-from cyborg.tests import bare_machine, keystone_server, servers, upstream_rows
+from cyborg.tests import bare_machine, keystone_server, servers, tls, upstream_rows
 from cyborg.tests.bare_machine import Machine
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.ports import free_port
@@ -146,6 +146,15 @@ def mariadb(unique: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
+def broker(tmp_path: pathlib.Path) -> Iterator[dict[str, str]]:
+    """Where RabbitMQ listens with TLS, and whom to trust for that."""
+    plain = sa.make_url(servers.url_of("rabbitmq"))
+    authority = tls.Authority(tmp_path)
+    with tls.in_front_of(plain.port or 0, authority.server_context()) as port:
+        yield {"RABBIT_HOST": f"{plain.host}:{port}", "RABBIT_CA": str(authority.file)}
+
+
+@pytest.fixture
 def rabbitmqctl(unique: str, host: str) -> Iterator[str]:
     """A script that runs ``rabbitmqctl`` for the server of the tests."""
     folder = os.environ.get("CYBORG_SERVICES_DIR", "")
@@ -197,18 +206,18 @@ def test_followed_to_the_letter_they_give_a_cyborg_that_works(
     make: Make,
     cloud_keystone: Keystone,
     cloud_placement: adapter.Adapter,
+    broker: dict[str, str],
     unique: str,
     host: str,
     tmp_path: pathlib.Path,
 ) -> None:
     port = free_port()
     database = sa.make_url(servers.url_of("mysql"))
-    broker = sa.make_url(servers.url_of("rabbitmq"))
     different = {
         "DB_HOST": f"{database.host}:{database.port}",
         "DB_NAME": unique,
         "DB_USER": unique,
-        "RABBIT_HOST": f"{broker.host}:{broker.port}",
+        **broker,
         "RABBIT_VHOST": unique,
         "RABBIT_USER": unique,
         "KEYSTONE_URL": cloud_keystone.url,
