@@ -21,10 +21,10 @@ class Authority:
         self.file = folder / name
         self._authority.cert_pem.write_to_path(str(self.file))
 
-    def server_context(self) -> ssl.SSLContext:
-        """For a server on the loopback."""
+    def server_context(self, *names: str) -> ssl.SSLContext:
+        """For a server with these names, or one on the loopback."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+        self._authority.issue_cert(*(names or ("127.0.0.1", "localhost"))).configure_cert(context)
         return context
 
 

@@ -41,10 +41,15 @@ def vhost() -> Iterator[str]:
 
 
 @pytest.fixture
-def broker(vhost: str, tmp_path: pathlib.Path) -> Iterator[str]:
-    """The URL of a TLS port of RabbitMQ; its authority is ``ca.pem`` in the test's folder."""
+def authority(tmp_path: pathlib.Path) -> tls.Authority:
+    """Whom the services trust, which is ``ca.pem`` in the test's folder."""
+    return tls.Authority(tmp_path)
+
+
+@pytest.fixture
+def broker(vhost: str, authority: tls.Authority) -> Iterator[str]:
+    """The URL of a TLS port of RabbitMQ."""
     plain = sa.make_url(vhost)
-    authority = tls.Authority(tmp_path)
     with tls.in_front_of(plain.port or 0, authority.server_context()) as port:
         yield plain.set(port=port).render_as_string(hide_password=False)
 
@@ -243,3 +248,19 @@ def test_a_broker_that_somebody_else_has_signed_is_not_trusted(
     wrong = {"oslo_messaging_rabbit__ssl_ca_file": str(stranger.file)}
     cyborg.start("conductor-3", "cyborg-conductor", **wrong)
     wait_for("the refusal", lambda: "CERTIFICATE_VERIFY_FAILED" in cyborg.log("conductor-3"))
+
+
+def test_a_broker_of_another_name_is_not_trusted(
+    cyborg: Deployment, vhost: str, authority: tls.Authority
+) -> None:
+    """Such as a host to which the same authority has given a certificate."""
+    plain = sa.make_url(vhost)
+    user, virtual = f"{plain.username}:{plain.password}", plain.database
+    with tls.in_front_of(plain.port or 0, authority.server_context("host.example")) as port:
+        node = f"{user}@127.0.0.1:{port}"
+        for number, nodes in enumerate((node, f"{node},{node}")):
+            name, url = f"conductor-{4 + number}", f"rabbit://{nodes}/{virtual}"
+            cyborg.start(name, "cyborg-conductor", DEFAULT__transport_url=url)
+            wait_for("the refusal", lambda name=name: "IP address mismatch" in cyborg.log(name))
+            cyborg.terminate(name)
+            cyborg.wait(name)
