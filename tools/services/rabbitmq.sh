@@ -52,6 +52,8 @@ function in_rabbitmq {
         while IFS= read -r variable; do
             export "${variable?}"
         done <"$data/environment"
+        # Erlang looks for its files here, too, and tells at length if it may not.
+        cd "$data"
         "$@"
     )
 }
