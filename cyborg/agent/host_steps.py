@@ -65,8 +65,9 @@ class Endpoint:
         self.layout_changes = threading.Lock()
         self._results = write_results.Results(conf)
         self._locks = _Locks()
-        #: The handle of each card that is being cleaned.
+        #: The handle of each card that is being cleaned, and when the last clean of a card ended.
         self._cleaning: dict[str, str] = {}
+        self._cleaned_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._latest: dict[str, _Run] = {}
         self._newest = _NewestRequests()
@@ -109,7 +110,7 @@ class Endpoint:
             ),
             [key],
         )
-        run.wait(wait, lambda: self._why_unfinished(asked, handle))
+        run.wait(wait, lambda: self._unfinished(run, asked, handle))
         secret: str | None = run.answer
         return secret
 
@@ -121,13 +122,15 @@ class Endpoint:
         with self._locks.held([_handle_key(handle), _card_key(card)]):
             # A function that was not on the bus may have come, and be of another card than it said.
             if cards.card_of(handle) != card:
-                raise rpc.HostStepRunning("The functions of the card have just changed")
+                sentence = "The functions of the card have just changed"
+                raise rpc.HostStepRunning(sentence, seconds=0)
             if time.monotonic() > received + AT_ONCE:
                 self._refuse_if_held(asked)
             self._cleaning[card] = asked.attach_handle_uuid
             try:
                 method(handle)
             finally:
+                self._cleaned_at[card] = time.monotonic()
                 del self._cleaning[card]
 
     def _refuse_if_held(self, step: rpc.HostStep) -> None:
@@ -137,16 +140,26 @@ class Endpoint:
         """
         held = rpc.held_handles(self._conf, self._conf.host)
         if held is None:
-            raise rpc.HostStepRunning("No conductor says whether the handle is in use by now")
+            sentence = "No conductor says whether the handle is in use by now"
+            raise rpc.HostStepRunning(sentence, seconds=0)
         if step.attach_handle_uuid in held:
             arq = held[step.attach_handle_uuid]
             raise rpc.HostStepFailed(f"The handle is not cleaned: ARQ {arq} has it by now")
 
-    def _why_unfinished(self, step: rpc.HostStep, handle: base.HeldHandle) -> str:
-        other = self._cleaning.get(cards.card_of(handle)) if step.action == "clean" else None
-        if other is not None and other != step.attach_handle_uuid:
-            return f"It waits until attach handle {other} of the same card is clean"
-        return f"Driver {step.driver} has not finished to {step.action} the handle"
+    def _unfinished(
+        self, run: _Run, step: rpc.HostStep, handle: base.HeldHandle
+    ) -> rpc.HostStepRunning:
+        """That a step goes on, and since when: from when no other one of its card was cleaned."""
+        since = run.made_at
+        if step.action == "clean":
+            card = cards.card_of(handle)
+            other = self._cleaning.get(card)
+            if other is not None and other != step.attach_handle_uuid:
+                sentence = f"It waits until attach handle {other} of the same card is clean"
+                return rpc.HostStepRunning(sentence, seconds=0)
+            since = max(since, self._cleaned_at.get(card, since))
+        sentence = f"Driver {step.driver} has not finished to {step.action} the handle"
+        return rpc.HostStepRunning(sentence, seconds=round(time.monotonic() - since))
 
     def reconcile(self) -> None:
         """Take back what is given to ARQs that have it no more, as after a forced release.
@@ -214,7 +227,7 @@ class Endpoint:
             handles,
         )
         unfinished = f"Driver {asked.driver} has not finished to program the deployable"
-        run.wait(wait, lambda: unfinished)
+        run.wait(wait, lambda: rpc.HostStepRunning(unfinished))
         answer: rpc.ProgramAnswer = run.answer
         return answer
 
@@ -303,7 +316,8 @@ class Endpoint:
 
     def _refuse_old(self, step: rpc.HostStep | rpc.ProgramStep) -> None:
         if step.agent_started < self._started:
-            raise rpc.HostStepRunning("The agent has started again since; it reports first")
+            sentence = "The agent has started again since; it reports first"
+            raise rpc.HostStepRunning(sentence, seconds=0)
 
     def _ability(self, step: rpc.HostStep) -> cdi.Step:
         driver = self._drivers.get(step.driver)
@@ -404,6 +418,7 @@ class _Run:
     ) -> None:
         self.step = step
         self.key = key
+        self.made_at = time.monotonic()
         self.answer: Any = None
         self._action = action
         self.done = threading.Event()
@@ -424,15 +439,15 @@ class _Run:
             target=self._run, args=(after, forget), name=f"host-step-{self._action}", daemon=True
         ).start()
 
-    def wait(self, seconds: float, running: Callable[[], str]) -> None:
+    def wait(self, seconds: float, running: Callable[[], rpc.HostStepRunning]) -> None:
         """Return when the run has succeeded.
 
-        :raises HostStepRunning: it has not ended in time, with the message that ``running`` gives;
-            or it has ended, and must be asked for again
+        :raises HostStepRunning: it has not ended in time, as ``running`` says; or it has ended,
+            and must be asked for again
         :raises HostStepFailed: it has failed
         """
         if not self.done.wait(seconds):
-            raise rpc.HostStepRunning(running())
+            raise running()
         if self._failure is not None:
             raise self._failure
 

@@ -361,7 +361,10 @@ def _why_unclean(
         return None
     if not isinstance(exc, rpc.HostStepRunning):
         return f"Host {situation.host} does not answer: {exc}"
-    seconds = (claim.claimed_ms - claim.wanted_ms) // 1000
+    seconds = exc.seconds
+    if seconds is None:
+        # An agent of the release before: it may have waited for others, or for its host.
+        seconds = (claim.claimed_ms - claim.wanted_ms) // 1000
     if seconds < (_ERASED_WITHIN if situation.is_disk else _CLEANED_WITHIN):
         return None
     return f"It has not ended for {seconds // 60} minutes: {exc}"

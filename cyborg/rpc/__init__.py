@@ -247,7 +247,8 @@ def run_host_step(
         if "failed" in answer:
             raise HostStepFailed(str(answer["failed"]))
         if "running" in answer:
-            raise HostStepRunning(str(answer["running"]))
+            seconds = _number(answer.get("seconds"))
+            raise HostStepRunning(str(answer["running"]), seconds=seconds)
         return _access_key(answer.get("access_key"))
 
 
@@ -305,7 +306,7 @@ def _program(
             raise ProgramFailed(
                 str(answer["failed"]),
                 written=answer.get("written", True) is not False,
-                report_counter=_counter(answer.get("report_counter")),
+                report_counter=_number(answer.get("report_counter")),
             )
         if "running" in answer:
             raise HostStepRunning(str(answer["running"]))
@@ -320,8 +321,8 @@ def _program(
         raise ProgramFailed(f"The agent's answer cannot be read: {exc}", written=True) from exc
 
 
-def _counter(said: object) -> int | None:
-    """The counter of a report in an answer; None if there is none that could be."""
+def _number(said: object) -> int | None:
+    """A count of reports or of seconds in an answer; None if there is none that could be."""
     return said if type(said) is int and 0 <= said <= value_checks.NUMBER_MAX else None
 
 

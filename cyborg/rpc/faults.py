@@ -23,7 +23,15 @@ class BrokerUnreachable(HostUnreachable):
 
 
 class HostStepRunning(HostUnreachable):
-    """The step takes longer than the caller waits, and goes on. Asking again joins it."""
+    """The step takes longer than the caller waits, and goes on. Asking again joins it.
+
+    ``seconds`` is for how long by now, not counting how long it waited for others; None if the
+    agent does not say.
+    """
+
+    def __init__(self, message: str, *, seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class HostStepFailed(errors.CyborgError):

@@ -191,7 +191,8 @@ def _outcome(method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
     try:
         return method() or {}
     except faults.HostStepRunning as exc:
-        return {"running": str(exc)}
+        since = {} if exc.seconds is None else {"seconds": exc.seconds}
+        return {"running": str(exc), **since}
     except faults.ProgramFailed as exc:
         return {
             "failed": str(exc),

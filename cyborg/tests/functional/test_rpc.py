@@ -228,6 +228,16 @@ def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
         rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
 
 
+@pytest.mark.parametrize(("said", "known"), [(290, 290), (None, None), (-1, None), ("1", None)])
+def test_a_step_that_goes_on_says_for_how_long(services, said, known):
+    services.agent.fault = rpc.HostStepRunning("still cleaning", seconds=said)
+
+    with pytest.raises(rpc.HostStepRunning) as caught:
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+    assert caught.value.seconds == known
+
+
 def test_programming_is_answered_with_what_is_loaded(services):
     answer = rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
 

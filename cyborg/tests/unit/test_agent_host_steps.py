@@ -270,6 +270,43 @@ def test_one_handle_of_a_card_is_cleaned_at_a_time(ask, driver, monkeypatch):
     assert {handle.uuid for _, handle in driver.calls.queue} == {CARD, VFS[1]}
 
 
+class Clock:
+    """The agent's clock, which stands still but for the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_clean_goes_on_since_nothing_else_of_its_card_was_cleaned(ask, driver, monkeypatch):
+    bus = pci.Snapshot(map(function, [CARD, *VFS]))
+    clock = Clock()
+    monkeypatch.setattr(pci, "scan", lambda: bus)
+    monkeypatch.setattr(host_steps, "time", clock)
+
+    def seconds(address: str) -> int | None:
+        with pytest.raises(rpc.HostStepRunning) as running:
+            ask(wait=0.1, **of(address))
+        return running.value.seconds
+
+    first, second = VFS
+    driver.gate.clear()
+    assert seconds(first) == 0
+    driver.calls.get(timeout=PATIENCE)
+    clock.now += 290
+    assert (seconds(first), seconds(second)) == (290, 0)
+    clock.now += 300
+    assert (seconds(first), seconds(second)) == (590, 0)
+
+    ended, driver.gate = driver.gate, threading.Event()
+    ended.set()
+    assert driver.calls.get(timeout=PATIENCE)[1].uuid == second
+    clock.now += 70
+    assert seconds(second) == 70
+
+
 def test_a_function_whose_card_was_not_known_is_not_cleaned(ask, driver, monkeypatch):
     buses = [pci.Snapshot([]), pci.Snapshot(map(function, [CARD, *VFS]))]
     monkeypatch.setattr(pci, "scan", lambda: buses.pop(0) if len(buses) > 1 else buses[0])
