@@ -70,6 +70,9 @@ _NOT_CLEAN = "What the instance had could not be cleaned yet, and is given to no
 #: Entries that are deleted in one transaction.
 _BATCH = 500
 
+#: Name of the row that says until when entries had ended that are deleted, or were never here.
+_FORGOTTEN = "history"
+
 _ENTRY = models.HistoryEntry
 _TABLE = cast(sa.Table, _ENTRY.__table__)
 _BLANK = {column.name: None for column in _TABLE.columns if column.nullable}
@@ -376,11 +379,21 @@ def sum_uses(
 @db.retry
 def known_since(conf: cfg.ConfigOpts) -> int | None:
     """Since when nothing is forgotten that has ended, in milliseconds; None if nothing ever is."""
-    seconds = conf.conductor.history_expiry
-    if not seconds:
-        return None
+    seconds, row = conf.conductor.history_expiry, models.Brake
+    # What was deleted stays so when the option is raised.
+    deleted = sa.select(row.began_ms).where(row.name == _FORGOTTEN).scalar_subquery()
     with db.reader() as session:
-        return session.scalar(sa.select(db.now_ms() - seconds * 1000))
+        until_ms, now_ms = session.execute(sa.select(deleted, db.now_ms())).one()
+    expired_ms = now_ms - seconds * 1000 if seconds else None
+    return max((ms for ms in (until_ms, expired_ms) if ms is not None), default=None)
+
+
+def note_forgotten(session: orm.Session, until_ms: int | sa.ColumnElement[int]) -> None:
+    """Of what ended until then some is not known, or not any more."""
+    row = models.Brake
+    new = {"name": _FORGOTTEN, "began_ms": until_ms, "used": 0, "created_at": models.utcnow()}
+    later = sa.case((row.began_ms < until_ms, until_ms), else_=row.began_ms)
+    db.upsert(session, row, [new], key=["name"], update={"began_ms": later})
 
 
 def forget(conf: cfg.ConfigOpts) -> None:
@@ -392,4 +405,5 @@ def forget(conf: cfg.ConfigOpts) -> None:
 
 
 def _delete(session: orm.Session, ended: list[models.HistoryEntry]) -> None:
+    note_forgotten(session, max(entry.ended_ms or 0 for entry in ended))
     db.delete(session, _ENTRY, _ENTRY.id.in_([entry.id for entry in ended]))

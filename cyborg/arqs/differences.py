@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -169,8 +169,12 @@ def _arqs(providers: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
+def plan_repair(
+    conf: cfg.ConfigOpts, difference: Difference, is_one_alive: Callable[[], bool]
+) -> Repair:
     """What can safely be done about a difference; Nova is asked.
+
+    ``is_one_alive`` is asked whether Nova has any other instance, see :mod:`.witnesses`.
 
     Nothing is done for an instance that Nova has: it may use what it was given. Nova does not
     migrate or resize instances with accelerators, so no migration owns an allocation of them.
@@ -181,7 +185,7 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     if why := _why_not(conf, difference):
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
     if difference.arqs:
-        return _ask_nova(conf, difference)
+        return _ask_nova(conf, difference, is_one_alive)
     held = client.Client(conf).find_held(difference.consumer)
     if held is not None and held.owner.is_ours:
         return Repair(
@@ -195,10 +199,12 @@ def plan_repair(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
             explanation="This is not repaired: Placement says that it is no instance but "
             f"{held.owner.consumer_type}; whoever made it knows whether it is still needed.",
         )
-    return _ask_nova(conf, difference)
+    return _ask_nova(conf, difference, is_one_alive)
 
 
-def _ask_nova(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
+def _ask_nova(
+    conf: cfg.ConfigOpts, difference: Difference, is_one_alive: Callable[[], bool]
+) -> Repair:
     why = None
     if not clients.configured(conf, "nova"):
         why = "[nova] is not configured, so nobody can be asked for the instance"
@@ -207,7 +213,7 @@ def _ask_nova(conf: cfg.ConfigOpts, difference: Difference) -> Repair:
     if why is not None:
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
     is_deleted = nova.has_deleted(conf, difference.consumer)
-    if not is_deleted and not witnesses.is_one_alive(conf, lambda: None):
+    if not is_deleted and not is_one_alive():
         return Repair(action=Action.NOTHING, explanation=_NO_WITNESS)
     if difference.arqs:
         return Repair(

@@ -8,6 +8,7 @@ has deleted this one; and of those that it does not say this of, few are given u
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import sqlalchemy as sa
@@ -37,6 +38,11 @@ def is_one_alive(conf: cfg.ConfigOpts, before_each: Callable[[], None]) -> bool:
         if nova.is_there(conf, instance):
             return True
     return False
+
+
+def once(conf: cfg.ConfigOpts) -> Callable[[], bool]:
+    """:func:`is_one_alive` for many answers in a row: Nova is asked for the first of them only."""
+    return functools.cache(lambda: is_one_alive(conf, lambda: None))
 
 
 @db.retry

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from cyborg import (
     work,
 )
 from cyborg import conf as cyborg_conf
-from cyborg.arqs import differences, uses
+from cyborg.arqs import differences, uses, witnesses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
@@ -231,9 +231,17 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             hosts.in_progress += comparison.in_progress
             for sentence in comparison.differences:
                 yield Finding(f"placement, host {name}", sentence)
-        for difference in differences.compare_all(conf, settle=conf.command.settle):
-            finding = Finding(f"allocations, host {difference.host}", str(difference))
-            yield _repaired(conf, difference, finding) if conf.command.repair else finding
+        yield from _allocations(conf)
+
+
+def _allocations(conf: cfg.ConfigOpts) -> Iterator[Finding]:
+    """What instances have in Placement and not here, or here and not there."""
+    is_one_alive = witnesses.once(conf)
+    for difference in differences.compare_all(conf, settle=conf.command.settle):
+        finding = Finding(f"allocations, host {difference.host}", str(difference))
+        if conf.command.repair:
+            finding = _repaired(conf, difference, finding, is_one_alive)
+        yield finding
 
 
 def _uses(*, repair: bool) -> Iterator[Finding]:
@@ -248,10 +256,13 @@ def _uses(*, repair: bool) -> Iterator[Finding]:
 
 
 def _repaired(
-    conf: cfg.ConfigOpts, difference: differences.Difference, finding: Finding
+    conf: cfg.ConfigOpts,
+    difference: differences.Difference,
+    finding: Finding,
+    is_one_alive: Callable[[], bool],
 ) -> Finding:
     """Repair a difference if that is safe, after saying what will be done."""
-    repair = differences.plan_repair(conf, difference)
+    repair = differences.plan_repair(conf, difference, is_one_alive)
     print(f"{difference} {repair.explanation}", file=sys.stderr, flush=True)
     outcome = differences.carry_out(conf, difference, repair)
     return replace(finding, repair=f"{repair.explanation} {outcome}".strip())

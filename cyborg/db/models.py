@@ -540,7 +540,10 @@ class ProjectLock(Base):
 
 
 class Brake(Base):
-    """How often something that destroys was done of late; or a lock of what is done one by one."""
+    """How often something that destroys was done of late; or a lock of what is done one by one.
+
+    One row says of which time some of the history is deleted.
+    """
 
     __tablename__ = "brakes"
 

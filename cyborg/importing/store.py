@@ -212,6 +212,8 @@ def store_arqs(found: Sequence[Request]) -> None:
         if rows:
             asked = {"instance_asked_ms": db.now_ms()}
             session.execute(sa.insert(models.Arq).values([row | asked for row in rows]))
+            # Who had what before, and gave it back, upstream has not kept.
+            history.note_forgotten(session, db.now_ms())
         history.write(session, [request.used for request in new if request.used])
         steps = [request.handle for request in new if request.needs_step and request.handle]
         work.want(session, work.HOST_STEP, steps)

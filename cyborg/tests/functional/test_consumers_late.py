@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg import context, db, errors, policy, profiles, work
 from cyborg.allocations import executor, service, states, wishes
-from cyborg.arqs import differences
+from cyborg.arqs import differences, witnesses
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
@@ -182,13 +182,14 @@ def test_what_is_claimed_for_nobody_is_repaired_without_nova(
 ) -> None:
     put(conf, SMALL)
     (found,) = differences.compare_all(conf, settle=0)
-    repair = differences.plan_repair(conf, found)
+    repair = differences.plan_repair(conf, found, witnesses.once(conf))
     assert differences.carry_out(conf, found, repair) == "Done."
     engine.drain(conf)
     assert held(placement) == {}
     put(conf, SMALL, THEIRS)
     (found,) = differences.compare_all(conf, settle=0)
-    assert "[nova] is not configured" in differences.plan_repair(conf, found).explanation
+    repair = differences.plan_repair(conf, found, witnesses.once(conf))
+    assert "[nova] is not configured" in repair.explanation
 
 
 @pytest.mark.parametrize("first", ["PUT", "GET"])

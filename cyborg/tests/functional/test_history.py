@@ -270,6 +270,31 @@ def test_what_ended_long_ago_is_forgotten(
 
 
 @pytest.mark.every_database
+def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    def days_known() -> int | None:
+        with db.reader() as session:
+            now_ms = session.scalars(sa.select(db.now_ms())).one()
+        since_ms = history.known_since(conf)
+        return None if since_ms is None else round((now_ms - since_ms) / DAY / 1000)
+
+    conf.set_override("history_expiry", 0, group="conductor")
+    assert days_known() is None
+    for days in (10, 30):
+        release.delete_instance_arqs(ctx, boot(conf, ctx))
+        let_pass(days * DAY)
+    for expiry in (35, 20):
+        conf.set_override("history_expiry", expiry * DAY, group="conductor")
+        history.forget(conf)
+        assert days_known() == expiry
+    conf.set_override("history_expiry", 365 * DAY, group="conductor")
+    assert days_known() == 30
+    conf.set_override("history_expiry", 0, group="conductor")
+    assert days_known() == 30
+
+
+@pytest.mark.every_database
 def test_what_was_bound_before_is_in_the_history(
     conf: cfg.ConfigOpts, database_url: str, request: pytest.FixtureRequest
 ) -> None:

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, errors, history, rpc, work
 from cyborg.arqs import release
 from cyborg.cmd import dbsync
 from cyborg.db import models
@@ -78,7 +78,7 @@ def import_all(engine: sa.Engine) -> run.Report:
 
 def dump() -> dict[str, list[dict[str, Any]]]:
     """All rows but for numbers and times that are given by chance; see :func:`identities` too."""
-    by_chance = {"id", "wanted_ms", "due_ms", "instance_asked_ms", "audited_ms"}
+    by_chance = {"id", "wanted_ms", "due_ms", "instance_asked_ms", "audited_ms", "began_ms"}
     found: dict[str, list[dict[str, Any]]] = {}
     with db.reader() as session:
         for table in models.Base.metadata.sorted_tables:
@@ -86,7 +86,7 @@ def dump() -> dict[str, list[dict[str, Any]]]:
             numbers = {column.name for column in table.columns if column.foreign_keys}
             own = {"uuid"} if table.name in {"history", "hosts"} else set[str]()
             left_out = by_chance | numbers | own
-            if table.name in {"history", "hosts", "work", "resource_providers"}:
+            if table.name in {"brakes", "history", "hosts", "work", "resource_providers"}:
                 left_out |= {"created_at"}
             shown = [{key: row[key] for key in row if key not in left_out} for row in rows]
             found[table.name] = sorted(shown, key=str)
@@ -119,7 +119,7 @@ def identities() -> list[Any]:
 @pytest.mark.every_database
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("old", ["17", "15"], indirect=True)
-def test_everything_arrives(old: sa.Engine) -> None:
+def test_everything_arrives(old: sa.Engine, conf: cfg.ConfigOpts) -> None:
     report = import_all(old)
     assert report.kinds == {"device profiles": (3, 3), "devices": (4, 4), "ARQs": (12, 12)}
 
@@ -167,6 +167,9 @@ def test_everything_arrives(old: sa.Engine) -> None:
     states = collections.Counter(state for (state,) in read(sa.select(arq.state)))
     assert states == {"Bound": 8, "Initial": 2, "BindFailed": 1, "Unbound": 1}
     assert ["BindStarted" in note for note in report.findings.notes] == [True]
+
+    # Who had what before, and gave it back, is not known.
+    assert history.known_since(conf) == read(sa.select(models.Brake.began_ms))[0][0]
 
     attribute = models.Attribute
     own = read(sa.select(attribute.key, attribute.value).where(attribute.origin == "admin"))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from cyborg import context, db, work
 from cyborg.allocations import states
-from cyborg.arqs import differences, service
+from cyborg.arqs import differences, service, witnesses
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
@@ -239,10 +239,11 @@ class Books:
     def check(self, *, repair: bool = False) -> dict[str, Any]:
         """The same without a start of the command."""
         found = {}
+        is_one_alive = witnesses.once(self.conf)
         for each in differences.compare_all(self.conf, settle=0):
             said = None
             if repair:
-                plan = differences.plan_repair(self.conf, each)
+                plan = differences.plan_repair(self.conf, each, is_one_alive)
                 outcome = differences.carry_out(self.conf, each, plan)
                 said = f"{plan.explanation} {outcome}".strip()
             found[each.consumer] = {"finding": str(each), "repair": said}
@@ -375,6 +376,8 @@ def test_a_nova_that_knows_none_of_the_instances_has_nothing_repaired(
     found = books.check(repair=True)
     assert found.keys() == {lives, claims}
     assert all("Nova has none of the instances" in item["repair"] for item in found.values())
+    # Once for itself, and once as a witness of all others.
+    assert books.sink.asked.count(f"/servers/{lives}") == 2
     assert len(service.list_arqs(ctx)) == 1
 
     books.sink.deleted = {lives, claims}
@@ -390,7 +393,7 @@ def test_nothing_is_repaired_where_nova_is_of_another_region(
     found = differences.Difference(
         host="host-1", provider=A, consumer=models.new_uuid(), arqs=(), serving=0, allocated=1
     )
-    repair = differences.plan_repair(conf, found)
+    repair = differences.plan_repair(conf, found, witnesses.once(conf))
     assert repair.action is differences.Action.NOTHING
     assert "[nova] region_name is RegionTwo" in repair.explanation
 
