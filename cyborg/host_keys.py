@@ -11,7 +11,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc
-from cyborg.db import models
+from cyborg.db import locks, models
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)
@@ -84,9 +84,10 @@ def _enrolled(found: models.HostKey, host_name: str) -> models.HostKey:
 def _valid_keys(session: orm.Session, host_name: str) -> list[models.HostKey]:
     """The keys of the host that are not revoked, locked, so that no third one is added."""
     key = models.HostKey
-    # All rows are locked, so that there is one to lock after the first key was revoked too.
-    query = sa.select(key).where(key.host_name == host_name).order_by(key.id).with_for_update()
-    return [row for row in session.scalars(query) if row.revoked_ms is None]
+    # A host may have no key yet, and Galera's other nodes do not see that a row is locked.
+    locks.take(session, locks.HOST_KEYS)
+    query = sa.select(key).where(key.host_name == host_name, key.revoked_ms.is_(None))
+    return list(session.scalars(query.order_by(key.id).with_for_update()))
 
 
 def list_keys(host_name: str) -> list[models.HostKey]:

@@ -19,7 +19,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import availability, db, errors, work
-from cyborg.db import models
+from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
 from cyborg.programming import operations, program
 
@@ -83,7 +83,8 @@ def _grow(
     stalled: str | None,
 ) -> str | None:
     """Ask for operations; return why the pool will still be short of slots."""
-    # Recording a miss does not wait for this lock.
+    locks.take(session, locks.FUNCTION_POOLS)
+    # Nor are pools changed or deleted meanwhile. Recording a miss does not wait for this lock.
     query = sa.select(_POOL).order_by(_POOL.id).with_for_update(key_share=True)
     pools = list(session.scalars(query.execution_options(populate_existing=True)))
     if pool not in pools:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, errors, liveness, rpc
-from cyborg.db import models
+from cyborg.db import locks, models
 from cyborg.drivers import base
 
 #: Milliseconds that a time in a report may be ahead of the database's clock.
@@ -25,9 +25,6 @@ _MAX_AHEAD = 60_000
 
 #: More PCI functions than any host has.
 _FUNCTIONS_MAX = 1_000_000
-
-#: The lock of all that gives nodes to hosts, which is rare.
-_NODES = "nodes"
 
 #: Under these names conductors say something of a host.
 _NO_DRIVERS = {liveness.CONDUCTOR, liveness.REFUSALS}
@@ -178,12 +175,8 @@ def _keys_of(host_name: str) -> sa.Select[int]:
 
 
 def lock_nodes(session: orm.Session) -> None:
-    """Let nobody else give a node to a host until the caller's transaction ends.
-
-    It writes, since Galera's other nodes see no lock of this one, only what it writes.
-    """
-    row = {"name": _NODES, "began_ms": 0, "used": 0, "created_at": models.utcnow()}
-    db.upsert(session, models.Brake, [row], key=["name"], update={"used": models.Brake.used + 1})
+    """Let nobody else give a node to a host until the caller's transaction ends."""
+    locks.take(session, locks.NODES)
 
 
 def owner_of(session: orm.Session, node: str, host_id: int | None) -> str | None:

@@ -76,3 +76,10 @@ def pending() -> dict[str, str | None]:
     with db.reader() as session:
         rows = session.scalars(sa.select(models.Work).where(models.Work.kind != work.PLACEMENT))
         return {f"{row.kind}/{row.key}": row.last_error for row in rows}
+
+
+def times_taken(name: str) -> int:
+    """How often a lock was taken that Galera's other nodes see by what is written."""
+    row = models.Brake
+    with db.reader() as session:
+        return session.scalar(sa.select(row.used).where(row.name == name)) or 0

@@ -132,10 +132,15 @@ class Cloud:
         cyborg_conf.register(self.conf)
         db.register(self.conf)
         self.conf(args=[], default_config_files=[], default_config_dirs=[])
-        self.conf.set_override("connection", self.database, group="database")
+        for name, value in self._database_options().items():
+            self.conf.set_override(name, value, group="database")
         local.point_at(self.conf, self.placement_url)
         db.configure(self.conf)
         schema.upgrade()
+
+    def _database_options(self) -> dict[str, object]:
+        cluster = self.servers.cluster
+        return {"connection": self.database, **(cluster.options if cluster else {})}
 
     def _stands(self) -> bool:
         for part in self.parts.values():
@@ -227,7 +232,7 @@ class Cloud:
                 "signing_key_file": self._private_key,
                 **conductor,
             },
-            "database": {"connection": self.database},
+            "database": self._database_options(),
             "nova": {
                 "auth_type": "none",
                 "endpoint_override": f"http://127.0.0.1:{self._sink_port}",

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -107,6 +109,8 @@ class Cluster(abc.ABC):
     url_scheme: ClassVar[str]
     user: ClassVar[str]
     faults: ClassVar[Faults]
+    #: What Cyborg needs in ``[database]`` besides.
+    options: ClassVar[dict[str, object]] = {}
 
     def __init__(self, logs: Path) -> None:
         self.password = secrets.token_hex(16)
@@ -345,6 +349,58 @@ class Galera(Cluster):
         super().stop()
 
 
+class _Spread(messages.Wire):
+    """A relay that sends one connection after the other to each of several servers."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.ports: list[int] = []
+        self._turns = itertools.count()
+
+    def _connect(self, listening: socket.socket, near: socket.socket) -> None:
+        port = self.ports[next(self._turns) % len(self.ports)]
+        self._server = (self._server[0], port)
+        super()._connect(listening, near)
+
+
+class GaleraEverywhere(Galera):
+    """The same, all of whose servers are read and written, until one fails."""
+
+    options: ClassVar[dict[str, object]] = {"mysql_wsrep_sync_wait": 1}
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__(logs)
+        self._spread = self.wire = _Spread(self.url_of(self.used))
+        self._turns = itertools.cycle(self.servers)
+
+    def _watch(self) -> None:
+        """Use those that are well; one that is not, twice in a row, is used no more."""
+        bad = dict.fromkeys([server.name for server in self.servers], 0)
+        while True:
+            for server in self.servers:
+                bad[server.name] = 0 if self._is_well(server) else bad[server.name] + 1
+            ports = [server.port for server in self.servers if bad[server.name] < 2]
+            if ports and not set(self._spread.ports) <= set(ports):
+                # Nothing goes on with one that has been given up.
+                self.failovers += 1
+                self._spread.ports = ports
+                self.wire.cut()
+                self.wire.join()
+            self._spread.ports = ports or self._spread.ports
+            if self._ended.wait(_LOOK_SECONDS):
+                return
+
+    def start(self) -> None:
+        """Start every server, and the relay."""
+        self._spread.ports = [server.port for server in self.servers]
+        super().start()
+
+    def break_used(self, fault: str, seconds: float) -> None:
+        """Let one of the servers after the other have a fault."""
+        self.used = next(self._turns)
+        super().break_used(fault, seconds)
+
+
 class Standbys(Cluster):
     """PostgreSQL with two standbys, one of which must have a commit before it is answered."""
 
@@ -434,4 +490,8 @@ class Standbys(Cluster):
 
 
 #: By the name of ``--database``.
-CLUSTERS: dict[str, type[Cluster]] = {"galera": Galera, "postgresql-standbys": Standbys}
+CLUSTERS: dict[str, type[Cluster]] = {
+    "galera": Galera,
+    "galera-everywhere": GaleraEverywhere,
+    "postgresql-standbys": Standbys,
+}

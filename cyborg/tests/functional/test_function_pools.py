@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, work
-from cyborg.db import models
+from cyborg.db import locks, models
+from cyborg.tests import engine
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
 
@@ -38,6 +39,20 @@ def test_a_pool_has_idle_deployables_programmed_a_few_at_a_time(cloud: Fpgas) ->
     assert cloud.counts(uuid) == {"ready": 6, "surplus": 1, "devices": 3}
     assert cloud.shown(uuid)["reason"] is None
     assert set(cloud.runs().values()) == {AES}
+
+
+@pytest.mark.every_database
+def test_each_run_for_a_pool_that_is_short_writes_what_another_one_writes(cloud: Fpgas) -> None:
+    """So that of two on two nodes of a Galera cluster the second is tried again."""
+    cloud.report(SIX)
+    pools = [cloud.pool("one", free=1), cloud.pool("two", free=1, function_id=ZIP)]
+    cloud.look()
+    assert engine.times_taken(locks.FUNCTION_POOLS) == 2
+    cloud.end()
+    cloud.look_again()
+    assert all(cloud.counts(uuid)["ready"] for uuid in pools)
+    # Who is short of nothing waits for nobody.
+    assert engine.times_taken(locks.FUNCTION_POOLS) == 2
 
 
 @pytest.mark.every_database

@@ -21,9 +21,9 @@ from oslo_config import cfg
 from cyborg import db, errors, host_keys, liveness, metrics, rpc
 from cyborg.agent import keys as agent_keys
 from cyborg.conductor import keys as conductor_keys
-from cyborg.db import models
+from cyborg.db import locks, models
 from cyborg.rpc import client, keys, signing
-from cyborg.tests import hosts, messages, signed
+from cyborg.tests import engine, hosts, messages, signed
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.signed import HOST, PATIENCE
 from cyborg.tests.unit import test_payloads
@@ -390,7 +390,10 @@ def test_a_host_changes_its_key_without_a_gap(
     host_keys.revoke(HOST, signing.fingerprint(former))
     works()
     third = own.public("next")
+    taken = engine.times_taken(locks.HOST_KEYS)
     host_keys.enrol(HOST, third)
+    # On another node of a Galera cluster nobody else adds one at the same time.
+    assert engine.times_taken(locks.HOST_KEYS) == taken + 1
     with pytest.raises(errors.Conflict, match="has 2 keys; revoke"):
         host_keys.enrol(HOST, signed.new_key(pathlib.Path(conf.state_path, "other.pem")))
     with pytest.raises(errors.Conflict, match="was revoked"):
