@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host of a random life: steps go through an agent's endpoint, and a clean may hang.
+"""The host of a random life: steps go through an agent's endpoint, and may hang.
 
-What waits behind it goes on when the life lets it, and at no other time.
+What hangs, and what waits behind it, goes on when the life lets it, and at no other time. If the
+agent's process dies instead, nothing of that has any effect.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import pytest
 from oslo_config import cfg
@@ -20,54 +22,63 @@ from cyborg.drivers import base
 from cyborg.tests import hosts
 from cyborg.tests.service import PATIENCE
 
-#: What a step does to a handle: its action, and which handle.
-Effect = Callable[[str, base.HeldHandle], None]
+#: Where steps hang: each before its effect, or a clean after it. So does a reset in the kernel: the
+#: guest that comes meanwhile waits for it.
+BEFORE, AFTER = "before", "after"
+
+
+class Effect(Protocol):
+    """What a step does to a handle."""
+
+    def __call__(self, action: str, handle: base.HeldHandle, *, late: bool) -> None:
+        """``late``: the step has hung before."""
 
 
 class HangingHost:
-    """The agent of host-1, and a driver whose cleans hang after their effect while ``hangs``.
-
-    So does a reset in the kernel: the guest that comes meanwhile waits for it.
-    """
+    """The agent of host-1, which may die, and its driver, whose steps may hang."""
 
     def __init__(self, conf: cfg.ConfigOpts, effect: Effect, patch: pytest.MonkeyPatch) -> None:
-        self.hangs = False
+        #: Where steps hang from now on, if they do.
+        self.hangs = ""
+        #: When the agent has started, as it reports.
+        self.started = 0
+        self._conf = conf
         self._effect = effect
         self._gate = threading.Event()
-        #: The cards on which a clean hangs.
+        #: The cards on which a step hangs.
         self._stuck: set[str] = set()
         # Each step that waited asks, however short that was, and learns what is so now.
         patch.setattr(host_steps, "AT_ONCE", -1.0)
         patch.setattr(cards, "card_of", _card)
         patch.setattr(rpc, "held_handles", lambda _conf, host: conductor_steps.held_on(host))
+        self._start()
+
+    def _start(self) -> None:
+        self.started += 1
+        self._driver = _Driver(self._effect, self._hang)
+        drivers = {hosts.DRIVER: self._driver}
         counter = pass_counter.PassCounter(lambda: None)
-        self._agent = host_steps.Endpoint(conf, {hosts.DRIVER: self}, 1, counter)
+        self._agent = host_steps.Endpoint(self._conf, drivers, self.started, counter)
 
-    def discover(self, host: base.Host) -> list[base.Device]:
-        """Nothing; tests report."""
-        del host
-        return []
-
-    def prepare(self, handle: base.HeldHandle) -> None:
-        """As an agent calls it."""
-        self._effect("prepare", handle)
-
-    def clean(self, handle: base.HeldHandle) -> None:
-        """Likewise."""
-        self._effect("clean", handle)
-        if self.hangs:
-            self._stuck.add(_card(handle))
-            self._gate.wait()
+    def _hang(self, where: str, handle: base.HeldHandle) -> bool:
+        """Hang here if steps do; whether they did."""
+        if self.hangs != where:
+            return False
+        gate = self._gate
+        self._stuck.add(_card(handle))
+        gate.wait()
+        return True
 
     def run(self, step: rpc.HostStep) -> None:
         """Run a step as far as it goes.
 
         :raises HostStepFailed: it has failed
-        :raises HostStepRunning: it hangs, or waits for one that does
+        :raises HostStepRunning: it hangs, or waits for one that does, or for the agent's report
         """
         card, end = _card(step.handle()), time.monotonic() + PATIENCE
         waits = step.attach_handle_uuid in self._agent._latest
         waits = waits or (step.action == "clean" and card in self._stuck)
+        waits = waits or step.agent_started < self.started
         while True:
             try:
                 self._agent.host_step({}, step.to_wire(), 0 if waits else 0.01)
@@ -80,13 +91,48 @@ class HangingHost:
 
     def go_on(self) -> None:
         """Let what hangs end, and what waits for it run."""
-        self.hangs, end = False, time.monotonic() + PATIENCE
+        self.hangs, end = "", time.monotonic() + PATIENCE
         self._gate.set()
         while self._agent._latest:
             assert time.monotonic() < end
             time.sleep(0.001)
         self._stuck.clear()
         self._gate = threading.Event()
+
+    def die(self) -> None:
+        """End the agent's process, with all that hangs or waits, and start another one."""
+        self._driver.dead = True
+        self.go_on()
+        self._start()
+
+
+class _Driver:
+    """The driver in one process of the agent."""
+
+    def __init__(self, effect: Effect, hang: Callable[[str, base.HeldHandle], bool]) -> None:
+        self.dead = False
+        self._effect = effect
+        self._hang = hang
+
+    def discover(self, host: base.Host) -> list[base.Device]:
+        """Nothing; tests report."""
+        del host
+        return []
+
+    def prepare(self, handle: base.HeldHandle) -> None:
+        """As an agent calls it."""
+        self._act("prepare", handle)
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Likewise."""
+        self._act("clean", handle)
+        self._hang(AFTER, handle)
+
+    def _act(self, action: str, handle: base.HeldHandle) -> None:
+        late = self._hang(BEFORE, handle)
+        if self.dead:
+            raise RuntimeError("the process has ended")
+        self._effect(action, handle, late=late)
 
 
 def _card(handle: base.HeldHandle) -> str:
