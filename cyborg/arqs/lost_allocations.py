@@ -5,8 +5,9 @@ Nova deletes a server that is still being built without a request to Cyborg: onl
 gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
 releases it if Nova does not have the instance either.
 
-Placement is asked once for each provider, so in a large cloud what was bound a while ago, and whose
-server is built by now, is looked at less often: a part of it each time.
+Placement is asked once for each provider: its generation, which one request gives for a whole host,
+stays the same when an allocation is deleted. So in a large cloud what was bound a while ago, and
+whose server is built by now, is looked at less often: a part of it each time.
 """
 
 from __future__ import annotations

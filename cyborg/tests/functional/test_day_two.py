@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -29,7 +28,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_db import exception as db_exc
 
 from cyborg import (
     consistency,
@@ -51,6 +49,7 @@ from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT
 from cyborg.tests import engine, hanging_host, hosts
+from cyborg.tests.killing import Killed, killing
 from cyborg.tests.placement_server import PlacementServer
 
 LOG = logging.getLogger(__name__)
@@ -90,10 +89,6 @@ PLACES = {
     name: {place_of(hosts.handle(number).attach_info) for number in card["handles"]}
     for name, card in CARDS.items()
 }
-
-
-class Killed(Exception):
-    """The process that made a change ends at this statement."""
 
 
 class Life:
@@ -511,31 +506,6 @@ class Life:
         for _ in range(3):
             self.retry()
         self.report()
-
-
-@contextlib.contextmanager
-def killing(engines: list[sa.Engine], number: int) -> Iterator[None]:
-    """Kill this process, as far as the database sees it, before that statement or commit.
-
-    A process is a thread here.
-    """
-    left, own = [number], threading.get_ident()
-
-    def count(*_arguments: object) -> None:
-        left[0] -= threading.get_ident() == own
-        if left[0] == 0 and threading.get_ident() == own:
-            raise Killed("here")
-
-    for each in engines:
-        sa.event.listen(each, "before_cursor_execute", count)
-    try:
-        yield
-    except db_exc.DBError as exc:
-        # oslo.db wraps what is raised there.
-        raise Killed("here") from exc
-    finally:
-        for each in engines:
-            sa.event.remove(each, "before_cursor_execute", count)
 
 
 def steps(life: Life) -> dict[Callable[[], None], int]:
