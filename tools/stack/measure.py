@@ -11,7 +11,6 @@ measured in one run: same Nova, same database server, same load.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import statistics
@@ -25,17 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import settings
+import trial
 from records import Failed
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tests"))
-
-from scene import Scene
-from stack import CONDUCTORS, Stack
+from stack import Stack
+from trial import Scene
 
 #: A request in the log of a WSGI service: see LOG_FORMAT of the stack.
 _REQUEST = re.compile(r"^\S.*? (\d{13}) (\w+) (\S+) => (\d{3}) in (\d+) msecs$", re.MULTILINE)
-#: The processes that upstream replaces.
-OURS = ("cyborg", *CONDUCTORS, *(f"cyborg-agent-{host}" for host in settings.HOSTS))
 #: Seconds between two queries of a server's status.
 _LOOK = 0.05
 
@@ -122,25 +117,18 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
     for device in devices:
         scene.cloud.accelerator.post(f"/devices/{device}/disable")
     scene.until("withdrawn devices", lambda: scene.offered() == 0 or None)
-    for name in OURS:
-        stack.records.stop(name)
+    trial.stop_ours(stack)
     try:
         yield start_upstream(stack, python.parent.parent)
     finally:
         scene.clear()
-        stop_upstream(stack)
+        trial.stop_upstream(stack)
         for provider in scene.cloud.placement.resource_providers():
             if provider.name.startswith("upstream-"):
                 scene.cloud.placement.delete_resource_provider(provider)
         stack.up()
         for device in devices:
             scene.cloud.accelerator.post(f"/devices/{device}/enable")
-
-
-def stop_upstream(stack: Stack) -> None:
-    """Stop what runs of it."""
-    for name in [name for name in stack.records.names() if name.startswith("upstream-")]:
-        stack.records.stop(name)
 
 
 def start_upstream(stack: Stack, installed: Path, prefix: str = "upstream-") -> Path:
@@ -207,28 +195,22 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--state", type=Path, default=Path(".stack"))
-    parser.add_argument("--boots", type=int, default=20)
-    parser.add_argument("--upstream", type=Path, help="python of upstream's environment")
-    options = parser.parse_args()
-    stack = Stack(options.state)
-    try:
-        stack.up()
-        scene = Scene(stack)
-        scene.prepare()
-        rows = {"this project": measure(scene, options.boots, stack.records.log("cyborg"))}
-        if options.upstream is not None:
-            python = options.upstream.absolute()
+    options = trial.parser(__doc__)
+    options.add_argument("--boots", type=int, default=20)
+    options.add_argument("--upstream", type=Path, help="python of upstream's environment")
+    given = options.parse_args()
+
+    def attempt(scene: Scene) -> None:
+        rows = {"this project": measure(scene, given.boots, scene.stack.records.log("cyborg"))}
+        if given.upstream is not None:
+            python = given.upstream.absolute()
             with upstream(scene, python) as log:
                 scene.until("upstream's devices", lambda: scene.offered() or None)
                 scene.prepare()
-                rows[f"openstack-cyborg {_version(python)}"] = measure(scene, options.boots, log)
-    except Failed as exc:
-        print(exc, file=sys.stderr)
-        return 1
-    print(f"\n{options.boots} boots each\n{table(rows)}")
-    return 0
+                rows[f"openstack-cyborg {_version(python)}"] = measure(scene, given.boots, log)
+        print(f"\n{given.boots} boots each\n{table(rows)}")
+
+    return trial.run(given.state, attempt)
 
 
 if __name__ == "__main__":

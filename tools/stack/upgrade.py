@@ -13,19 +13,17 @@ but for an empty database.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
-import measure
 import settings
-from import_upstream import SERVERS, expect, look, remove_ours, say, sound
+import trial
 from records import BIN, Failed
-from scene import Scene
 from stack import CONDUCTORS, HERE, Stack
+from trial import Scene, expect, look, say
 
 #: Boots on each host that must end well in each stage.
 _BOOTS = 2
@@ -104,9 +102,8 @@ def _export(commit: str, folder: Path) -> str:
 def _start_old(stack: Stack, code: str) -> None:
     """The whole release before."""
     files = stack.settings()
-    config = files.cyborg(_MIXED)
-    dbsync = (BIN / "cyborg-dbsync", "--config-file", config, "upgrade")
-    stack.records.run("dbsync-before", *dbsync, PYTHONPATH=code)
+    files.cyborg(_MIXED)
+    trial.dbsync(stack, "upgrade", PYTHONPATH=code)
     for name in ("cyborg", *CONDUCTORS):
         stack.start(name, PYTHONPATH=code)
     stack.await_http("cyborg")
@@ -118,8 +115,7 @@ def _start_old(stack: Stack, code: str) -> None:
 
 def _replace(stack: Stack, boots: Boots, scene: Scene, code: str) -> None:
     """Replace one process after the other by this release's; one conductor goes back once."""
-    config = stack.state / "etc" / "cyborg" / "cyborg.conf"
-    stack.records.run("dbsync", BIN / "cyborg-dbsync", "--config-file", config, "upgrade")
+    trial.dbsync(stack, "upgrade")
     boots.go_on(scene, "the release before on the new schema")
     first, second = CONDUCTORS
     stack.restart(first)
@@ -156,10 +152,10 @@ def upgrade(scene: Scene, commit: str) -> None:
     """Run the release before, replace it part by part, and try everything with its servers."""
     stack = scene.stack
     code = _export(commit, stack.state / "release-before")
-    remove_ours(scene)
+    trial.remove_ours(scene)
     _start_old(stack, code)
     scene.prepare()
-    servers = [scene.boot(flavor) for flavor, _count in SERVERS]
+    servers = [scene.boot(flavor) for flavor, _count in trial.SERVERS]
     before, providers = look(scene, servers), scene.providers()
     boots = Boots(scene)
     boots.begin()
@@ -173,40 +169,24 @@ def upgrade(scene: Scene, commit: str) -> None:
     status = (BIN / "cyborg-status", "--config-file", config, "check", "--repair")
     # The release before has not written all of the history; the exit status says that.
     stack.records.run("repair", *status, well=(0, 1))
-    sound(scene, "after the upgrade")
+    trial.sound(scene, "after the upgrade")
     expect("providers", scene.providers(), providers)
     expect("servers after the upgrade", look(scene, servers), before)
-    for server in servers:
-        scene.act(server, "reboot", "ACTIVE", {"type": "HARD"})
-    expect("servers after a reboot", look(scene, servers), before)
-    for server in servers:
-        scene.delete(server)
-    scene.check_at_rest()
-    say("all servers are deleted, and everything is free")
+    trial.reboot_each(scene, servers)
+    trial.delete_each(scene, servers)
 
 
 def main() -> int:
     """Upgrade, and put the stack back; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--state", type=Path, default=Path(".stack"))
-    parser.add_argument("--from", dest="commit", required=True, help="the release before")
-    options = parser.parse_args()
-    stack = Stack(options.state)
-    try:
-        stack.up()
-        scene = Scene(stack)
-        scene.prepare()
-        try:
-            upgrade(scene, options.commit)
-        finally:
-            scene.clear()
-            for name in measure.OURS:
-                stack.records.stop(name)
-            stack.up()
-    except (Failed, AssertionError) as exc:
-        print(f"{exc}\nThe logs are in {stack.state / 'logs'}", file=sys.stderr)
-        return 1
-    return 0
+    options = trial.parser(__doc__)
+    options.add_argument("--from", dest="commit", required=True, help="the release before")
+    given = options.parse_args()
+
+    def attempt(scene: Scene) -> None:
+        with trial.put_back(scene):
+            upgrade(scene, given.commit)
+
+    return trial.run(given.state, attempt)
 
 
 if __name__ == "__main__":
