@@ -271,18 +271,19 @@ def _repaired(
 def _print_table(
     conf: cfg.ConfigOpts, found: list[Finding], hosts: _Hosts, fault: str | None
 ) -> None:
+    # First, since what was not looked at has no findings.
+    if fault is not None:
+        print(f"Not everything could be checked: {fault}", file=sys.stderr, flush=True)
+    if not clients.configured(conf, "placement"):
+        print("Placement is not compared: [placement] auth_type is not set.")
     if found:
         table = prettytable.PrettyTable(["Check", "Finding"], align="l", max_width=100)
         table.add_rows([[finding.check, _text(finding)] for finding in found])
         print(table)
-    if not clients.configured(conf, "placement"):
-        print("Placement is not compared: [placement] auth_type is not set.")
     print(
         f"{len(found)} findings. {hosts.compared} hosts compared with Placement; "
         f"{hosts.in_progress} of them are just being changed."
     )
-    if fault is not None:
-        print(f"Not everything could be checked: {fault}", file=sys.stderr)
 
 
 def _text(finding: Finding) -> str:

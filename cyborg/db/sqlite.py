@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 
 import sqlalchemy as sa
+
+from cyborg import errors
 
 #: Execution option that marks a writer's connection.
 WRITER = "cyborg_writer"
@@ -14,7 +17,10 @@ BUSY_TIMEOUT_MS = 30_000
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Install the connection and transaction hooks on an SQLite engine of oslo.db."""
+    """Install the connection and transaction hooks on an SQLite engine of oslo.db.
+
+    :raises Misconfigured: its file cannot be used
+    """
     sa.event.listen(engine, "connect", _on_connect)
     # Replaces oslo.db's own hook, which emits a plain BEGIN: with that a transaction that reads
     # first and writes later fails with "database is locked" instead of waiting. Listening before
@@ -23,9 +29,15 @@ def prepare(engine: sa.Engine) -> None:
         sa.event.remove(engine, "begin", hook)
     sa.event.listen(engine, "begin", _on_begin)
     engine.dispose()
-    raw = engine.raw_connection()
-    # Set once, as the file keeps the mode. Here, because setting it ignores the busy timeout.
-    raw.cursor().execute("PRAGMA journal_mode=WAL")
+    try:
+        raw = engine.raw_connection()
+        # Set once, as the file keeps the mode. Here, because setting it ignores the busy timeout.
+        raw.cursor().execute("PRAGMA journal_mode=WAL")
+    except sqlite3.Error as exc:
+        raise errors.Misconfigured(
+            f"[database] connection names the file {engine.url.database}, which cannot be used: "
+            f"{exc}."
+        ) from exc
     raw.close()
 
 

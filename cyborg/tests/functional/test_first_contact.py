@@ -24,12 +24,16 @@ Write = Callable[..., pathlib.Path]
 FOREIGN = "schema of another program, at revision 4cc1d79978fc"
 
 
-def run(command: str, *files: pathlib.Path) -> subprocess.CompletedProcess[str]:
+def run(
+    command: str, *files: pathlib.Path, merged: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; its output may be merged, as a terminal shows it."""
     name, *words = command.split()
     options = [part for file in files for part in ("--config-file", str(file))]
     return subprocess.run(
         [str(pathlib.Path(sys.executable).with_name(name)), *options, *words],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         text=True,
         check=False,
         timeout=180,
@@ -97,6 +101,25 @@ def test_a_url_that_is_none(command: str, connection: str, sentence: str, write:
     said = stops(command, write(connection))
     assert sentence in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("command", [*WITH_DATABASE, "cyborg-status host keys h"])
+def test_a_file_that_is_no_database(
+    command: str, tmp_path: pathlib.Path, write: Write
+) -> None:
+    text = write()
+    for file in (tmp_path / "none" / "x", text):
+        said = stops(command, write(f"sqlite:///{file}"))
+        assert f"names the file {file}, which cannot be used" in said
+
+
+def test_the_checks_say_first_what_keeps_them_from_looking(write: Write) -> None:
+    check = run("cyborg-status check", write(), merged=True)
+    assert check.returncode == 2
+    first, *_rest = check.stdout.splitlines()
+    assert first == (
+        "Not everything could be checked: There is no database: [database] connection is not set."
+    )
 
 
 @pytest.mark.parametrize(
