@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from cloud import HOSTS, Cloud, say
@@ -23,6 +24,13 @@ _POLL = 0.2
 _LONG = 10.0
 
 _FINAL = (models.INITIAL, models.UNBOUND, models.BOUND, models.BIND_FAILED)
+
+
+@db.retry
+def _read(query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    """All rows; a server of a cluster that has just come back may be too late the first time."""
+    with db.reader() as session:
+        return session.execute(query).all()
 
 
 class Judge:
@@ -49,8 +57,7 @@ class Judge:
     def held(self) -> list[str]:
         """The ARQs that hold an attach handle."""
         query = sa.select(models.Arq.uuid).where(models.Arq.attach_handle_id.is_not(None))
-        with db.reader() as session:
-            return list(session.scalars(query))
+        return [uuid for (uuid,) in _read(query)]
 
     def _await(self, what: str, deadline: float, left: Callable[[], list[str]]) -> float:
         """Wait until nothing is left; return when. At the deadline, what is left is a violation."""
@@ -73,16 +80,15 @@ class Judge:
         query = sa.select(arq.uuid, arq.state, arq.attach_handle_id).where(
             sa.or_(arq.state.not_in(_FINAL), waiting)
         )
-        with db.reader() as session:
-            rows = session.execute(query).all()
+        rows = _read(query)
         return [f"ARQ {uuid} is {state}, handle {handle}" for uuid, state, handle in rows]
 
     def _left(self) -> list[str]:
         """The work that is not done, and the clients that still wait for something."""
-        with db.reader() as session:
-            rows = session.scalars(sa.select(models.Work)).all()
+        row = models.Work
+        rows = _read(sa.select(row.kind, row.key, row.attempts, row.last_error))
         work = [
-            f"{row.kind}/{row.key}, {row.attempts} attempts: {row.last_error}" for row in rows
+            f"{kind}/{key}, {attempts} attempts: {error}" for kind, key, attempts, error in rows
         ]
         return [*work, *(f"a client {stage}" for stage in self._crowd.busy())]
 
@@ -97,8 +103,7 @@ class Judge:
         query = sa.select(models.Arq.uuid, models.AttachHandle.uuid, models.Arq.state).outerjoin(
             models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
         )
-        with db.reader() as session:
-            rows = session.execute(query).all()
+        rows = _read(query)
         held = {arq: handle for arq, handle, _ in rows if handle}
         known = {arq for guest in self._crowd.sleeping() for arq in guest.arqs}
         seen = self._ledger.handles()
