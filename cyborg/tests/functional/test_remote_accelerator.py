@@ -122,9 +122,11 @@ def test_a_guest_is_prepared_again_as_one_that_may_be_using_it(
 ) -> None:
     _bound(started)
     # As if the agent of a release before had let it in, and the operator had set this since.
-    (tmp_path / "state" / "facts" / "nvmf_spdk.json").unlink()
+    kept = tmp_path / "state" / "facts" / "nvmf_spdk.json"
+    kept.unlink()
     started.conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
     started.replace(agent_service.Agent)
+    started.hurry(kept.exists)
     started.hurry(started.idle)
     assert "nvmf_subsystem_remove_host" not in spdk.calls
     assert spdk.connect(1, HOST)
