@@ -13,8 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, notifications, work
-from cyborg.allocations import states as allocation_states
+from cyborg import allocation_states, db, notifications, work
 from cyborg.db import models
 from cyborg.programming import operations, program
 

@@ -94,6 +94,8 @@ class Claim:
     lease_seconds: float
     #: The API request that wanted it last; None if none did.
     request_id: str | None = None
+    #: Whether the row was removed with what the work has changed.
+    is_finished: bool = False
     _held_until: float = 0.0
     _lost: threading.Event = field(default_factory=threading.Event)
 
@@ -105,6 +107,10 @@ class Claim:
     def extended(self, started: float) -> None:
         """Extend the lease, which a statement sent at monotonic time ``started`` has renewed."""
         self._held_until = started + self.lease_seconds
+
+    def finished(self) -> None:
+        """Note that the row is removed."""
+        self.is_finished = True
 
     def lose(self) -> None:
         """Mark the claim lost: another conductor may own the row."""
@@ -294,12 +300,22 @@ def hold(session: orm.Session, claimed: Claim) -> None:
         raise LeaseLost(f"{claimed.kind}/{claimed.key}")
 
 
+def finish_with(session: orm.Session, claimed: Claim) -> None:
+    """Remove the row in the caller's transaction, unless it was wanted again.
+
+    For a handler that returns when that is committed: nobody waits for another transaction then.
+    """
+    given = {"the_id": claimed.id, "the_owner": claimed.owner, "seen": claimed.wanted}
+    if db.matched(session, _REMOVE, given) > 0:
+        db.after_commit(session, claimed.finished)
+
+
 def finish(claimed: Claim) -> bool:
     """Remove the row; if it was wanted again in the meantime, give it back to be claimed at once.
 
     True if the row is gone or not ours any more, False if it waits to be claimed again.
     """
-    return _remove(claimed) or not _wait_again(claimed)
+    return claimed.is_finished or _remove(claimed) or not _wait_again(claimed)
 
 
 _REMOVE = sa.delete(models.Work).where(

@@ -17,8 +17,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
+from cyborg import allocation_states as states
 from cyborg import db, errors, history, work
-from cyborg.allocations import choosing, late_claims, placement_claims, plans, service, states
+from cyborg.allocations import choosing, late_claims, placement_claims, plans, service
 from cyborg.arqs import binding, refusals
 from cyborg.arqs import service as arq_service
 from cyborg.arqs.binding import BindTarget
@@ -150,6 +151,8 @@ def _bind(claim: work.Claim) -> None:
         _bind_all(session, row, arqs)
         states.enter(session, states.BINDING, row.uuid)
         _settle(session, row)
+        # What is wanted here is claimed at once, and would wait for the removal otherwise.
+        work.finish_with(session, claim)
 
 
 def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[models.Arq]) -> None:

@@ -17,8 +17,8 @@ import logging
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from cyborg import allocation_states as states
 from cyborg import clients, db, work
-from cyborg.allocations import states
 from cyborg.db import models
 from cyborg.placement import client
 

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
+from cyborg import allocation_states as states
 from cyborg import db
-from cyborg.allocations import service, states
+from cyborg.allocations import service
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
+from cyborg import allocation_states as states
 from cyborg import db, errors, work
-from cyborg.allocations import states
 from cyborg.db import models
 from cyborg.placement import client
 

@@ -19,8 +19,9 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
+from cyborg import allocation_states as states
 from cyborg import clients, db, errors, nova, quotas, work
-from cyborg.allocations import choosing, plans, shortages, states, wishes
+from cyborg.allocations import choosing, plans, shortages, wishes
 from cyborg.arqs import release as arq_release
 from cyborg.arqs import service
 from cyborg.context import RequestContext
@@ -59,8 +60,9 @@ _CDI_KIND = (
     .scalar_subquery()
 )
 
-#: Seconds between two looks at an allocation that a request waits for: at first, and at most.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+#: Seconds between two looks at an allocation that a request waits for: at first, if another process
+#: changes it, and at most; and how much longer each pause is than the one before.
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONGER = 0.01, 0.5, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +266,18 @@ def _is_instance(uuid: str) -> errors.Conflict:
 def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:
     """Block until it is known whether an allocation can be used, or ``seconds`` have passed."""
     query = _visible(ctx).with_only_columns(_ROW.state).where(_ROW.uuid == uuid)
-    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
-    while time.monotonic() < deadline:
-        with db.reader() as session:
-            if session.scalar(query) not in {states.CLAIMING, states.BINDING, states.FAILING}:
-                return
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(1.5 * pause, _LONGEST_PAUSE)
+    # Each look takes time from a conductor that is here.
+    pause = _LONGEST_PAUSE if states.are_changed_here() else _FIRST_PAUSE
+    deadline = time.monotonic() + seconds
+    with states.watched(uuid) as changed:
+        while time.monotonic() < deadline:
+            # Cleared before the look, so that a change during it causes another one.
+            changed.clear()
+            with db.reader() as session:
+                if session.scalar(query) not in {states.CLAIMING, states.BINDING, states.FAILING}:
+                    return
+            changed.wait(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(_LONGER * pause, _LONGEST_PAUSE)
 
 
 def get(ctx: RequestContext, uuid: str) -> Allocation:

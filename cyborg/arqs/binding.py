@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -156,7 +156,7 @@ def _record(
             # Its instances have no other ARQs than those of the request.
             is_new = len(fresh) == len(binds)
             undecided = started if is_new else _undecided(session, instances)
-            work.want(session, work.BIND, _bind_at_once(session, undecided, read_at))
+            work.want(session, work.BIND, _bind_at_once(session, undecided, read_at, _takes_more))
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
 
 
@@ -181,14 +181,14 @@ def bind_allocated(
 ) -> None:
     """Bind all ARQs of an allocation, which are locked, and claimed in Placement.
 
-    As after a request of Nova's, what takes more than the database is left to work, and ends later.
-    The caller looks at how the other binds have ended.
+    What has programs is left to work, as after a request of Nova's; where a host only prepares the
+    handle, the work for that is wanted at once. The caller looks at how the other binds have ended.
 
     :raises NotFound, Invalid, Conflict: as :func:`request_changes` does; nothing is bound then
     """
     read_at = time.monotonic()
     started = _begin(session, arqs, targets, {}, targets.keys())
-    work.want(session, work.BIND, _bind_at_once(session, started, read_at))
+    work.want(session, work.BIND, _bind_at_once(session, started, read_at, _has_programs))
 
 
 def _begin(
@@ -464,13 +464,17 @@ def _started(
     return [(arq, deployable, now_ms) for arq, deployable in started]
 
 
-def _bind_at_once(session: orm.Session, undecided: _Undecided, read_at: float) -> set[str]:
-    """Decide the binds that take nothing but the database, whose clock was read at ``read_at``.
+def _bind_at_once(
+    session: orm.Session,
+    undecided: _Undecided,
+    read_at: float,
+    is_later: Callable[[models.Deployable], bool],
+) -> set[str]:
+    """Decide the binds but those ``is_later`` of; the database's clock was read at ``read_at``.
 
-    Returns the instances of the others: a conductor decides where a host prepares the handle, and
-    where a program may have to be written, or is being written.
+    Returns the instances of the others, which are decided by work.
     """
-    later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and _takes_more(dep)]
+    later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and is_later(dep)]
     ids = {arq.id for arq, _ in later}
     at_once = [each for each in undecided if each[0].id not in ids]
     _bind(session, at_once, {}, read_at=read_at, tell_consumer=False)
@@ -479,7 +483,12 @@ def _bind_at_once(session: orm.Session, undecided: _Undecided, read_at: float) -
 
 def _takes_more(deployable: models.Deployable) -> bool:
     """Whether binds to the deployable may take more than the database."""
-    return deployable.prepares or bool(deployable.program_mode) or not deployable.is_settled
+    return deployable.prepares or _has_programs(deployable)
+
+
+def _has_programs(deployable: models.Deployable) -> bool:
+    """Whether a program may have to be written for the bind, or is being written."""
+    return bool(deployable.program_mode) or not deployable.is_settled
 
 
 @db.retry

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, history, rpc, work
+from cyborg import allocation_states, arq_states, db, errors, history, rpc, work
 from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.drivers import base
@@ -277,6 +277,9 @@ def _programming_error(deployable_uuid: str) -> str | None:
 def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> None:
     arq, host = situation.arq, models.Host
     with db.writer() as session:
+        if arq.allocation_uuid:
+            # First, as whoever releases it does. So one of its binds sees that it is the last.
+            allocation_states.find_locked(session, arq.allocation_uuid)
         # A report from before the step must not pass for one that says the same after a reboot.
         db.update(session, host, host.name == situation.host, report_digest=None)
         is_programmable = situation.deployable.program_mode is not None
@@ -287,7 +290,11 @@ def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> 
         values = {"state_reason": None, "needs_write": False, "access_key": key}
         bound = arq_states.enter(session, models.BOUND, models.Arq.uuid == arq.uuid, **values)
         if bound:
-            arq_states.end_binds(session, [arq_states.BindEnd(arq, handle=_held(situation))])
+            if arq.allocation_uuid:
+                allocation_states.activate(session, arq.allocation_uuid)
+            end = arq_states.BindEnd(arq, handle=_held(situation))
+            arq_states.end_binds(session, [end], tell_consumer=not arq.allocation_uuid)
+            work.finish_with(session, claim)
             LOG.info("ARQ %s is Bound: its handle is prepared", arq.uuid)
 
 

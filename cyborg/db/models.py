@@ -509,7 +509,7 @@ class Allocation(Base):
     user_id: orm.Mapped[str] = orm.mapped_column(string(255))
     consumer_type: orm.Mapped[str] = orm.mapped_column(string(100))
     consumer_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: One of :mod:`cyborg.allocations.states`; changed by guarded UPDATE only.
+    #: One of :mod:`cyborg.allocation_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(20))
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: What was asked for, to tell whether it is asked for again.

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import errors
-from cyborg.rpc import faults, keys, payloads, signing, version
+from cyborg.rpc import faults, keys, memory, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class Client:
         # a service there is no other.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
         self._in_memory = url.transport == "fake"
+        if self._in_memory:
+            memory.deliver_at_once(self.transport, url)
         if replies_of is not None and not self._in_memory:
             _name_replies(self.transport, replies_of)
         self.url = str(url)

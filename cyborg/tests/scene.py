@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 from sqlalchemy import orm
 
+from cyborg import allocation_states as states
 from cyborg import context, db, history, policy, profiles, work
-from cyborg.allocations import states
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin

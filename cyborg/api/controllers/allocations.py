@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from cyborg import allocation_states as states
 from cyborg import errors, quotas
-from cyborg.allocations import executor, plans, service, states, wishes
+from cyborg.allocations import executor, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp

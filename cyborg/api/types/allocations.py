@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from cyborg import allocation_states as states
 from cyborg import arq_states
-from cyborg.allocations import plans, service, states, wishes
+from cyborg.allocations import plans, service, wishes
 from cyborg.api import arguments, versions
 from cyborg.api.types import device_profiles, fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value, Versioned

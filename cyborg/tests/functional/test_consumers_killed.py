@@ -28,8 +28,9 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
+from cyborg import allocation_states as states
 from cyborg import consistency, context, db, errors, policy, profiles, rpc, work
-from cyborg.allocations import leases, plans, service, states, wishes
+from cyborg.allocations import leases, plans, service, wishes
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.placement import client

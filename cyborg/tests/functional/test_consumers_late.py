@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from cyborg import allocation_states as states
 from cyborg import context, db, errors, policy, profiles, work
-from cyborg.allocations import executor, service, states, wishes
+from cyborg.allocations import executor, service, wishes
 from cyborg.arqs import differences, witnesses
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid

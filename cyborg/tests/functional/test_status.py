@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from cyborg import allocation_states as states
 from cyborg import context, db, work
-from cyborg.allocations import states
 from cyborg.arqs import differences, service, witnesses
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -49,17 +52,68 @@ def predecessors(state: str) -> frozenset[str]:
     return frozenset(old for old, new in TRANSITIONS.items() if state in new)
 
 
-def enter(session: orm.Session, state: str, uuid: str, **values: Any) -> bool:
+def enter(
+    session: orm.Session, state: str, uuid: str, *where: sa.ColumnElement[bool], **values: Any
+) -> bool:
     """Bring an allocation into ``state`` if the table permits it; return whether it did.
 
-    ``values`` are other columns to set.
+    ``where`` must be true of it too. ``values`` are other columns to set.
     """
     row = models.Allocation
     permitted = row.state.in_(predecessors(state))
-    entered = db.update(session, row, row.uuid == uuid, permitted, state=state, **values) > 0
+    which = (row.uuid == uuid, permitted, *where)
+    entered = db.update(session, row, *which, state=state, **values) > 0
     if entered:
         LOG.info("Allocation %s is %s", uuid, state)
+        if state in _BY_CONDUCTORS:
+            _conducted.set()
+        db.after_commit(session, lambda: _tell(uuid))
     return entered
+
+
+def activate(session: orm.Session, uuid: str) -> bool:
+    """Make an allocation Active if the last of its ARQs is Bound; return whether it was."""
+    arq = models.Arq
+    bound = sa.select(sa.func.count()).where(arq.allocation_uuid == uuid, arq.state == models.BOUND)
+    is_whole = models.Allocation.accelerators == bound.scalar_subquery()
+    return enter(session, ACTIVE, uuid, is_whole)
+
+
+#: States that conductors alone bring an allocation into, if it is had.
+_BY_CONDUCTORS = frozenset({BINDING, ACTIVE})
+_conducted = threading.Event()
+_lock = threading.Lock()
+#: Those who wait in this process, by the uuid of the allocation.
+_waiting: dict[str, set[threading.Event]] = {}
+
+
+def _tell(uuid: str) -> None:
+    with _lock:
+        for changed in _waiting.get(uuid, ()):
+            changed.set()
+
+
+def are_changed_here() -> bool:
+    """Whether there is a conductor in this process, as far as that is known."""
+    return _conducted.is_set()
+
+
+@contextlib.contextmanager
+def watched(uuid: str) -> Iterator[threading.Event]:
+    """What is set when this process has changed the state of an allocation.
+
+    Another process may change it too, so whoever waits looks by itself from time to time.
+    """
+    changed = threading.Event()
+    with _lock:
+        _waiting.setdefault(uuid, set()).add(changed)
+    try:
+        yield changed
+    finally:
+        with _lock:
+            _waiting[uuid].discard(changed)
+            if not _waiting[uuid]:
+                del _waiting[uuid]
 
 
 def find_locked(session: orm.Session, uuid: str) -> models.Allocation | None:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing on the way from the request to Active waits for a look that comes by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import allocation_states as states
+from cyborg import context, db, policy, rpc, work
+from cyborg.allocations import executor, service, wishes
+from cyborg.arqs import host_steps
+from cyborg.db import models
+from cyborg.rpc import memory
+from cyborg.tests import engine, hosts, messages
+from cyborg.tests.placement_server import PlacementServer
+
+CONSUMER = "c0000000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def ctx(
+    database: sa.Engine,
+    placement: PlacementServer,
+    enforcer: policy.Enforcer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> context.RequestContext:
+    """An administrator, where a host prepares each handle."""
+    placement.make_provider(hosts.ROOT)
+    hosts.apply(hosts.card("a", prepares=True, cleans=True))
+    placement.sync()
+    monkeypatch.setattr(rpc, "run_host_step", lambda *_given: None)
+    return context.admin(enforcer, project_id="project-1")
+
+
+def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int) -> None:
+    part = {"groups": [{"resources:FPGA": "1"}], "count": count}
+    body = {"consumer": {"uuid": CONSUMER, "type": "PROXY"}, "parts": [part]}
+    service.create(conf, ctx, wishes.read(ctx, CONSUMER, body), {})
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_last_host_step_makes_it_active(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int
+) -> None:
+    ask(conf, ctx, count)
+    done = [each.partition("/")[0] for each in engine.drain(conf)]
+    assert service.get(ctx, CONSUMER).row.state == states.ACTIVE
+    assert done == [work.ALLOCATE] + [work.HOST_STEP] * count
+
+
+def test_a_host_step_that_is_not_the_last_makes_nothing_active(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    ask(conf, ctx, 2)
+    for kind, handle in ((work.ALLOCATE, executor.run), (work.HOST_STEP, host_steps.run)):
+        claim = engine.claim("conductor-1", 600, [kind])
+        assert claim is not None
+        handle(conf, claim)
+    assert service.get(ctx, CONSUMER).row.state == states.BINDING
+    engine.drain(conf)
+    assert service.get(ctx, CONSUMER).row.state == states.ACTIVE
+
+
+def test_an_allocation_that_is_released_meanwhile_is_not_made_active(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release(*_given: object) -> None:
+        monkeypatch.setattr(rpc, "run_host_step", lambda *_given: None)
+        service.delete(ctx, CONSUMER)
+
+    monkeypatch.setattr(rpc, "run_host_step", release)
+    ask(conf, ctx, 1)
+    engine.drain(conf)
+    engine.make_due()
+    engine.drain(conf)
+    with db.reader() as session:
+        assert session.scalars(sa.select(models.Allocation)).all() == []
+        assert session.scalars(sa.select(models.Arq)).all() == []
+
+
+def test_who_waits_in_the_process_that_makes_the_change_is_told(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(service, "_LONGEST_PAUSE", 3600.0)
+    ask(conf, ctx, 1)
+    waiting = threading.Thread(target=service.await_end, args=(ctx, CONSUMER, 3600.0))
+    waiting.start()
+    engine.drain(conf)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert states._waiting == {}
+    assert states.are_changed_here()
+
+
+def test_what_the_work_has_changed_ends_it(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    """No further transaction keeps the next step from being claimed."""
+    ask(conf, ctx, 1)
+    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
+    assert claim is not None
+    executor.run(conf, claim)
+    assert claim.is_finished
+    (left,) = engine.pending()
+    assert left.startswith(f"{work.HOST_STEP}/")
+    assert work.finish(claim)
+
+
+def test_work_that_was_wanted_again_meanwhile_is_done_again(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    ask(conf, ctx, 1)
+    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
+    assert claim is not None
+    with db.writer() as session:
+        work.want(session, work.ALLOCATE, [CONSUMER])
+    executor.run(conf, claim)
+    assert not claim.is_finished
+    assert not work.finish(claim)
+    assert f"{work.ALLOCATE}/{CONSUMER}" in engine.pending()
+
+
+class _Agent:
+    def host_step(self, context: dict[str, object], step: object, wait: float) -> None:
+        """Do nothing."""
+
+
+def test_a_message_in_memory_waits_for_no_look(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_LOOK_AGAIN", 3600.0)
+    step = rpc.HostStep(
+        action="prepare",
+        driver="fake_driver",
+        attach_handle_uuid="h",
+        attach_type="TEST_PCI",
+        attach_info={},
+        cpid_type="PCI",
+        cpid_info={},
+        asked_ms=1,
+        agent_started=1,
+    )
+    with messages.transport(conf, "memory"):
+        server = rpc.agent_server(conf, "host-1", _Agent())  # type: ignore[arg-type]
+        server.start()
+        assert server.wait_started(60)
+        for _ in range(3):
+            assert rpc.run_host_step(conf, "host-1", step, 60) is None
+        server.stop()
