@@ -75,12 +75,14 @@ def apply(
     session.flush()
     _insert_handles(session, added)
     _set_parents(plan, [row for device in new for row in device.deployables])
-    _fail_binds(session, lost, plan.device_uuids())
+    rows = [*gone, *(row for row, _, _ in plan.kept_deployables)]
+    written_ms = {row.id: row.programmed_ms for row in rows}
+    _fail_binds(session, lost, plan.device_uuids(), written_ms)
     returned = [handle for handle in away if not handle.missing]
     pending = [*_in_step(lost), *_in_step(returned, models.BIND_STARTED), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
-    rows = [*(row for row, _, _ in plan.kept_deployables), *renamed]
-    work.want(session, work.PROGRAM, [row.uuid for row in rows if not row.is_settled])
+    shown = [*(row for row, _, _ in plan.kept_deployables), *renamed]
+    work.want(session, work.PROGRAM, [row.uuid for row in shown if not row.is_settled])
     return new
 
 
@@ -285,14 +287,19 @@ def _set_parents(plan: Plan, new: Iterable[models.Deployable]) -> None:
 
 
 def _fail_binds(
-    session: orm.Session, lost: Iterable[models.AttachHandle], device_uuids: Mapping[int, str]
+    session: orm.Session,
+    lost: Iterable[models.AttachHandle],
+    device_uuids: Mapping[int, str],
+    written_ms: Mapping[int, int | None],
 ) -> None:
     """Fail the binds for which a lost handle is being prepared.
 
     Some cards leave the bus while they are written: of those the host says in the end whether they
-    are still there.
+    are still there. Nor need the next report show all that comes with the new program. So a bind
+    waits that began before the write ended, as long as :mod:`cyborg.arqs.host_steps` lets it.
 
-    ``device_uuids`` has the uuid of each deployable's device by the deployable's id.
+    ``device_uuids`` has the uuid of each deployable's device by the deployable's id, and
+    ``written_ms`` when its last write ended well.
 
     :raises RestartTransaction: one of them has ended meanwhile
     """
@@ -310,11 +317,18 @@ def _fail_binds(
         )
         for handle, arq in waiting.items()
         if handle.deployable_id not in written
+        and not _was_written_for(arq, written_ms[handle.deployable_id])
     ]
     if ends and not arq_states.end_binds(
         session, ends, attach_handle_id=None, needs_write=False
     ):
         raise db.RestartTransaction
+
+
+def _was_written_for(arq: models.Arq, written_ms: int | None) -> bool:
+    """Whether a write of its deployable has ended well since the ARQ's bind began."""
+    began_ms = arq.bind_started_ms
+    return began_ms is not None and written_ms is not None and began_ms <= written_ms
 
 
 def _in_step(handles: Iterable[models.AttachHandle], *served: str) -> Iterator[str]:

@@ -366,6 +366,63 @@ def test_a_bind_waits_for_the_handle_that_its_card_does_not_show_after_the_write
         assert "did not show the handle again" in (found.state_reason or "")
 
 
+@pytest.mark.parametrize("lacks", ["the handle", "the card"])
+@pytest.mark.parametrize("when", ["during the write", "after it"])
+def test_a_bind_outlives_reports_that_lack_what_its_card_shows_later(
+    machine: Machine, when: str, lacks: str
+) -> None:
+    """They were begun after the write, but what comes with the new function appears slowly."""
+    cloud, card = machine.cloud, machine.cards["b"]
+
+    def vanish() -> None:
+        if lacks == "the handle":
+            card.handles = 0
+        else:
+            machine.cards.pop("b")
+        machine.report(works=False)
+        machine.cards["b"] = card
+
+    machine.boot(boots=[("b", "zip", True)], works=False)
+    if when == "during the write":
+        cloud.meanwhile = vanish
+    for kind in (work.BIND, work.HOST_STEP, work.PROGRAM):
+        cloud.do_one([kind])
+    assert [each.state for each in operations.list_operations()] == ["succeeded"]
+    (guest,) = machine.guests
+    for _ in range(2):
+        vanish()
+        machine.let_time_pass()
+        assert service.get_arq(cloud.ctx, guest.arq).state == "BindStarted"
+
+    card.handles = 1
+    machine.report(works=True)
+
+    assert cloud.look().bound.keys() == {guest.arq}
+    machine.come_to_rest()
+
+
+def test_a_bind_to_a_card_that_was_written_before_it_began_does_not_wait_for_it(
+    machine: Machine,
+) -> None:
+    machine.program(letter="b", program="zip", works=True)
+    card = machine.cards["b"]
+    machine.boot(boots=[("b", "zip", True)], works=False)
+    with db.writer() as session:
+        ended_ms = session.scalar(sa.select(sa.func.max(models.Deployable.programmed_ms)))
+        assert ended_ms is not None
+        db.update(session, models.Arq, bind_started_ms=ended_ms + 1)
+    card.stepped = True
+    machine.report(works=False)
+    machine.cloud.do_one([work.BIND])
+    (guest,) = machine.guests
+    assert service.get_arq(machine.cloud.ctx, guest.arq).state == "BindStarted"
+
+    card.handles = 0
+    machine.report(works=False)
+
+    assert service.get_arq(machine.cloud.ctx, guest.arq).state == "BindFailed"
+
+
 def test_what_an_older_conductor_left_of_a_doubt_means_nothing(machine: Machine) -> None:
     machine.program(letter="a", program="aes", works=True)
     with db.writer() as session:
