@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field, replace
 
@@ -122,7 +122,7 @@ def _reconcile(
     before = {uuid: provider.generation for uuid, provider in actual.items()}
     checkpoint()
     desired.claim(state, asked, hold)
-    run = _Run(api, state, actual, checkpoint)
+    run = _Run(api, state, actual, unsure, checkpoint)
     try:
         return run.apply(steps)
     finally:
@@ -188,10 +188,12 @@ class _Run:
         api: client.Client,
         state: desired.HostState,
         actual: dict[str, tree.Provider],
+        unsure: Collection[str],
         checkpoint: Checkpoint,
     ) -> None:
         self._api = api
         self._state = state
+        self._unsure = unsure
         self._checkpoint = checkpoint
         self._seen = actual
         self.outcome = _Outcome(seen=actual)
@@ -361,7 +363,8 @@ class _Run:
             self._write(found, step.inventories)
         except client.InUse as exc:
             retained = tree.retaining(step.inventories, found.inventories)
-            if retained != found.inventories:
+            # Allocations may stay for long; an earlier request must not be minded until they go.
+            if retained != found.inventories or step.uuid in self._unsure:
                 self._write(found, retained)
             self._fail(step.uuid, f"kept withdrawn what is still allocated ({exc})")
 

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.drivers import base
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client, desired, local, sync
 from cyborg.tests import hosts
@@ -93,6 +94,34 @@ def test_what_was_given_up_is_minded_until_the_provider_is_written(
     assert placement.carry_out() == [409]
     placement.sync()
     assert not desired.is_unsure(A)
+
+
+def test_what_was_given_up_is_not_minded_until_the_last_allocation_is_gone(
+    placement: PlacementServer, card: str
+) -> None:
+    """A class that is not offered any more stays as long as somebody has some of it."""
+    consumer = models.new_uuid()
+    placement.allocate(consumer, A, FPGA=1)
+    with db.writer() as session:
+        its = (models.Attribute.key == base.RESOURCE_CLASS_KEY,)
+        db.update(session, models.Attribute, *its, value="CUSTOM_NEW")
+    with pytest.raises(work.TryLater, match="still allocated"):
+        placement.sync()
+    _disable()
+    placement.delay_after = 1
+    with pytest.raises(client.PlacementError, match="504"):
+        placement.sync()
+    _disable(models.ENABLED)
+    assert desired.is_unsure(A)
+
+    with pytest.raises(work.TryLater, match="still allocated"):
+        placement.sync()
+
+    assert not desired.is_unsure(A)
+    assert placement.carry_out() == [409]
+    assert placement.offered(A) == {"CUSTOM_NEW": (4, 0), "FPGA": (4, 4)}
+    placement.release(consumer)
+    placement.sync()
 
 
 def test_what_was_answered_before_a_fault_is_not_minded(
