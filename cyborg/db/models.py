@@ -636,7 +636,8 @@ class Operation(Base):
     ended_ms: orm.Mapped[int | None] = orm.mapped_column(
         sa.BigInteger, index=True, default=None
     )
-    #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``.
+    #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``. Of who joined it
+    #: also ``{"joined": who, "instance_uuid": of an instance}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
 
 

@@ -393,19 +393,34 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
             held.notify()
             return False
         if not held.restores:
-            # Who names the image otherwise waits for it too.
-            written = program.of_operation(operation, image)
-            why_not = held.why_used(written)
-            if why_not:
-                raise Refused(operations.CONFLICT, why_not)
-            if operation.instance_uuid and image is not None:
-                _check_those_who_wait(held, image)
+            _refuse_users(held, deployable, image)
         event = None if held.restores else Event.WITHDRAWN
         name, facts = _to_be_written(image, what)
         text = f"{name} is to be written; the inventory is being withdrawn."
         held.move(operations.RESERVING, text, event, image=facts)
         held.notify(binds=False)
         return True
+
+
+def _refuse_users(
+    held: Held, deployable: models.Deployable, image: glance.Image | None
+) -> None:
+    """Return if nobody uses the deployable but who wants the program of its operation.
+
+    :raises Refused: somebody does, or nobody wants it any more
+    :raises NotYet: a handle must be cleaned first of who has asked for a bind and has left
+    """
+    session, operation = held.session, held.operation
+    # Who names the image otherwise waits for it too.
+    written = program.of_operation(operation, image)
+    why_not = held.why_used(written)
+    is_bind = operation.instance_uuid is not None
+    if why_not and not (is_bind and guard.is_being_cleaned(session, deployable, written)):
+        raise Refused(operations.CONFLICT, why_not)
+    if operations.is_for_binds(operation) and image is not None:
+        _check_those_who_wait(held, image)
+    if why_not:
+        raise work.NotYet(why_not)
 
 
 def _is_run(
@@ -527,21 +542,26 @@ def _refuse_consumers(
     """Return when only those have an allocation who wait for what is to be written.
 
     :raises Refused: another consumer has one
-    :raises NotYet: the same, of an operation that overwrites: Nova gives the allocation of an
-        instance back a little later than its ARQs
+    :raises NotYet: the same, but the operation overwrites, or all who have one have asked for it
+        and left, and others still want it: Nova gives the allocation of an instance back a little
+        later than its ARQs
     """
     if situation.operation.asked_by == operations.RECOVERY:
         return
     provider = situation.deployable.rp_uuid
-    consumers = api.consumers(provider)
+    consumers, left = api.consumers(provider), set[str]()
     with db.reader() as session:
         operation = operations.active_on(session, claim.key)
         if operation is not None:
-            consumers = consumers - guard.awaiting(session, operation, image)
+            waiting = guard.awaiting(session, operation, image)
+            consumers = consumers - waiting
+            if waiting or not operations.is_for_binds(operation):
+                served = guard.served(session, situation.deployable)
+                left = operations.instances(operation) - served
     if not consumers:
         return
     who = holders.sentence(min(consumers), provider)
-    if situation.operation.asked_by == operations.CLEANING:
+    if situation.operation.asked_by == operations.CLEANING or consumers <= left:
         raise work.NotYet(who)
     raise Refused(operations.CONFLICT, who)
 
@@ -584,7 +604,8 @@ def begin_to_write(claim: work.Claim) -> bool:
         held = _hold(session, claim)
         if _end_needless(held):
             return False
-        if held.operation.instance_uuid and not guard.waiting(session, held.operation):
+        for_binds = operations.is_for_binds(held.operation)
+        if for_binds and not guard.waiting(session, held.operation):
             raise Refused(operations.CONFLICT, _NOT_AWAITED)
         if operations.fills_pool(held.operation) and held.deployable is not None:
             # It may have been drained since it was read.

@@ -26,10 +26,29 @@ def why_not(
     become Bound at any moment. Consumers in Placement that have no ARQ yet are found by
     :func:`cyborg.programming.holders.refuse` and :func:`cyborg.programming.executor.run`.
     """
-    for arq in _users(session, deployable.id):
-        if not _waits_for(arq, what) or program.lacking(arq.request, deployable) is None:
-            return _sentence(arq, deployable)
-    return None
+    keeping = _keeping(session, deployable, what)
+    return _sentence(keeping[0], deployable) if keeping else None
+
+
+def is_being_cleaned(
+    session: orm.Session, deployable: models.Deployable, what: program.Program
+) -> bool:
+    """Whether :func:`why_not` names handles only that are cleaned without anything being written.
+
+    One whose ARQ has ``left_ms`` waits until the deployable is overwritten.
+    """
+    keeping = _keeping(session, deployable, what)
+    return all(arq.state not in models.SERVING and arq.left_ms is None for arq in keeping)
+
+
+def _keeping(
+    session: orm.Session, deployable: models.Deployable, what: program.Program
+) -> list[models.Arq]:
+    return [
+        arq
+        for arq in _users(session, deployable.id)
+        if not _waits_for(arq, what) or program.lacking(arq.request, deployable) is None
+    ]
 
 
 def why_not_now(
@@ -70,6 +89,14 @@ def waiting(
 def instances(session: orm.Session, deployable: models.Deployable) -> set[str]:
     """The instances whose ARQs use a deployable, or are being bound to it."""
     return {arq.instance_uuid for arq in _users(session, deployable.id) if arq.instance_uuid}
+
+
+def served(session: orm.Session, deployable: models.Deployable) -> set[str]:
+    """The instances that have some of a deployable, or are being given it."""
+    users = _users(session, deployable.id)
+    return {
+        arq.instance_uuid for arq in users if arq.instance_uuid and arq.state in models.SERVING
+    }
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:

@@ -288,7 +288,10 @@ def request(
         present = recover(session, deployable)
         work.want(session, work.PROGRAM, [deployable.uuid])
     if present is not None:
-        return _join(present, deployable, what)
+        _join(present, deployable, what)
+        if pool_uuid is None:
+            _note_joined(session, present, asked_by, instance_uuid)
+        return present
     made = _new(session, deployable, what, asked_by)
     made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
     if what.is_run_by(deployable):
@@ -368,16 +371,52 @@ def _join(
     present: models.Operation,
     deployable: models.Deployable,
     what: program.Program,
-) -> models.Operation:
+) -> None:
     its = _will_run(present, deployable)
     if its.agrees(what):
-        return present
+        return
     unknown = present.image is None and not its.contradicts(what)
     kind = Undecided if unknown else errors.Conflict
     raise kind(
         f"Deployable {deployable.uuid} is being programmed with {its}, by operation "
         f"{present.uuid}; wait for its end."
     )
+
+
+def _note_joined(
+    session: orm.Session, present: models.Operation, asked_by: str, instance_uuid: str | None
+) -> None:
+    """Note once who wants an operation too that may still be given up if its asker leaves."""
+    is_begun = present.state == WRITING or present.asked_by == RECOVERY
+    if is_begun or asked_by in {present.asked_by, *(who for who, _ in _joined(present))}:
+        return
+    entry = _entry(now(session), f"Asked for by {asked_by} too.")
+    entry |= {"joined": asked_by, "instance_uuid": instance_uuid}
+    changed = [*present.history, entry][-_HISTORY_MAX:]
+    guard_ = (_MODEL.id == present.id, _MODEL.state == present.state)
+    if not db.update(session, _MODEL, *guard_, history=changed):
+        raise db.RestartTransaction
+
+
+def _joined(operation: models.Operation) -> list[tuple[str, str | None]]:
+    """Who wants an operation besides who asked for it first, and the instance if it is one."""
+    return [
+        (entry["joined"], entry["instance_uuid"])
+        for entry in operation.history
+        if "joined" in entry
+    ]
+
+
+def is_for_binds(operation: models.Operation) -> bool:
+    """Whether only binds want the operation, so that it is for nobody once none waits."""
+    has_others = any(instance is None for _, instance in _joined(operation))
+    return operation.instance_uuid is not None and not has_others
+
+
+def instances(operation: models.Operation) -> set[str]:
+    """The instances whose binds have asked for an operation; they may have left since."""
+    asked = [operation.instance_uuid, *(instance for _, instance in _joined(operation))]
+    return {instance for instance in asked if instance is not None}
 
 
 def _will_run(
@@ -517,6 +556,8 @@ def note_wait(claim: work.Claim, reason: str) -> None:
     """
     with db.writer() as session:
         work.hold(session, claim)
+        # Who joins it adds to the history as well.
+        lock(session, claim.key)
         found = active_on(session, claim.key)
         # What is tried again says so in its error.
         if found is not None and found.error is None:

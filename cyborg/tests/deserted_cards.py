@@ -47,6 +47,8 @@ class Ledger:
         self._deserters: defaultdict[str, set[str]] = defaultdict(set)
         #: All that had a handle at some moment at which the card may have been written.
         self._touched: defaultdict[str, set[str]] = defaultdict(set)
+        #: The operations that an operator has asked for or joined.
+        self.wanted: set[str] = set()
 
     def begin(self, deployable_uuid: str) -> None:
         """An operation has noted that it begins to write."""
@@ -59,7 +61,7 @@ class Ledger:
             waits = waits.where(row.name == name, models.Arq.state == models.BIND_STARTED)
             is_awaited = bool(session.scalars(waits).all())
         assert operation is not None
-        assert is_awaited or operation.instance_uuid is None
+        assert is_awaited or operation.instance_uuid is None or operation.uuid in self.wanted
         before = self._writes.get(name)
         if before is None or before.operation != operation.uuid or not before.has_written:
             before = self._writes[name] = _Write(operation.uuid)

@@ -185,7 +185,8 @@ class Machine(stateful.RuleBasedStateMachine):
         uuid = self.cloud.row(self.cards[letter]).uuid
         # A card with layouts takes no images.
         with contextlib.suppress(errors.Conflict, errors.Invalid):
-            operations.ask(uuid, PROGRAMS[program], "user admin")
+            asked = operations.ask(uuid, PROGRAMS[program], "user admin")
+            self.cloud.ledger.wanted.add(asked.uuid)
 
     @stateful.rule(letter=LETTERS, works=USUALLY)
     def cancel(self, letter: str, *, works: bool) -> None:
@@ -391,6 +392,9 @@ class Machine(stateful.RuleBasedStateMachine):
                 models.Operation.active.is_not(None)
             )
             assert session.scalars(active).all() == []
+        ended = {each.uuid: each.error for each in operations.list_operations()}
+        ends = {ended[uuid] for uuid in self.cloud.ledger.wanted}
+        assert "Nobody waits for it any more." not in ends
         self._assert_records()
 
     def teardown(self) -> None:
