@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import textwrap
@@ -111,6 +112,11 @@ class Machine:
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.logs()}"
         return done.stdout
+
+    def begin(self, name: str, script: str) -> None:
+        """Run commands that do not end, as a service of this name."""
+        begun = f"setsid bash -euc {shlex.quote(script)} >$SYSTEMCTL_LOGS/{name} 2>&1 &"
+        self.run(f"{begun}\necho $! >$SYSTEMCTL_PIDS/{name}")
 
     @staticmethod
     def _bare() -> dict[str, str]:
