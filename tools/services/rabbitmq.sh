@@ -53,7 +53,7 @@ function in_rabbitmq {
             export "${variable?}"
         done <"$data/environment"
         # Erlang looks for its files here, too, and tells at length if it may not.
-        cd "$data"
+        cd "$data" || exit
         "$@"
     )
 }
