@@ -20,7 +20,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import arq_states, availability, clients, db, errors, glance, quotas, work
-from cyborg.arqs import matching, refusals, release, service
+from cyborg.arqs import free_handles, matching, refusals, release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.notifications import notices
@@ -595,43 +595,11 @@ def _take_handles(
         if deployable is not None and not refused[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
-        deployable_id: _free_handles(session, deployable_id, count, is_one=deployable_id in single)
+        deployable_id: free_handles.lock(
+            session, deployable_id, count, is_one=deployable_id in single
+        )
         for deployable_id, count in sorted(needed.items())
     }
-
-
-def _free_handles(
-    session: orm.Session, deployable_id: int, count: int, *, is_one: bool
-) -> list[sa.Row[int, str, str]]:
-    """``is_one``: the deployable is one accelerator, however many handles it has."""
-    handle = models.AttachHandle
-    held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
-    free = [handle.deployable_id == deployable_id, handle.missing.is_(False), ~held]
-    if is_one:
-        # None of a card is given out before all of it is clean.
-        free.append(~_dirty_part(deployable_id))
-    query = (
-        sa.select(handle.id, handle.uuid, handle.attach_type)
-        .where(*free)
-        .order_by(handle.id)
-        .limit(count)
-        .with_for_update(of=handle, skip_locked=True)
-    )
-    found = list(session.execute(query))
-    if len(found) < count:
-        # What others have locked is not taken yet: they may still roll back.
-        committed = session.scalar(sa.select(sa.func.count()).select_from(handle).where(*free))
-        if (committed or 0) > len(found):
-            raise db.RestartTransaction
-    return found
-
-
-def _dirty_part(deployable_id: int) -> sa.Exists:
-    """A handle of the deployable waits until its host has cleaned it."""
-    part, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
-    held = sa.select(part.id).join(arq, arq.attach_handle_id == part.id)
-    dirty = held.where(part.deployable_id == deployable_id, arq.state.not_in(models.SERVING))
-    return dirty.correlate(None).exists()
 
 
 def _decide(

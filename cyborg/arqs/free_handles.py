@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attach handles of a deployable that a bind may take."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db
+from cyborg.db import models
+
+_HANDLE = models.AttachHandle
+_OF_DEPLOYABLE: sa.BindParameter[int] = sa.bindparam("deployable")
+
+
+def _dirty_part() -> sa.Exists:
+    """A handle of the deployable waits until its host has cleaned it."""
+    part, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    held = sa.select(part.id).join(arq, arq.attach_handle_id == part.id)
+    dirty = held.where(part.deployable_id == _OF_DEPLOYABLE, arq.state.not_in(models.SERVING))
+    return dirty.correlate(None).exists()
+
+
+_NOT_HELD = (
+    _HANDLE.deployable_id == _OF_DEPLOYABLE,
+    _HANDLE.missing.is_(False),
+    ~sa.exists().where(models.Arq.attach_handle_id == _HANDLE.id),
+)
+#: What makes a handle free, by whether its deployable is one accelerator: none of a card is given
+#: out before all of it is clean.
+_FREE = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
+#: Made once, since making them takes longer than running them.
+_LOCK = {
+    is_one: sa.select(_HANDLE.id, _HANDLE.uuid, _HANDLE.attach_type)
+    .where(*free)
+    .order_by(_HANDLE.id)
+    .limit(sa.bindparam("count", type_=sa.Integer()))
+    .with_for_update(of=_HANDLE, skip_locked=True)
+    for is_one, free in _FREE.items()
+}
+_COUNT = {
+    is_one: sa.select(sa.func.count()).select_from(_HANDLE).where(*free)
+    for is_one, free in _FREE.items()
+}
+
+
+def lock(
+    session: orm.Session, deployable_id: int, count: int, *, is_one: bool
+) -> list[sa.Row[int, str, str]]:
+    """At most ``count`` free handles of the deployable, locked.
+
+    ``is_one``: it is one accelerator, however many handles it has.
+
+    :raises RestartTransaction: there are fewer, and others have locked some that may stay free
+    """
+    which = {"deployable": deployable_id}
+    found = list(session.execute(_LOCK[is_one], {**which, "count": count}))
+    if len(found) < count:
+        # What others have locked is not taken yet: they may still roll back.
+        committed = session.scalar(_COUNT[is_one], which)
+        if (committed or 0) > len(found):
+            raise db.RestartTransaction
+    return found
