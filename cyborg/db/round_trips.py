@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import select
 import time
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import pool
@@ -46,9 +46,11 @@ def end_each_statement(engine: sa.Engine) -> None:
 
 
 def _ping_rested(engine: sa.Engine) -> None:
-    # oslo.db has no options for these two. A new pool, as after dispose(), takes them over.
+    # oslo.db has no options for these. A new pool, as after dispose(), takes them over.
     engine.pool._pre_ping = False  # noqa: SLF001
     engine.pool._reset_on_return = pool.base.reset_none  # noqa: SLF001
+    # The one that was used last: in turns, each of a quiet process would have rested.
+    cast(pool.QueuePool, engine.pool)._pool.use_lifo = True  # noqa: SLF001
     sa.event.listen(engine, "connect", _note_use)
     sa.event.listen(engine, "checkout", functools.partial(_check, engine.dialect))
 

@@ -88,25 +88,38 @@ def apply_report(
     return APPLIED if applied else OLD
 
 
-@db.retry
 def note_unchanged(report: rpc.UnchangedReport) -> bool:
     """Take it as a sign of life if the stored report has the same content; whether it has."""
+    return _note_of_host_up(report) or _note_of_host_down(report)
+
+
+@db.retry
+def _note_of_host_up(report: rpc.UnchangedReport) -> bool:
+    with db.statement() as session:
+        is_up = (*_same_and_newer(report), models.Host.down.is_(False))
+        return db.update(session, models.Host, *is_up, **_report_columns(report)) > 0
+
+
+@db.retry
+def _note_of_host_down(report: rpc.UnchangedReport) -> bool:
+    with db.writer() as session:
+        newer = _same_and_newer(report)
+        if not db.update(session, models.Host, *newer, **_report_columns(report)):
+            return False
+        # Nothing of it was offered while it was down.
+        work.want(session, work.PLACEMENT, [report.host])
+        _announce_up(session, report.host)
+        return True
+
+
+def _same_and_newer(report: rpc.UnchangedReport) -> tuple[sa.ColumnElement[bool], ...]:
     host = models.Host
-    same = (
+    return (
         host.name == report.host,
         host.report_digest == report.digest,
         acceptance.is_timely(report.started),
+        _newer_than_stored(report),
     )
-    with db.writer() as session:
-        newer = (*same, _newer_than_stored(report))
-        if db.update(session, host, *newer, host.down.is_(False), **_report_columns(report)):
-            return True
-        if db.update(session, host, *newer, **_report_columns(report)):
-            # Nothing of it was offered while it was down.
-            work.want(session, work.PLACEMENT, [report.host])
-            _announce_up(session, report.host)
-            return True
-    return False
 
 
 def _announce_up(session: orm.Session, host_name: str) -> None:

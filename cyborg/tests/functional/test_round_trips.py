@@ -13,6 +13,7 @@ from oslo_config import cfg
 from cyborg import context, db, profiles, work
 from cyborg.arqs import release, service
 from cyborg.db import models, round_trips
+from cyborg.inventory import report
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 
@@ -67,6 +68,21 @@ def test_a_connection_that_rested_is_pinged(
     before = counters()
     write("one")
     assert counters()["Com_admin_commands"] - before["Com_admin_commands"] == 2
+
+
+@on_mysql
+def test_the_connection_that_was_used_last_is_used_next(database: sa.Engine) -> None:
+    def connection() -> int | None:
+        with db.writer() as session:
+            return session.scalar(sa.text("SELECT CONNECTION_ID()"))
+
+    with db.writer() as session:
+        session.execute(sa.text("SELECT 1"))
+        # Beside the other one, so that there are two.
+        last = connection()
+    used = {connection() for _ in range(4)}
+    assert len(used) == 1
+    assert last not in used
 
 
 def close_all(database: sa.Engine) -> None:
@@ -126,6 +142,33 @@ def test_no_lock_and_no_change_outlives_its_transaction(database: sa.Engine) -> 
     other.dispose()
 
 
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is sent to the server from now on, a command for each round trip."""
+    commands: list[object] = []
+    connections: Any = pymysql.connections.Connection
+    send = connections._execute_command
+
+    def note(connection: object, command: int, argument: object) -> None:
+        commands.append(argument or command)
+        send(connection, command, argument)
+
+    # The connections are open by now, and count as fresh on however slow a machine.
+    monkeypatch.setattr(round_trips, "FRESH", 3600.0)
+    monkeypatch.setattr(connections, "_execute_command", note)
+    return commands
+
+
+@on_mysql
+def test_an_unchanged_report_takes_one_round_trip(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again = (hosts.report(hosts.card("a"), order=(1, number)) for number in (1, 2))
+    report.apply_report(first)
+    commands = noted(monkeypatch)
+    assert report.note_unchanged(again.unchanged())
+    assert len(commands) == 1, commands
+
+
 @on_mysql
 def test_the_budget_of_a_boot_in_round_trips(
     ctx: context.RequestContext,
@@ -135,20 +178,10 @@ def test_the_budget_of_a_boot_in_round_trips(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All that API and conductor send for one accelerator, from its request to its deletion."""
-    commands: list[object] = []
-    connections: Any = pymysql.connections.Connection
-    send = connections._execute_command
-
-    def note(connection: object, command: int, argument: object) -> None:
-        commands.append(argument or command)
-        send(connection, command, argument)
-
     hosts.apply(hosts.card("a"))
     profiles.create_profile(name="one", groups=[boots.GROUP], description=None, uuid=None)
     engine.drain(conf)
-    # The connection is open by now, and counts as fresh on however slow a machine.
-    monkeypatch.setattr(round_trips, "FRESH", 3600.0)
-    monkeypatch.setattr(connections, "_execute_command", note)
+    commands = noted(monkeypatch)
 
     instance = models.new_uuid()
     (arq,) = service.create(ctx, "one", most=1000)
