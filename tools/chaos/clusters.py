@@ -366,7 +366,7 @@ class _Spread(messages.Wire):
 class GaleraEverywhere(Galera):
     """The same, all of whose servers are read and written, until one fails."""
 
-    options: ClassVar[dict[str, object]] = {"mysql_wsrep_sync_wait": 1}
+    options: ClassVar[dict[str, object]] = {"mysql_wsrep_sync_wait": 7}
 
     def __init__(self, logs: Path) -> None:
         super().__init__(logs)
