@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,8 +12,10 @@ import sqlalchemy as sa
 from cloud import HOSTS, Cloud, say
 from guests import Crowd
 from ledger import Ledger, improper_steps, read_steps
+from oslo_db import exception as db_exc
+from waiting import until
 
-from cyborg import db
+from cyborg import db, errors
 from cyborg.db import models
 
 #: Seconds after the last restart in which every ARQ is final.
@@ -26,11 +29,16 @@ _LONG = 10.0
 _FINAL = (models.INITIAL, models.UNBOUND, models.BOUND, models.BIND_FAILED)
 
 
-@db.retry
 def _read(query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-    """All rows; a server of a cluster that has just come back may be too late the first time."""
-    with db.reader() as session:
-        return session.execute(query).all()
+    """All rows; of a cluster another server may just be taken, or be too late the first time."""
+    (rows,) = until("an answer of the database", lambda: _try_to_read(query))
+    return rows
+
+
+def _try_to_read(query: sa.Select[Any]) -> tuple[Sequence[sa.Row[Any]]] | None:
+    with contextlib.suppress(errors.ServiceUnavailable, db_exc.DBError), db.reader() as session:
+        return (session.execute(query).all(),)
+    return None
 
 
 class Judge:
