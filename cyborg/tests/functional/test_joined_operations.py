@@ -106,10 +106,14 @@ def leave(machine: Machine, arq: str) -> str:  # noqa: F811
 
 
 def go_on(machine: Machine, gone: str) -> None:  # noqa: F811
-    """Whatever was away is back, and at last Nova gives back what the instance had."""
+    """Whatever was away is back, one after the other, and Nova gives back what it had."""
     machine.cloud.finds = machine.cloud.updates_placement = True
+    # Its handle cannot be cleaned yet.
+    machine.cloud.agent = "is away"
     machine.let_time_pass()
     machine.cloud.placement.release(gone)
+    machine.let_time_pass()
+    machine.cloud.agent = "works"
     for _ in range(4):
         machine.let_time_pass()
 
