@@ -90,8 +90,9 @@ class NvmeController(pci.PciDriver):
             if functions.required_state(address, f"{path}/state", _STATES) == _DEAD:
                 return f"NVMe controller {address} is dead"
             for disk in _disks(address, path, functions):
-                if functions.names(address, f"{_BLOCK}/{disk}/holders"):
-                    return f"The host has a volume or a RAID on {disk} of NVMe controller {address}"
+                if functions.names(address, f"{disk}/holders"):
+                    name = disk.rpartition("/")[2]
+                    return f"The host has a volume or a RAID on {name} of NVMe controller {address}"
         return self.why_shared(function, functions)
 
     def why_shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
@@ -333,11 +334,13 @@ def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[st
 
 
 def _disks(address: str, controller: str, functions: pci.Snapshot) -> Iterator[str]:
-    """The block devices of a controller's namespaces, each before its partitions."""
+    """The paths of the block devices of a controller's namespaces, each before its partitions."""
     for name in functions.names(address, controller):
         if _NAMESPACE.fullmatch(name):
-            # With several paths to a namespace, the block device is named without the path.
+            # With several paths to a namespace, the block device is elsewhere, and named without
+            # the path.
             disk = re.sub(r"c\d+n", "n", name)
-            yield disk
-            below = functions.names(address, f"{_BLOCK}/{disk}")
-            yield from (part for part in below if part.startswith(f"{disk}p"))
+            place = f"{controller}/{name}" if disk == name else f"{_BLOCK}/{disk}"
+            below = functions.names(address, place)
+            yield place
+            yield from (f"{place}/{part}" for part in below if part.startswith(f"{disk}p"))

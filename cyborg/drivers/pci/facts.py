@@ -14,8 +14,18 @@ _MDEV = "mdev_supported_types"
 _WIDTH_MAX = 32
 #: The offset of the header type in PCI configuration space, and its bit for multi-function cards.
 _HEADER_TYPE, _MULTI_FUNCTION = 0x0E, 0x80
+#: What the kernel writes of a link: a number with its unit, or that it does not know it.
+_LINK_TEXT = re.compile(r"(\d{1,5}(\.\d)?( GT/s.{0,10})?|Unknown.{0,10})?")
+_LINK_FILES = (
+    "current_link_speed",
+    "current_link_width",
+    "max_link_speed",
+    "max_link_width",
+    "../max_link_speed",
+    "../max_link_width",
+)
 #: The line of an AER counter with the sum of all the others.
-_TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.MULTILINE)
+_TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d{1,20})$", re.MULTILINE)
 _NVIDIA = "10de"
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: It is beside the type.
@@ -115,6 +125,19 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     return None if asleep else found
 
 
+def required_link(function: Function, functions: Snapshot) -> Link | None:
+    """As :func:`link`, to tell whether it is sound.
+
+    :raises OSError, ValueError: one of its files cannot be read
+    """
+    address = function.address
+    for name in _LINK_FILES:
+        text = functions.if_there(address, name)
+        if text is not None and not _LINK_TEXT.fullmatch(text):
+            raise ValueError(f"{name} of {address} holds nothing of a link: {text[:40]!r}")
+    return link(function, functions)
+
+
 def switch(function: Function, functions: Snapshot) -> str | None:
     """The PCIe switch that the function is behind, by the address of its upstream port, or None.
 
@@ -126,9 +149,14 @@ def switch(function: Function, functions: Snapshot) -> str | None:
 
 
 def errors(function: Function, functions: Snapshot, kind: str) -> int:
-    """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted."""
-    text = functions.text(function.address, f"aer_dev_{kind}") or ""
-    found = _TOTAL.search(text)
+    """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted.
+
+    :raises OSError, ValueError: that cannot be read
+    """
+    text = functions.if_there(function.address, f"aer_dev_{kind}")
+    found = _TOTAL.search(text or "")
+    if text and found is None:
+        raise ValueError(f"aer_dev_{kind} of {function.address} holds no sum: {text[:40]!r}")
     return int(found.group(1)) if found else 0
 
 
@@ -201,8 +229,11 @@ def has_others(function: Function) -> bool:
 
 
 def reset_methods(function: Function, functions: Snapshot) -> tuple[str, ...]:
-    """The ways in which the kernel can reset the function, in the order it tries them."""
-    return tuple((functions.text(function.address, "reset_method") or "").split())
+    """The ways in which the kernel can reset the function, in the order it tries them.
+
+    :raises OSError: they cannot be read
+    """
+    return tuple((functions.if_there(function.address, "reset_method") or "").split())
 
 
 def driver_version(function: Function, functions: Snapshot) -> str | None:

@@ -72,7 +72,7 @@ class Health:
         address = function.address
         if self._options.driver_unbound and address not in given and function.driver is None:
             yield f"PCI function {address} has no driver"
-        link = facts.link(function, functions)
+        link = facts.required_link(function, functions)
         if link is not None:
             yield from self._link_problems(address, link)
         for kind, threshold in (

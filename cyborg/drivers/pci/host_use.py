@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH110, PTH115, PTH120
+# ruff: noqa: PTH112, PTH115, PTH120
 # pathlib takes several times as long, and a host has hundreds of mounts.
 """Which PCI functions the host itself uses, for its file systems and its networks.
 
 A mounted file system is followed through volumes and RAID down to its disks, and a network
-interface with an address through bridges and bonds down to its ports.
+interface with an address through bridges and bonds down to its ports. A function of which that
+cannot be told must not pass for a free one.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import itertools
 import os
 import re
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cyborg.drivers.pci import sysfs
 
 _NETS = "/sys/class/net"
 _BLOCKS = "/sys/class/block"
+#: Links to the same block devices by their numbers.
+_NUMBERS = "/sys/dev/block"
+_FUNCTIONS = "/sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: The root of a PCI bus: the host's, or one behind a controller.
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -36,56 +42,206 @@ _BUFFER = struct.Struct("iP")
 _ROW = struct.Struct("16s24x")
 
 
-def read(
-    ports: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The addresses of functions that the host uses, each with the reason.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """How the host uses functions, by address.
 
-    ``ports`` are the functions of network interfaces, by name, for those of which the list of all
-    interfaces knows no place. The second mapping of the answer has those of which that cannot be
-    told, each with what cannot be read.
-
-    :raises OSError: the mounts cannot be read
+    ``unknown`` are functions of which that cannot be told, each with what cannot be read; ``doubt``
+    is what cannot be read, if that may be about any other function.
     """
-    uses: dict[str, str] = {}
-    unknown: dict[str, str] = {}
-    interfaces = sysfs.names(_NETS)
-    for name in sorted({*_routed(), *_addressed()}):
-        for address in _of_interface(name, ports, set()):
-            uses.setdefault(address, f"the host's network interface {name} is on it")
-    for name in interfaces:
-        try:
-            reason = _built_on(name)
-        except OSError as exc:
-            unknown |= dict.fromkeys(_addresses(f"{_NETS}/{name}"), str(exc))
-            continue
-        for address in _addresses(f"{_NETS}/{name}") if reason is not None else ():
-            uses.setdefault(address, f"its network interface {name} is {reason}")
-    for name, where in sorted(set(_mounted())):
-        for address in _of_block_device(name, set()):
-            uses.setdefault(address, f"the host uses it for {where}")
-    return uses, unknown
+
+    used: Mapping[str, str]
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    doubt: str | None = None
+
+    def of(self, address: str) -> str | None:
+        """How the host uses a function, or None.
+
+        :raises OSError: that cannot be told
+        """
+        use = self.used.get(address)
+        doubt = self.unknown.get(address, self.doubt)
+        if use is None and doubt is not None:
+            raise OSError(doubt)
+        return use
 
 
-def volumes() -> Mapping[str, str]:
-    """The addresses of functions with a disk that is part of a volume or RAID, each with the disk.
+def read(ports: Mapping[str, str] = MappingProxyType({})) -> Uses:
+    """The functions that the host uses, each with the reason.
+
+    ``ports`` are the functions of network interfaces, by name, as far as functions show them.
+    """
+    finder = _Finder(ports)
+    finder.look_at_networks()
+    finder.look_at_disks()
+    return finder.found()
+
+
+def volumes() -> Uses:
+    """The functions with a disk that is part of a volume or RAID, each with the disk.
 
     A volume need not be mounted: virtual machines and storage daemons use volumes directly.
     """
-    found: dict[str, str] = {}
-    for name in sysfs.names(_BLOCKS):
-        if _has_holders(name):
-            for address in _disk_functions(os.path.realpath(f"{_BLOCKS}/{name}")):
-                found.setdefault(address, name)
-    return found
+    finder = _Finder({})
+    finder.look_at_volumes()
+    return finder.found()
 
 
-def _has_holders(name: str) -> bool:
+class _Finder:
+    """Goes from what is in use to the functions below. What it cannot follow it notes."""
+
+    def __init__(self, ports: Mapping[str, str]) -> None:
+        self._ports = ports
+        self._used: dict[str, str] = {}
+        self._unknown: dict[str, str] = {}
+        self._doubt: str | None = None
+
+    def found(self) -> Uses:
+        """What has been found so far."""
+        return Uses(used=self._used, unknown=self._unknown, doubt=self._doubt)
+
+    def look_at_networks(self) -> None:
+        """Interfaces with an address or a route, and those that something is built on."""
+        for listed in (_routed, _addressed):
+            with self._noting():
+                for name in sorted(set(listed())):
+                    reason = f"the host's network interface {name} is on it"
+                    self._interface(name, reason, set())
+        names = set(self._ports)
+        with self._noting():
+            names.update(sysfs.listing(_NETS))
+        for name in sorted(names):
+            # The interfaces of cards below it have it as "master" or "upper_".
+            if name not in self._ports and "/virtual/" in _target(f"{_NETS}/{name}"):
+                continue
+            addresses = self._of_interface(name)
+            with self._noting(*addresses):
+                built = _built_on(self._place(name))
+                if built is not None:
+                    self._use(addresses, f"its network interface {name} is {built}")
+
+    def look_at_disks(self) -> None:
+        """What is mounted, and swap."""
+        for listed in (_mounts, _btrfs, _swaps):
+            with self._noting():
+                for where, places in sorted(listed()):
+                    self._block_device(places, f"the host uses it for {where}", set())
+
+    def look_at_volumes(self) -> None:
+        """Disks that something is built on."""
+        with self._noting():
+            for name in sysfs.listing(_BLOCKS):
+                places = _named(name)
+                place = _first(places)
+                if place is None:
+                    self._cannot_follow(places)
+                elif _has_holders(place):
+                    with self._noting():
+                        self._use(_disk_functions(os.path.realpath(place)), name)
+
+    def _interface(self, name: str, reason: str, seen: set[str]) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        addresses = self._of_interface(name)
+        self._use(addresses, reason)
+        place = self._place(name)
+        try:
+            below = sysfs.names(place) if os.path.lexists(place) else []
+        except OSError as exc:
+            # A card has no interfaces below its own.
+            if not addresses:
+                self._doubt = self._doubt or str(exc)
+            return
+        for lower in below:
+            if lower.startswith("lower_"):
+                self._interface(lower.removeprefix("lower_"), reason, seen)
+
+    def _of_interface(self, name: str) -> list[str]:
+        """The functions that an interface needs; none if it is no card's."""
+        return [*_addresses(self._place(name)), *filter(None, [self._ports.get(name)])]
+
+    def _place(self, name: str) -> str:
+        """The directory of an interface, at its function if that shows it."""
+        port = self._ports.get(name)
+        return f"{_NETS}/{name}" if port is None else f"{_FUNCTIONS}/{port}/net/{name}"
+
+    def _block_device(self, places: Sequence[str], reason: str, seen: set[str]) -> None:
+        """``places`` are the paths of one device; those that are not there do not matter."""
+        place = _first(places)
+        if place is None:
+            self._cannot_follow(places)
+            return
+        real = os.path.realpath(place)
+        if real in seen:
+            return
+        seen.add(real)
+        with self._noting(*_addresses(real)):
+            self._use(_disk_functions(real), reason)
+            for part in (real, os.path.dirname(real)):  # a partition and its disk
+                for slave in sysfs.names(f"{part}/slaves"):
+                    below = [f"{part}/slaves/{slave}", *_named(slave)]
+                    self._block_device(below, reason, seen)
+
+    def _cannot_follow(self, places: Iterable[str]) -> None:
+        """None of the paths leads to a device: it is gone, or where it is cannot be told."""
+        broken = [place for place in places if os.path.lexists(place)]
+        if broken:
+            with self._noting(*itertools.chain.from_iterable(map(_addresses, broken))):
+                raise OSError(f"{broken[0]} leads to no device")
+
+    def _use(self, addresses: Iterable[str], reason: str) -> None:
+        for address in addresses:
+            self._used.setdefault(address, reason)
+
+    @contextlib.contextmanager
+    def _noting(self, *addresses: str) -> Iterator[None]:
+        """Note what fails as a doubt about these functions; without any, about all."""
+        try:
+            yield
+        except (OSError, ValueError, IndexError) as exc:
+            self._unknown |= dict.fromkeys(addresses, str(exc))
+            if not addresses:
+                self._doubt = self._doubt or str(exc)
+
+
+def _has_holders(place: str) -> bool:
     """Whether a disk is part of something. One of which that cannot be read counts as such."""
     try:
-        return bool(sysfs.names(f"{_BLOCKS}/{name}/holders"))
+        return bool(sysfs.names(f"{place}/holders"))
     except OSError:
         return True
+
+
+def _named(name: str) -> list[str]:
+    """The paths of a block device of which only the name is known."""
+    place = f"{_BLOCKS}/{name}"
+    if os.path.isdir(place) or "/" in name:
+        return [place]
+    numbers = (f"{_NUMBERS}/{number}" for number in sysfs.names(_NUMBERS))
+    return [*(path for path in numbers if sysfs.link(path) == name), place]
+
+
+def _numbered(number: str) -> list[str]:
+    """The paths of a block device of which only the number is known."""
+    place = f"{_NUMBERS}/{number}"
+    if os.path.isdir(place):
+        return [place]
+    others = (f"{_BLOCKS}/{name}" for name in sysfs.names(_BLOCKS))
+    return [*(path for path in others if sysfs.optional(f"{path}/dev") == number), place]
+
+
+def _target(path: str) -> str:
+    """What a link says; empty if there is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _first(places: Iterable[str]) -> str | None:
+    """The first of these paths that leads to a directory."""
+    return next(filter(os.path.isdir, places), None)
 
 
 def _routed() -> Iterator[str]:
@@ -113,68 +269,42 @@ def _addressed() -> Iterator[str]:
         yield os.fsdecode(label.partition(b"\0")[0].partition(b":")[0])
 
 
-def _built_on(name: str) -> str | None:
-    """How the host uses an interface of a card that may have no address of its own, or None."""
-    path = f"{_NETS}/{name}"
-    try:
-        is_virtual = "/virtual/" in os.readlink(path)
-    except OSError:
-        return None  # it is gone, or is no interface
-    if is_virtual:
-        return None  # the interfaces of cards below it have it as "master" or "upper_"
-    links = sysfs.names(path)
+def _built_on(place: str) -> str | None:
+    """How the host uses an interface of a card that may have no address of its own, or None.
+
+    :raises OSError: it cannot be read
+    """
+    links = sysfs.names(place)
     if "master" in links:
         return "a port of the host's"  # of a bridge, a bond or a switch
     upper = next((link for link in links if link.startswith("upper_")), None)
     return None if upper is None else f"below {upper.removeprefix('upper_')} of the host's"
 
 
-def _of_interface(name: str, ports: Mapping[str, str], seen: set[str]) -> Iterator[str]:
-    path = f"{_NETS}/{name}"
-    if name in seen:
-        return
-    seen.add(name)
-    if os.path.realpath(path) == path:  # it is no link, or is not there
-        yield from filter(None, [ports.get(name)])
-        return
-    yield from _addresses(path)
-    for lower in sysfs.names(path):
-        if lower.startswith("lower_"):
-            yield from _of_interface(lower.removeprefix("lower_"), ports, seen)
-
-
-def _mounted() -> Iterator[tuple[str, str]]:
-    """Block devices, each with its use."""
+def _mounts() -> Iterator[tuple[str, list[str]]]:
+    """Where file systems are mounted, each with the paths of its block device."""
     for line in _lines_of(sysfs.text("/proc/self/mountinfo")):
         before, _dash, after = line.partition(" - ")
         number, _root, where = before.split(" ")[2:5]
-        if not number.startswith("0:"):
-            device = sysfs.link_if_there(f"/sys/dev/block/{number}")
-            if device is not None:
-                yield device, where
-            continue
         source = after.split(" ")[1]
-        if source.startswith("/dev/"):
+        if not number.startswith("0:"):
+            yield where, _numbered(number)
+        elif source.startswith("/dev/"):
             # A file system on several devices has a number of its own, and names one of them.
-            yield source.removeprefix("/dev/"), where
-    # The mount table does not list all devices of a btrfs.
+            yield where, _named(source.removeprefix("/dev/"))
+
+
+def _btrfs() -> Iterator[tuple[str, list[str]]]:
+    """The mount table does not list all devices of a btrfs."""
     for fsid in sysfs.names("/sys/fs/btrfs"):
-        for name in sysfs.names(f"/sys/fs/btrfs/{fsid}/devices"):
-            yield name, f"btrfs {fsid}"
+        folder = f"/sys/fs/btrfs/{fsid}/devices"
+        for name in sysfs.names(folder):
+            yield f"btrfs {fsid}", [f"{folder}/{name}", *_named(name)]
+
+
+def _swaps() -> Iterator[tuple[str, list[str]]]:
     for line in _lines("swaps")[1:]:
-        yield line.split()[0].removeprefix("/dev/"), "swap"
-
-
-def _of_block_device(name: str, seen: set[str]) -> Iterator[str]:
-    path = f"{_BLOCKS}/{name}"
-    if name in seen or not os.path.exists(path):
-        return
-    seen.add(name)
-    real = os.path.realpath(path)
-    yield from _disk_functions(real)
-    for place in (real, os.path.dirname(real)):  # a partition and its disk
-        for slave in sysfs.names(f"{place}/slaves"):
-            yield from _of_block_device(slave, seen)
+        yield "swap", _named(line.split()[0].removeprefix("/dev/"))
 
 
 def _disk_functions(disk: str) -> Iterator[str]:

@@ -129,9 +129,8 @@ class Snapshot(Mapping[str, Function]):
         self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
         self._details = details or _Tree()
-        self._used = used
-        self._use_unknown: Mapping[str, str] = {}
-        self._volumes = volumes
+        self._uses = host_use.Uses(used=used) if used is not None else None
+        self._volumes = host_use.Uses(used=volumes) if volumes is not None else None
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cached: dict[tuple[object, str], Any] = {}
@@ -220,6 +219,15 @@ class Snapshot(Mapping[str, Function]):
             raise OSError(read.errno, f"{path} of {address} cannot be read: {read.strerror}")
         return read
 
+    def if_there(self, address: str, path: str) -> str | None:
+        """The text of a file that not every function has; None if it does not exist.
+
+        :raises OSError: it cannot be read
+        """
+        if isinstance(self._text(address, path), (FileNotFoundError, NotADirectoryError)):
+            return None
+        return self.required(address, path)
+
     def required_number(self, address: str, path: str) -> int:
         """The number in a file that the driver needs.
 
@@ -240,7 +248,10 @@ class Snapshot(Mapping[str, Function]):
             return None
 
     def names(self, address: str, path: str) -> tuple[str, ...]:
-        """The sorted names in a directory below the function; none if it does not exist."""
+        """The sorted names in a directory below the function; none if it does not exist.
+
+        :raises OSError: it cannot be read, or is a link that leads nowhere
+        """
         key = (address, path)
         known = self._names.get(key)
         if known is None:
@@ -281,18 +292,19 @@ class Snapshot(Mapping[str, Function]):
 
         :raises OSError: that cannot be told
         """
-        if self._used is None:
+        if self._uses is None:
             ports = {name: each.address for each in self.values() for name in each.netdevs}
-            self._used, self._use_unknown = host_use.read(ports)
-        if function.address in self._use_unknown:
-            raise OSError(self._use_unknown[function.address])
-        return self._used.get(function.address)
+            self._uses = host_use.read(ports)
+        return self._uses.of(function.address)
 
     def volume(self, function: Function) -> str | None:
-        """A disk of the function that is part of a volume or RAID of the host, mounted or not."""
+        """A disk of the function that is part of a volume or RAID of the host, mounted or not.
+
+        :raises OSError: that cannot be told
+        """
         if self._volumes is None:
             self._volumes = host_use.volumes()
-        return self._volumes.get(function.address)
+        return self._volumes.of(function.address)
 
     def _text(self, address: str, path: str) -> str | OSError:
         key = (address, path)
@@ -394,7 +406,12 @@ class _Tree:
         return sysfs.text(_below(address, path))
 
     def names(self, address: str, path: str) -> Iterable[str]:
-        return os.listdir(_below(address, path))
+        place = _below(address, path)
+        try:
+            return os.listdir(place)
+        except FileNotFoundError:
+            sysfs.check_no_link(place)
+            raise
 
     def exists(self, address: str) -> bool:
         return os.path.exists(f"{DEVICES}/{address}")

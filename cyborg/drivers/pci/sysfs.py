@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 _BUFFER = 65536
@@ -81,8 +82,35 @@ def link(path: str) -> str | None:
 
 
 def names(path: str) -> list[str]:
-    """The sorted names in a directory; none if it does not exist."""
+    """The sorted names in a directory; none if it does not exist.
+
+    :raises OSError: it cannot be read, or is a link that leads nowhere
+    """
     try:
         return sorted(os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
         return []
+    except FileNotFoundError:
+        check_no_link(path)
+        return []
+
+
+def listing(path: str) -> list[str]:
+    """As :func:`names`, of what is a directory if it exists at all.
+
+    :raises OSError: it cannot be read, or is something else
+    """
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        check_no_link(path)
+        return []
+
+
+def check_no_link(path: str) -> None:
+    """Check that nothing has the name of what does not exist.
+
+    :raises OSError: a link has it, which leads nowhere
+    """
+    if os.path.lexists(path):
+        raise OSError(errno.ELOOP, "it is a link that leads nowhere", path)

@@ -24,8 +24,11 @@ from cyborg.tests.contract import passes
 
 _DEVICES = "/sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_OPTIONAL = re.compile(r"/(aer_dev_\w+|(current|max)_link_\w+)$")
 #: Reading them tells Python nothing.
 _LINKS = ("driver", "iommu_group", "physfn", "subsystem")
+#: Folders of links to what functions have; each link is followed.
+_CLASSES = ("/sys/class/block", "/sys/class/net", "/sys/dev/block")
 _READS = {"open", "os.listdir"}
 #: A read of it fails with EIO.
 _FAILS = "/proc/self/mem"
@@ -68,6 +71,12 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
         for name in os.listdir(_DEVICES)
         for link in _LINKS
         if os.path.lexists(f"{_DEVICES}/{name}/{link}")
+    }
+    paths |= {
+        f"{folder}/{name}"
+        for folder in _CLASSES
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
     }
     shared, harm, faults = set(), [], 0
     for path in sorted(paths):
@@ -182,6 +191,8 @@ def _absences(root: str, path: str) -> set[str]:
     """The ways after which the kernel shows no such thing: then a device may be gone too."""
     if os.path.dirname(path) == _DEVICES:
         return set(WAYS)
+    if os.path.dirname(path) in _CLASSES:
+        return {"gone"}
     if os.path.isdir(f"{root}{path}"):
         return set(WAYS) - {"unreadable"}
     # Without this file the kernel says that the function has no SR-IOV.
@@ -193,9 +204,13 @@ def _removals(root: str, path: str) -> set[str]:
     """The ways after which the host has no such thing any more, so that its use has ended."""
     if os.path.dirname(path) == _DEVICES or path.endswith("_err_count"):
         return {"missing", "gone"}
+    if os.path.dirname(path) in _CLASSES:
+        return {"gone"}
     if os.path.isdir(f"{root}{path}"):
         return set(WAYS) - {"unreadable"}
-    return {"gone"}
+    # Not every function has these files, and virtual machines show empty ones of links.
+    optional = {"missing", "dangling", "empty"} if _OPTIONAL.search(path) else set()
+    return {"gone", *optional}
 
 
 @contextlib.contextmanager
@@ -234,7 +249,8 @@ def _gone_when_read(root: str, path: str, address: str) -> Iterator[None]:
     target = link.readlink()
     place = pathlib.Path(os.path.realpath(link))
     aside = pathlib.Path(root, "aside")
-    trigger = path if not path.endswith(_LINKS) else f"{_DEVICES}/{address}/numa_node"
+    is_link = path.endswith(_LINKS) or os.path.dirname(path) in _CLASSES
+    trigger = path if not is_link else f"{_DEVICES}/{address}/numa_node"
 
     def pull(read: str) -> None:
         if read == trigger and link.is_symlink():

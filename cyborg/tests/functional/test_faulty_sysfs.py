@@ -165,6 +165,18 @@ def unchanged(_simulated):
         ),
         ({"cards": ["gaudi2"]}, put("gaudi2", "status", "Malfunction"), "habana_driver", ""),
         (
+            {"cards": ["mi210"]},
+            put("mi210", "current_link_width", "4"),
+            "amd_gpu_driver",
+            "",
+        ),
+        (
+            {"cards": ["mi210"]},
+            put("mi210", "aer_dev_fatal", "DLP 1\nTOTAL_ERR_FATAL 1"),
+            "amd_gpu_driver",
+            "",
+        ),
+        (
             {"cards": ["nvme-pm1733"]},
             put("nvme-pm1733", "nvme/nvme0/state", "dead"),
             "nvme_driver",
@@ -182,6 +194,8 @@ def unchanged(_simulated):
         "memory errors",
         "QAT down",
         "Gaudi given up",
+        "lanes lost",
+        "fatal errors",
         "dead disk",
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import pathlib
 import socket
 import struct
 
@@ -14,57 +15,132 @@ from cyborg.drivers.pci import host_use
 
 
 def used() -> dict[str, str]:
-    return dict(host_use.read()[0])
+    return dict(host_use.read().used)
 
 
 def virtual_functions_by_card() -> dict[str, str | None]:
     return {address: function.pf for address, function in pci.scan().items()}
 
 
-@pytest.mark.parametrize(
-    ("host", "name", "reason"),
-    [
-        (
-            {"cards": ["nvme-system"], "mounts": {"/": "nvme0n1p2"}},
-            "nvme-system",
-            "the host uses it for /",
-        ),
-        (
-            {"cards": ["nvme-system"], "swaps": ["nvme0n1p1"]},
-            "nvme-system",
-            "the host uses it for swap",
-        ),
-        (
-            {
-                "cards": ["nvme-system"],
-                "volumes": {"dm-0": ["nvme0n1p2"]},
-                "mounts": {"/srv": "dm-0"},
-            },
-            "nvme-system",
-            "the host uses it for /srv",
-        ),
-        (
-            {"cards": ["x710"], "default_route": "ens1f0"},
-            "x710",
-            "the host's network interface ens1f0 is on it",
-        ),
-        (
-            {"cards": ["x710"], "bridges": {"br0": ["ens1f0"]}},
-            "x710",
-            "its network interface ens1f0 is a port of the host's",
-        ),
-        (
-            {"cards": ["x710"], "bridges": {"br0": ["ens1f0"]}, "default_route": "br0"},
-            "x710",
-            "the host's network interface br0 is on it",
-        ),
-    ],
-    ids=["mounted", "swap", "volume", "route", "port", "bridge with a route"],
-)
+HOSTS = [
+    (
+        {"cards": ["nvme-system"], "mounts": {"/": "nvme0n1p2"}},
+        "nvme-system",
+        "the host uses it for /",
+    ),
+    (
+        {"cards": ["nvme-system"], "swaps": ["nvme0n1p1"]},
+        "nvme-system",
+        "the host uses it for swap",
+    ),
+    (
+        {
+            "cards": ["nvme-system"],
+            "volumes": {"dm-0": ["nvme0n1p2"]},
+            "mounts": {"/srv": "dm-0"},
+        },
+        "nvme-system",
+        "the host uses it for /srv",
+    ),
+    (
+        {"cards": ["x710"], "default_route": "ens1f0"},
+        "x710",
+        "the host's network interface ens1f0 is on it",
+    ),
+    (
+        {"cards": ["x710"], "bridges": {"br0": ["ens1f0"]}},
+        "x710",
+        "its network interface ens1f0 is a port of the host's",
+    ),
+    (
+        {"cards": ["x710"], "bridges": {"br0": ["ens1f0"]}, "default_route": "br0"},
+        "x710",
+        "the host's network interface br0 is on it",
+    ),
+]
+IDS = ["mounted", "swap", "volume", "route", "port", "bridge with a route"]
+
+
+@pytest.mark.parametrize(("host", "name", "reason"), HOSTS, ids=IDS)
 def test_the_card_below_is_used(simulate, host, name, reason):
     simulated = simulate(host)
 
     assert simulated.call(used) == {simulated.card(name): reason}
+
+
+SPARE = ["nvme-pm1733", "connectx6"]
+FOLDERS = ("class/net", "class/block", "dev/block")
+
+
+def answers() -> dict[str, str]:
+    """What is said of each function that disks or networks of the host may be on."""
+    functions = pci.scan()
+    found = {}
+    for each in functions.values():
+        if pci.can_carry(each):
+            try:
+                found[each.address] = "free" if functions.use(each) is None else "used"
+            except OSError:
+                found[each.address] = "in doubt"
+    return found
+
+
+def answers_with_broken_links(root: str, way: str) -> list[tuple[str, dict[str, str]]]:
+    """The same while a link is broken: each link, with the answers."""
+    said = []
+    places = [pathlib.Path(root, "sys", folder) for folder in FOLDERS]
+    for link in sorted(link for place in places if place.is_dir() for link in place.iterdir()):
+        target, where = link.readlink(), str(link.resolve())
+        link.unlink()
+        if way == "a file":
+            link.touch()
+        elif way != "missing":
+            link.symlink_to("nowhere" if way == "dangling" else link.name)
+        said.append((where, answers()))
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return said
+
+
+@pytest.mark.parametrize("way", ["missing", "dangling", "unreadable", "a file"])
+@pytest.mark.parametrize(("host", "name", "_reason"), HOSTS, ids=IDS)
+def test_no_broken_link_frees_what_is_used(simulate, host, name, _reason, way):
+    simulated = simulate({**host, "cards": [*host["cards"], *SPARE]})
+    card = simulated.card(name)
+    sound = simulated.call(answers)
+
+    said = simulated.call(answers_with_broken_links, str(simulated.root), way)
+
+    assert sorted(sound.values()) == ["free", "free", "used"]
+    assert len(said) >= 2
+    for where, found in said:
+        assert found[card] != "free", where
+        # What is a card's own says nothing of others.
+        if card in where:
+            assert found == sound, where
+
+
+@pytest.mark.parametrize("folder", ["class/net", "class/block"])
+def test_without_the_lists_nothing_is_free(simulate, folder):
+    simulated = simulate({"cards": SPARE})
+    place = simulated.files.path(folder)
+    place.rename(place.with_suffix(".aside"))
+    place.symlink_to("nowhere")
+
+    found = simulated.call(answers_about_volumes if folder == "class/block" else answers)
+
+    assert set(found.values()) == {"in doubt"}
+
+
+def answers_about_volumes() -> dict[str, str]:
+    functions = pci.scan()
+    found = {}
+    for each in functions.values():
+        try:
+            found[each.address] = "free" if functions.volume(each) is None else "used"
+        except OSError:
+            found[each.address] = "in doubt"
+    return found
 
 
 @pytest.mark.parametrize("mark", ["\r", "\x0b", "\x1e", "\x85", "\u2028", "\u3000"])

@@ -178,6 +178,16 @@ def test_an_absent_sysfs_is_an_error_not_an_empty_host(machine, tmp_path):
     assert "sysfs is not mounted" in machine.call(tmp_path, scan_error)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_bus_without_its_list_of_functions_is_an_error(machine, tmp_path, is_link):
+    bus = tmp_path / "sys/bus/pci"
+    bus.mkdir(parents=True)
+    if is_link:
+        (bus / "devices").symlink_to("nowhere")
+
+    assert "/sys/bus/pci/devices" in machine.call(tmp_path, scan_error)
+
+
 @pytest.mark.parametrize("break_it", ["put", "unlink"])
 def test_a_function_that_cannot_be_read_is_a_fault_not_a_gone_one(host, break_it):
     uevent = f"{host.path(NIC.address)}/uevent"
