@@ -385,7 +385,8 @@ class Remembering(Protocol):
     def remember(self) -> None:
         """Write them below ``[DEFAULT] state_path``.
 
-        The agent calls this after each pass; a preview of a pass does not.
+        The agent calls this after each pass; a preview of a pass does not. So what the agent alone
+        may begin for the passes to come is begun here, too.
         """
 
 

@@ -72,7 +72,7 @@ class NvidiaGpuDriver(pci.PciDriver):
     def _with_sensors(
         self, found: Iterator[base.Device], host: base.Host
     ) -> Iterator[base.Device]:
-        """The same devices; the cards that stay with the host are read for the next pass."""
+        """The same devices; the cards that stay with the host are to be read for the next pass."""
         self._sensors.take()
         cards = set()
         for device in found:
@@ -81,7 +81,13 @@ class NvidiaGpuDriver(pci.PciDriver):
             if card.driver == "nvidia" and not _is_whole(device):
                 cards.add(card.address)
             yield device
-        self._sensors.ask(cards)
+        self._sensors.want(cards)
+
+    def remember(self) -> None:
+        """As that of any driver. Only the agent calls it, so only the agent asks NVIDIA's tools."""
+        super().remember()
+        self._topology.ask()
+        self._sensors.ask()
 
     def problems(self) -> Sequence[str]:
         """As those of any driver, and what cannot be read of all cards."""

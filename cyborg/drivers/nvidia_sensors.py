@@ -62,11 +62,14 @@ class Sensors:
             if "ecc_uncorrectable_errors" in found:
                 self._kept.set(_KIND, address, int(found["ecc_uncorrectable_errors"]))
 
-    def ask(self, addresses: Collection[str]) -> None:
-        """Have these GPUs read for the next pass."""
+    def want(self, addresses: Collection[str]) -> None:
+        """Say which GPUs are to be read."""
         self._asked = frozenset(addresses)
-        if addresses and not self._is_reading():
-            chosen = sorted(addresses)[: metrics.READINGS_MAX]
+
+    def ask(self) -> None:
+        """Have them read for the next pass."""
+        if self._asked and not self._is_reading():
+            chosen = sorted(self._asked)[: metrics.READINGS_MAX]
             self._reader = threading.Thread(
                 target=self._call, args=(chosen,), name="nvml", daemon=True
             )
@@ -116,7 +119,8 @@ class Sensors:
         if child.returncode:
             said = " ".join(output.decode(errors="replace").split())[-_OUTPUT_MAX:]
             raise ValueError(f"it ended with {child.returncode}: {said}")
-        answer = json.loads(output)
+        # The library may have warned before.
+        answer = json.loads(output.splitlines()[-1])
         found = {
             address: {
                 name: value

@@ -51,15 +51,18 @@ class Topology:
         self._is_wanted: bool = conf.gpu_devices.read_topology
         self._kept = kept
         self._links: Mapping[str, _Links] = {}
+        #: If the tool is to be asked: the GPUs of the last look with their ids, and the boot.
+        self._wanted: tuple[Mapping[str, str], str] | None = None
         self._asking: threading.Thread | None = None
         self._next = -math.inf
         #: Why the tool has shown nothing, or None.
         self.problem: str | None = None
 
     def look(self, functions: pci.Snapshot) -> None:
-        """Take in what is known, and have the tool asked if it is not known of each GPU."""
+        """Take in what is known, and see whether that is so of each GPU."""
         if not self._is_wanted:
             return
+        self._wanted = None
         cards = {
             each.address: each
             for each in functions.of_vendor("10de")
@@ -70,7 +73,12 @@ class Topology:
         boot = sysfs.optional(_BOOT_ID) or ""
         here = [address for address, card in cards.items() if card.driver == "nvidia"]
         if len(here) > 1 and any(known[address]["boot"] != boot for address in here):
-            self._ask({address: _ids(card) for address, card in cards.items()}, boot)
+            self._wanted = {address: _ids(card) for address, card in cards.items()}, boot
+
+    def ask(self) -> None:
+        """Have the tool asked if the last look has not found all links of each GPU."""
+        if self._wanted is not None:
+            self._ask(*self._wanted)
 
     def attributes(self, card: pci.Function) -> dict[str, str | int]:
         """The facts of a card; none without any link."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def _readings(nvml: Any, address: str) -> dict[str, float]:
+def _readings(nvml: Any, address: str) -> tuple[dict[str, float], str | None]:
+    """What a card's sensors show, and what is wrong with those that do not, or None."""
     card = nvml.nvmlDeviceGetHandleByPciBusId(address)
     volatile = nvml.NVML_VOLATILE_ECC
 
@@ -31,13 +32,19 @@ def _readings(nvml: Any, address: str) -> dict[str, float]:
         "ecc_uncorrectable_errors": lambda: errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
     }
     found: dict[str, float] = {}
+    refused: dict[str, str] = {}
     for name, read in reads.items():
-        # A card need not have every sensor.
+        # A card need not have every sensor, and may show some of them to root only.
         try:
             found[name] = float(read())
         except nvml.NVMLError_NotSupported:
             continue
-    return found
+        except nvml.NVMLError as exc:
+            refused[name] = str(exc)
+    if not refused:
+        return found, None
+    reasons = ", ".join(dict.fromkeys(refused.values()))
+    return found, f"NVML cannot read {', '.join(refused)} of GPU {address}: {reasons}"
 
 
 def main(addresses: Sequence[str]) -> dict[str, Any]:
@@ -54,7 +61,8 @@ def main(addresses: Sequence[str]) -> dict[str, Any]:
         return {"readings": {}, "problem": f"NVML cannot be used: {exc}"}
     for address in addresses:
         try:
-            found[address] = _readings(nvml, address)
+            found[address], refused = _readings(nvml, address)
+            problem = problem or refused
         except nvml.NVMLError as exc:
             problem = f"NVML cannot read GPU {address}: {exc}"
     return {"readings": found, "problem": problem}

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for nvidia-ml-py, under its name in a folder with a file ``gpus``: what GPUs show.
 
-It notes in ``opened`` which GPUs were opened. A value of null is a sensor that a GPU has not.
+It notes in ``opened`` which GPUs were opened. A value of null is a sensor that a GPU has not, and a
+text says why NVML refuses it.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -18,6 +20,7 @@ NVML_VOLATILE_ECC = 0
 
 _HERE = pathlib.Path(__file__).parent
 _GPUS = json.loads((_HERE / "gpus").read_text())
+sys.stderr.write(_GPUS.get("warns", ""))
 
 
 class NVMLError(Exception):
@@ -50,6 +53,8 @@ def _value(card: str, name: str) -> Any:
     value = _GPUS[card].get(name)
     if value is None:
         raise NVMLError_NotSupported("Not Supported")
+    if isinstance(value, str):
+        raise NVMLError(value)
     return value
 
 

@@ -182,6 +182,36 @@ def test_a_gpu_that_stays_with_the_host_is_read_and_no_other(simulate, nvml):
     assert set((nvml / "opened").read_text().split()) == {divided}
 
 
+def test_a_sensor_that_nvml_refuses_costs_no_other(simulate, nvml):
+    """A card in MIG mode shows some of them to root only."""
+    simulated = simulate({"cards": [DIVIDED]})
+    divided = simulated.card("divided")
+    refused = {"temperature": "Insufficient Permissions", "used": "Insufficient Permissions"}
+    show = {divided: {**refused, "milliwatts": 305500, "uncorrected": 3}}
+
+    _, (readings, healths, error) = simulated.call(
+        of_gpus, str(nvml), NVML + "ecc_uncorrectable_errors = 2\n", [show, show]
+    )
+
+    assert readings == {divided: {"power_watts": 305.5, "ecc_uncorrectable_errors": 3.0}}
+    assert set(healths.values()) != {None}
+    assert error == (
+        "[gpu_devices] read_sensors: NVML cannot read temperature_celsius, memory_used_bytes of "
+        f"GPU {divided}: Insufficient Permissions"
+    )
+
+
+def test_what_the_library_says_while_it_is_loaded_is_no_reading(simulate, nvml):
+    simulated = simulate({"cards": [DIVIDED]})
+    divided = simulated.card("divided")
+    show = {"warns": "FutureWarning: another package\n", divided: {"temperature": 61}}
+
+    _, (readings, _, error) = simulated.call(of_gpus, str(nvml), NVML, [show, show])
+
+    assert readings == {divided: {"temperature_celsius": 61.0}}
+    assert error is None
+
+
 def test_gpus_that_hang_or_have_no_library_cost_a_sentence(simulate, nvml):
     simulated = simulate({"cards": [DIVIDED]})
     show = {"sleep": 60}

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import conf as conf_options
 from cyborg.agent import discovery, discovery_preview, not_offered
-from cyborg.drivers import registry
+from cyborg.drivers import privileged, registry
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
@@ -80,6 +81,29 @@ def test_the_list_is_whole_whatever_cannot_be_read(simulate, tmp_path, broken):
     if broken == "accelerators":
         assert simulated.card("ai100") in listed
         assert "/sys/class/accel" in preview["errors"]["accel_driver"]
+
+
+def previewed_with(text: str) -> list[str]:
+    """The drivers of a preview with these options, after all that it began has ended."""
+    privileged.programming.set_client_mode(False)
+    made = discovery_preview.make(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    for each in set(threading.enumerate()) - {threading.current_thread()}:
+        each.join(10)
+    return [*made.findings.devices]
+
+
+def test_what_the_agent_keeps_is_not_begun_by_another_user(simulate, tmp_path):
+    """Root may look before the agent's first start: the agent could not use a folder of root's."""
+    simulated = simulate({"cards": [{"card": "h100", "count": 2}, {"card": "h100", "vfs": 2}]})
+    state = tmp_path / "state"
+    text = (
+        f"[DEFAULT]\nstate_path = {state}\n[metrics]\nport = 9100\n[gpu_devices]\n"
+        "read_topology = true\nread_sensors = true\nenabled_vgpu_types = 1137\n"
+    )
+
+    assert simulated.call(previewed_with, text) == ["nvidia_gpu_driver"]
+
+    assert not state.exists()
 
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:

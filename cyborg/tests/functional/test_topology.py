@@ -79,6 +79,7 @@ def seen(folder: str) -> list[dict[str, object]]:
     found = []
     for _ in range(2):
         findings = looking.run()
+        looking.remember()
         if driver._topology._asking is not None:
             driver._topology._asking.join()
         (devices,) = findings.devices.values()
