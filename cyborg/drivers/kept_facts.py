@@ -7,12 +7,16 @@ import json
 import logging
 import os
 import pathlib
+import tempfile
 import threading
 from typing import Any
 
 from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
+
+#: Who looks what an agent would report need not be its user.
+_MODE = 0o644
 
 
 class KeptFacts:
@@ -23,6 +27,9 @@ class KeptFacts:
         self._facts: dict[str, dict[str, Any]] | None = None
         self._changed = False
         self._lock = threading.Lock()
+        #: Passes, layouts and what is read beside the passes save, each in its own thread: what is
+        #: older must not replace what is newer.
+        self._saving = threading.Lock()
 
     def get(self, kind: str, key: str) -> Any:
         """The value, or None."""
@@ -44,23 +51,19 @@ class KeptFacts:
 
     def save(self) -> None:
         """Write the file if anything has changed. A failure is logged, and does no other harm."""
-        with self._lock:
-            if not self._changed:
-                return
-            self._changed = False
-            text = json.dumps(self._facts, indent=1, sort_keys=True)
-        new = self._path.with_suffix(".new")
-        try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            _sync(self._path.parent)
-        except OSError as exc:
-            self._changed = True
-            LOG.warning("What drivers have read is forgotten when the agent stops: %s", exc)
+        with self._saving:
+            with self._lock:
+                if not self._changed:
+                    return
+                self._changed = False
+                text = json.dumps(self._facts, indent=1, sort_keys=True)
+            try:
+                self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _write(self._path, text)
+                _sync(self._path.parent)
+            except OSError as exc:
+                self._changed = True
+                LOG.warning("What drivers have read is forgotten when the agent stops: %s", exc)
 
     def _loaded(self) -> dict[str, dict[str, Any]]:
         if self._facts is None:
@@ -77,6 +80,22 @@ class KeptFacts:
                     kind: dict(facts) for kind, facts in read.items() if isinstance(facts, dict)
                 }
         return self._facts
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Replace a file as a whole. Nobody else has the name of what is not written yet."""
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".new", dir=path.parent)
+    new = pathlib.Path(name)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
+            file.write(text)
+            file.flush()
+            os.fchmod(descriptor, _MODE)
+            os.fsync(descriptor)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _sync(folder: pathlib.Path) -> None:
