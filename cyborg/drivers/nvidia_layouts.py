@@ -2,13 +2,14 @@
 """Layouts of NVIDIA cards whose virtual functions take vGPU types: one type for a whole card.
 
 With a layout the first virtual functions of a card have its type, as many as fit, and the others
-have none. The type of slices needs as many GPU instances of its MIG profile, which the vendor's
-tool makes.
+have none. The type of slices needs GPU instances of its MIG profile, which the vendor's tool makes:
+one for each part, or for as many parts as share one in time.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.drivers import base, card_tools, nvidia_vgpu, pci, privileged, value_checks
-from cyborg.drivers.nvidia_vgpu_types import TypeBook, size_mib, slice_of
+from cyborg.drivers.nvidia_vgpu_types import Instance, TypeBook, instance_of, size_mib, slice_of
 from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ _PROFILE = re.compile(r"([1-7])g\.(\d+)gb", re.IGNORECASE)
 class Layout:
     """A layout that one card can have: so many virtual functions with the type of that number.
 
-    ``mediated``: or so many mediated devices of the type with that id.
+    ``mediated``: or so many mediated devices of the type with that id. ``instance`` is what the
+    type has a part of, if it is one of slices.
     """
 
     name: str
@@ -40,15 +42,21 @@ class Layout:
     kind: str
     count: int
     mediated: bool = False
+    instance: Instance | None = None
 
     @property
     def profile(self) -> str | None:
         """The MIG profile of the GPU instances that it takes, such as ``1g.12gb``."""
-        slices = slice_of(self.kind)
-        if slices is None:
+        if self.instance is None:
             return None
         ending = self.kind.rpartition("-")[2].lstrip("0123456789")
-        return "{}g.{}gb".format(*slices) + _ENGINES.get(ending, _GRAPHICS)
+        size = f"{self.instance.slices}g.{self.instance.memory_gb}gb"
+        return size + _ENGINES.get(ending, _GRAPHICS)
+
+    @property
+    def instances(self) -> int:
+        """How many GPU instances it takes."""
+        return math.ceil(self.count / self.instance.parts) if self.instance is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,13 @@ class Layouts:
             count = self._types.fit(card, number, kind, memory)
             if count is not None:
                 count = min(count, len(card.vfs))
-                found[number] = Layout(name=name, number=number, kind=kind.name, count=count)
+                found[number] = Layout(
+                    name=name,
+                    number=number,
+                    kind=kind.name,
+                    count=count,
+                    instance=instance_of(kind.name, known.values()),
+                )
         return tuple(found.values())
 
 
@@ -200,7 +214,7 @@ def _make_instances(
         return
 
     def call(timeout: float, lock: str) -> None:
-        privileged.set_gpu_instances(card.address, profile, layout.count, timeout, lock, until)
+        privileged.set_gpu_instances(card.address, profile, layout.instances, timeout, lock, until)
 
     card_tools.run(conf, card.address, call)
 

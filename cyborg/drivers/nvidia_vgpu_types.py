@@ -13,9 +13,9 @@ import logging
 import pathlib
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cyborg.drivers import kept_facts, pci
 from cyborg.drivers.pci import facts
@@ -33,6 +33,8 @@ _SLICE = re.compile(r"-(\d+)-(\d+)[A-Z]")
 _SLICES = 7
 #: And its memory so many.
 _MEMORY_SLICES = 8
+#: What the names of types end in: for computing only, and for that with the card's media engines.
+_COMPUTE, _MEDIA = "C", "CME"
 _NAMES, _MEMORY = "vgpu_types", "vgpu_memory_mib"
 #: The kind of the kept facts: the names of a product's mediated devices, by type.
 _MEDIATED = "mediated_types"
@@ -47,6 +49,14 @@ class _VendorsList:
 
     names: Mapping[str, str]
     most: Mapping[tuple[int, int, str], int]
+
+
+class Instance(NamedTuple):
+    """A GPU instance (MIG): slices of a card, their memory, and how many parts share its time."""
+
+    slices: int
+    memory_gb: int
+    parts: int
 
 
 class Kind(Protocol):
@@ -137,14 +147,17 @@ class TypeBook:
         memory = memory_mib or self.memory_mib(card)
         if not memory or not kind.memory_mib:
             return None
-        slices = slice_of(kind.name)
-        if slices is None:
+        if not is_slice(kind.name):
             return max(1, memory // kind.memory_mib)
-        if (kind.name or "").endswith("ME"):
+        if (kind.name or "").endswith(_MEDIA):
             return 1  # the card's media engines are in one instance
+        instance = instance_of(kind.name, self.known(card).values())
+        if instance is None:
+            return None
         # The names round: three slices of 141 GB are called 71 GB, and two of them fit.
-        units = max(1, round(kind.memory_mib * _MEMORY_SLICES / memory))
-        return max(1, min(_MEMORY_SLICES // units, _SLICES // slices[0]))
+        units = max(1, round(instance.memory_gb * 1024 * _MEMORY_SLICES / memory))
+        instances = max(1, min(_MEMORY_SLICES // units, _SLICES // instance.slices))
+        return instances * instance.parts
 
     def memory_mib(self, card: pci.Function) -> int | None:
         """The memory of a card by the largest type that it has shown, or None."""
@@ -180,6 +193,28 @@ def slice_of(name: str | None) -> tuple[int, int] | None:
     """How many slices of a card a type has, and the GB of their memory; None if it has none."""
     found = _SLICE.search(name or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def instance_of(name: str | None, known: Iterable[str]) -> Instance | None:
+    """The GPU instance that a type has or shares; None for a type that is no slice.
+
+    ``known`` are the names of the card's types. Only cards whose slices have graphics can share
+    them: then the largest type of so many slices has the instance for itself.
+    """
+    own = slice_of(name)
+    if own is None or name is None:
+        return None
+    slices, size = own
+    known = [each for each in known if is_slice(each) and not each.endswith(_MEDIA)]
+    if name.endswith(_MEDIA) or all(each.endswith(_COMPUTE) for each in known):
+        return Instance(slices, size, 1)
+    like = (
+        slice_of(each)
+        for each in known
+        if each.endswith(_COMPUTE) == name.endswith(_COMPUTE)
+    )
+    largest = max((found[1] for found in like if found and found[0] == slices), default=size)
+    return Instance(slices, largest, max(1, largest // size))
 
 
 def _listed(card: pci.Function) -> list[str]:

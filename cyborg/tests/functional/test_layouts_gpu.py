@@ -15,7 +15,7 @@ from cyborg.drivers import pci, privileged, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import LayoutsSite, forget
 
-LAYOUTS = "H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q, H100XM-1-10CME"
+LAYOUTS = "H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q, H100XM-1-10CME, DC-1-12Q"
 OPTIONS = f"[gpu_devices]\nlayouts = {LAYOUTS}\n"
 CARD = {"card": "h100", "name": "gpu", "vfs": 8}
 MIG = {**CARD, "card": "h100-mig"}
@@ -28,6 +28,8 @@ VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
   <vgpuType id="1205" name="NVIDIA H100XM-1-10C" class="Compute"/>
   <vgpuType id="1206" name="NVIDIA H100XM-1-10CME" class="Compute"/>
   <vgpuType id="1207" name="NVIDIA H100XM-3-40C" class="Compute"/>
+  <vgpuType id="1558" name="NVIDIA DC-1-12Q" class="Quadro"/>
+  <vgpuType id="1561" name="NVIDIA DC-1-24Q" class="Quadro"/>
   <vgpuType id="1999" name="NVIDIA H100XM-20C" class="Compute"/>
   <pgpu>
     <devId vendorId="0x10de" deviceId="0x2330" subsystemVendorId="0x10de" subsystemId="0x16c1"/>
@@ -35,6 +37,11 @@ VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
     <supportedVgpu vgpuId="1206"><maxVgpus>1</maxVgpus></supportedVgpu>
     <supportedVgpu vgpuId="1207"><maxVgpus>2</maxVgpus></supportedVgpu>
     <supportedVgpu vgpuId="1999"><maxVgpus>4</maxVgpus></supportedVgpu>
+  </pgpu>
+  <pgpu>
+    <devId vendorId="0x10de" deviceId="0x2bb5" subsystemVendorId="0x10de" subsystemId="0x0"/>
+    <supportedVgpu vgpuId="1558"><maxVgpus>8</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1561"><maxVgpus>4</maxVgpus></supportedVgpu>
   </pgpu>
 </vgpuconfig>
 """
@@ -196,6 +203,21 @@ def test_a_card_in_mig_mode_gets_gpu_instances(
         for size in sizes
         for words in ("-dci", "-dgi", f"-cgi {size} -C")
     ]
+
+
+def test_parts_that_share_a_gpu_instance_in_time_get_it_together(
+    start_layouts: Any, vendors_files: pathlib.Path
+) -> None:
+    card = {**MIG, "card": "rtxpro6000-mig"}
+    shared: LayoutsSite = start_layouts([card], "nvidia_gpu_driver", OPTIONS)
+
+    operation = shared.give(place(shared), "DC-1-12Q")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert types(shared) == ["1558"] * 8
+    assert shared.offered(place(shared)) == {"VGPU": 8}
+    asked = (vendors_files / "asked").read_text()
+    assert f"-cgi {','.join(['1g.24gb+gfx'] * 4)} -C" in asked
 
 
 def test_a_part_that_has_lost_its_type_gets_it_again(gpu: LayoutsSite) -> None:

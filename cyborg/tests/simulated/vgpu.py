@@ -3,7 +3,8 @@
 
 Types say how many of them fit on a card (``max``). As on real cards, one type in use bars the
 others unless the card is ``mixed``, and a virtual function holds one. A card in MIG mode (``mig``)
-has room for types of slices only, one for each GPU instance that NVIDIA's tool has made.
+has room for types of slices only, one for each GPU instance that NVIDIA's tool has made, or as many
+``parts`` of an instance with that ``profile``.
 """
 
 from __future__ import annotations
@@ -162,14 +163,15 @@ def _refresh_vgpu(files: Files, pf: Function) -> None:
 
 
 def _instances(files: Files, pf: Function, number: str, used: Mapping[str, int]) -> int:
-    """How many GPU instances are left for a type."""
+    """How much room the GPU instances have left for a type, whose parts may share one in time."""
     place = f"{_INSTANCES}/{pf.address}"
-    slices = _SLICE.search(pf.facts["vgpu"]["types"][number]["name"])
-    if slices is None or not files.path(place).exists():
+    kind = pf.facts["vgpu"]["types"][number]
+    slices = _SLICE.search(kind["name"])
+    if ("profile" not in kind and slices is None) or not files.path(place).exists():
         return 0
-    units, memory, media = slices.groups()
-    profile = f"{units}g.{memory}gb{'+me' if media else ''}"
-    return files.read(place).split(",").count(profile) - used[number]
+    units, memory, media = slices.groups() if slices is not None else ("", "", None)
+    profile = kind.get("profile", f"{units}g.{memory}gb{'+me' if media else ''}")
+    return files.read(place).split(",").count(profile) * kind.get("parts", 1) - used[number]
 
 
 def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import nvidia_gpu, nvidia_vgpu
+from cyborg.drivers import nvidia_gpu, nvidia_vgpu, nvidia_vgpu_types
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -86,3 +86,36 @@ def test_as_many_slices_fit_as_the_card_has(driver, name, gib, memory_mib, count
         function=PF, total=1, type="1", name=name, memory_mib=gib * 1024, created=None
     )
     assert driver._types.fit(PF, "1", kind, memory_mib) == count
+
+
+SHARED = ["DC-1-12Q", "DC-1-24Q", "DC-1-8C", "DC-1-24C", "DC-2-16Q", "DC-2-48Q", "DC-4-96Q"]
+ALONE = ["A100-1-5C", "A100-1-10C", "A100-1-5CME", "A100-7-40C", "A100-10C"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "instance"),
+    [
+        ("DC-1-12Q", SHARED, (1, 24, 2)),
+        ("DC-1-24Q", SHARED, (1, 24, 1)),
+        ("DC-2-16Q", SHARED, (2, 48, 3)),
+        ("DC-1-8C", SHARED, (1, 24, 3)),
+        ("DC-1-12Q", ["DC-1-12Q"], (1, 12, 1)),
+        ("A100-1-5C", ALONE, (1, 5, 1)),
+        ("A100-1-5CME", ALONE, (1, 5, 1)),
+        ("A100-10C", ALONE, None),
+        ("A100-1-5C", [], (1, 5, 1)),
+    ],
+)
+def test_the_instance_of_a_slice_is_that_of_the_largest_like_it(name, known, instance):
+    assert nvidia_vgpu_types.instance_of(name, known) == instance
+
+
+def test_as_many_parts_fit_as_share_the_instances_of_a_card(driver):
+    product = f"{PF.device}:{PF.subsystem_vendor}:{PF.subsystem_device}"
+    for number, name in enumerate(SHARED):
+        driver.kept.set("vgpu_types", f"{product} {number}", name)
+    kind = nvidia_vgpu.Part(
+        function=PF, total=1, type="0", name="DC-1-12Q", memory_mib=12 * 1024, created=None
+    )
+
+    assert driver._types.fit(PF, "0", kind, 96 * 1024) == 8
