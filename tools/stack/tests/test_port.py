@@ -19,30 +19,47 @@ from cyborg.tests.simulated import layout, preload, tree, uevents
 HOST = settings.HOSTS[0]
 AGENT = f"cyborg-agent-{HOST}"
 NETWORK = settings.PHYSICAL_NETWORK
-CARD = {"cards": [{"card": "x710", "vfs": 2}]}
-#: What the kernel calls the port of that card.
+#: What the kernel calls the port of either card.
 INTERFACE = "ens1f0"
-PROFILE = {
-    "name": "nic-port",
-    "groups": [{"resources:CUSTOM_NIC": "1", "trait:CUSTOM_PHYSNET1": "required"}],
+NAME = "nic-port"
+GROUP = {"resources:CUSTOM_NIC": "1", "trait:CUSTOM_PHYSNET1": "required"}
+SPEC = {"vendor_id": "15b3", "physical_network": NETWORK, "trusted": True}
+#: The card that each driver is tried with, its options, and what else a profile asks for.
+DRIVERS = {
+    "intel_nic_driver": (
+        "x710",
+        {
+            "nic_devices": {"enabled_nic_types": "x710"},
+            "x710": {"physical_device_mappings": f"{NETWORK}:{INTERFACE}"},
+        },
+        {},
+    ),
+    "nic_driver": (
+        "connectx6",
+        {"nic_driver": {"device_spec": json.dumps(SPEC)}},
+        {"trait:HW_NIC_SRIOV_TRUSTED": "required"},
+    ),
 }
 
 
+@pytest.fixture(scope="module", params=DRIVERS)
+def driver(request):
+    """The driver of the card."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def functions(prepared):
+def functions(prepared, driver):
     """The providers of a card's virtual functions; the card is in one host."""
     stack = prepared.stack
+    card, options, _more = DRIVERS[driver]
+    host = layout.load({"cards": [{"card": card, "vfs": 2}]})
     if shutil.which("umockdev-wrapper") is None:
         preload.missing("umockdev is not installed; run: apt-get install umockdev")
     with preload.folder() as root:
-        tree.Tree(root, layout.load(CARD), lambda said: uevents.to_preloaded(root, said)).build()
+        tree.Tree(root, host, lambda said: uevents.to_preloaded(root, said)).build()
         stack.settings().agent(
-            HOST,
-            {
-                "agent": {"enabled_drivers": "fake_driver,intel_nic_driver"},
-                "nic_devices": {"enabled_nic_types": "x710"},
-                "x710": {"physical_device_mappings": f"{NETWORK}:{INTERFACE}"},
-            },
+            HOST, {"agent": {"enabled_drivers": f"fake_driver,{driver}"}, **options}
         )
         stack.records.stop(AGENT)
         stack.start(AGENT, LD_PRELOAD="libumockdev-preload.so.0", UMOCKDEV_DIR=str(root))
@@ -69,23 +86,24 @@ def offered(scene, count):
 
 
 @pytest.fixture
-def port(scene, functions):
+def port(scene, functions, driver):
     """A port in the physical network that asks for a function of a card."""
     network = scene.cloud.network
     net = network.create_network(
         name="wired", provider_network_type="vlan", provider_physical_network=NETWORK
     )
     network.create_subnet(network_id=net.id, cidr="192.0.2.0/24", ip_version=4)
-    made = scene.cloud.accelerator.post("/device_profiles", json=[PROFILE])
+    profile = {"name": NAME, "groups": [{**GROUP, **DRIVERS[driver][2]}]}
+    made = scene.cloud.accelerator.post("/device_profiles", json=profile, microversion="2.21")
     assert made.status_code == 201, made.text
     yield network.create_port(
-        network_id=net.id, binding_vnic_type="accelerator-direct", device_profile=PROFILE["name"]
+        network_id=net.id, binding_vnic_type="accelerator-direct", device_profile=NAME
     )
     scene.clear()
     for found in network.ports(network_id=net.id):
         network.delete_port(found)
     network.delete_network(net)
-    scene.cloud.accelerator.delete(f"/device_profiles?value={PROFILE['name']}")
+    scene.cloud.accelerator.delete(f"/device_profiles?value={NAME}")
     scene.until("free functions", lambda: offered(scene, 2))
 
 
@@ -117,15 +135,16 @@ def reporting_agent(scene):
             neutron.commit()
 
 
-def test_a_port_with_a_device_profile_is_plugged(scene, port, functions):
+def test_a_port_with_a_device_profile_is_plugged(scene, port, functions, driver):
     with reporting_agent(scene):
         server = scene.boot("plain", networks=[{"port": port.id}])
 
     (arq,) = scene.arqs(server)
     assert (arq["state"], arq["hostname"]) == ("Bound", HOST)
-    assert arq["device_profile_name"] == PROFILE["name"]
+    assert arq["device_profile_name"] == NAME
     assert arq["device_rp_uuid"] in functions
     place = arq["attach_handle_info"]
+    assert place.get("trusted") == ("true" if driver == "nic_driver" else None)
     bound = scene.cloud.network.get_port(port.id)
     assert bound.binding_vif_type == "hw_veb"
     assert bound.binding_profile["arq_uuid"] == arq["uuid"]
