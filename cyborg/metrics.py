@@ -38,8 +38,9 @@ _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PORT_RETRY = 5.0
 _STOP_GRACE = 2.0
 
-#: The addresses of a driver's devices with a reading, by the driver and the name of the reading.
-_SHOWN: dict[tuple[str, str], frozenset[str]] = {}
+#: The addresses of a driver's devices with a reading, by the driver, then by the name of the
+#: reading.
+_SHOWN: dict[str, dict[str, frozenset[str]]] = {}
 
 
 def _histogram(
@@ -160,14 +161,18 @@ def observed(
 
 def devices_read(driver: str, readings: Mapping[str, Mapping[str, float]]) -> None:
     """Show what a driver has read of its devices, by their addresses, and nothing else of it."""
+    before = _SHOWN.pop(driver, {})
+    if not readings and not before:
+        return
     chosen = sorted(readings)[:READINGS_MAX]
     for name, gauge in DEVICE_READINGS.items():
         found = {place: readings[place][name] for place in chosen if name in readings[place]}
-        for place in _SHOWN.get((driver, name), frozenset()) - found.keys():
+        for place in before.get(name, frozenset()) - found.keys():
             gauge.remove(driver, place)
         for place, value in found.items():
             gauge.labels(driver, place).set(value)
-        _SHOWN[driver, name] = frozenset(found)
+        if found:
+            _SHOWN.setdefault(driver, {})[name] = frozenset(found)
 
 
 def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[str]) -> None:

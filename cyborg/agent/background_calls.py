@@ -28,7 +28,10 @@ class BackgroundCall(Generic[T]):
         self.error: str | None = "The driver ended without an answer"
         self._name = name
         self._function = function
-        self._ended = threading.Event()
+        # Held until the call has returned: a pass makes many calls, and a lock is cheaper than an
+        # event.
+        self._running = threading.Lock()
+        self._running.acquire()
 
     def start(self) -> BackgroundCall[T]:
         """Start the call in a thread of its own."""
@@ -37,7 +40,10 @@ class BackgroundCall(Generic[T]):
 
     def done(self, timeout: float) -> bool:
         """Whether the call has returned, waiting at most ``timeout`` seconds for it."""
-        return self._ended.is_set() or (timeout > 0 and self._ended.wait(timeout))
+        has_ended = self._running.acquire(timeout=max(0.0, timeout))
+        if has_ended:
+            self._running.release()
+        return has_ended
 
     def run(self) -> None:
         """Make the call in this thread."""
@@ -48,7 +54,7 @@ class BackgroundCall(Generic[T]):
             LOG.warning("%s failed", self._name, exc_info=True)
             self.error = f"{type(exc).__name__}: {exc}"[:_SENTENCE_MAX]
         finally:
-            self._ended.set()
+            self._running.release()
 
 
 def call_all(
