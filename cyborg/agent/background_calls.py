@@ -28,6 +28,7 @@ class BackgroundCall(Generic[T]):
         self.error: str | None = "The driver ended without an answer"
         self._name = name
         self._function = function
+        self._has_ended = False
         # Held until the call has returned: a pass makes many calls, and a lock is cheaper than an
         # event.
         self._running = threading.Lock()
@@ -40,10 +41,10 @@ class BackgroundCall(Generic[T]):
 
     def done(self, timeout: float) -> bool:
         """Whether the call has returned, waiting at most ``timeout`` seconds for it."""
-        has_ended = self._running.acquire(timeout=max(0.0, timeout))
-        if has_ended:
+        # Of several threads that ask at once, each that has the lock keeps it from the others.
+        if not self._has_ended and self._running.acquire(timeout=max(0.0, timeout)):
             self._running.release()
-        return has_ended
+        return self._has_ended
 
     def run(self) -> None:
         """Make the call in this thread."""
@@ -54,6 +55,7 @@ class BackgroundCall(Generic[T]):
             LOG.warning("%s failed", self._name, exc_info=True)
             self.error = f"{type(exc).__name__}: {exc}"[:_SENTENCE_MAX]
         finally:
+            self._has_ended = True
             self._running.release()
 
 
