@@ -94,13 +94,14 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
     steps: list[Step] = []
     kept: dict[str, str] = {}
     problems: dict[str, str] = {}
-    for function in functions.values():
+    for function, rule in _ruled(rules, functions):
         total = function.sriov_totalvfs
-        rule = next((rule for rule in rules if rule.spec.matches(function, functions)), None)
-        if rule is None or not total:
-            continue
         count = total if rule.count is None else rule.count
-        reason = pci.reason_to_keep(function, functions)
+        try:
+            reason = pci.reason_to_keep(function, functions)
+        except OSError as exc:
+            problems[function.address] = f"it cannot be told whether the host uses it: {exc}"
+            continue
         if reason is not None:
             kept[function.address] = reason
         elif count > total:
@@ -110,6 +111,17 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
         else:
             steps += _unbound(function, rule, functions)
     return Plan(steps=tuple(steps), kept=kept, problems=problems)
+
+
+def _ruled(
+    rules: Iterable[Rule], functions: pci.Snapshot
+) -> Iterator[tuple[pci.Function, Rule]]:
+    """The functions that can have virtual ones, each with its rule."""
+    for function in functions.values():
+        for rule in rules if function.sriov_totalvfs else ():
+            if rule.spec.matches(function, functions):
+                yield function, rule
+                break
 
 
 def preview(conf: cfg.ConfigOpts) -> list[str]:

@@ -28,8 +28,9 @@ _HOST_CLASSES = ("01", "02", "0805", "0c")
 #: semi-transparent ones. The switch of an HGX board (0680) is an end point.
 _BRIDGES = ("0600", "0601", "0604", "0607", "0609")
 BRIDGE = "06"
-#: The offset of the header type in PCI configuration space, its bits, and that of bridges.
-_HEADER_TYPE, _HEADER_MASK, _BRIDGE_HEADER = 0x0E, 0x7F, 1
+#: The offset of the header type in PCI configuration space, its bits, and those of end points and
+#: of bridges: to PCI and to CardBus.
+_HEADER_TYPE, _HEADER_MASK, _END_POINT_HEADER, _BRIDGE_HEADERS = 0x0E, 0x7F, 0, (1, 2)
 
 #: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
 _ACCELERATORS = ("03", "12", "0b40", "0880")
@@ -377,17 +378,28 @@ def may_be_accelerator(function: Function, functions: Snapshot) -> bool:
 
 
 def is_bridge(function: Function) -> bool:
-    """Whether other functions are behind the function."""
+    """Whether other functions are behind the function.
+
+    :raises OSError: that cannot be told
+    """
     if not function.class_code.startswith(BRIDGE):
         return False
     if function.class_code.startswith(_BRIDGES):
         return True
-    header = sysfs.beginning(f"{DEVICES}/{function.address}/config", _HEADER_TYPE + 1)
-    return len(header) > _HEADER_TYPE and header[_HEADER_TYPE] & _HEADER_MASK == _BRIDGE_HEADER
+    path = f"{DEVICES}/{function.address}/config"
+    header = sysfs.beginning(path, _HEADER_TYPE + 1)[_HEADER_TYPE:]
+    kind = header[0] & _HEADER_MASK if header else None
+    if kind not in {_END_POINT_HEADER, *_BRIDGE_HEADERS}:
+        # A function that does not answer has all bits set.
+        raise OSError(f"{path} does not tell whether other functions are behind it")
+    return kind in _BRIDGE_HEADERS
 
 
 def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
-    """Why a function must stay with the host, even if the operator lists it, or None."""
+    """Why a function must stay with the host, even if the operator lists it, or None.
+
+    :raises OSError: that cannot be told
+    """
     if is_bridge(function):
         return "it is a bridge"
     if function.boot_vga:

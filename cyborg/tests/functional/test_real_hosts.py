@@ -215,6 +215,33 @@ def test_a_bridge_of_another_kind_stays_with_the_host(simulate):
     assert found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "10de"}\n') == ()
 
 
+@pytest.mark.parametrize(
+    "config", [None, b"", b"\0" * 14, b"\xff" * 256], ids=["missing", "empty", "short", "no answer"]
+)
+@pytest.mark.parametrize("listed", ["it", "a card of its group"])
+def test_what_may_be_a_bridge_stays_as_it_was(simulate, config, listed):
+    """It is not offered, nor what is in its IOMMU group, and what is known of them is not lost."""
+    simulated = simulate({"cards": [NVSWITCH, "t4", "mi210"]})
+    switch = simulated.card("nvswitch")
+    card = switch if listed == "it" else simulated.card("t4")
+    group = simulated.files.target(f"{simulated.path(simulated.card('t4'))}/iommu_group")
+    if card != switch:
+        place = f"{simulated.path(switch)}/iommu_group"
+        simulated.files.unlink(place)
+        simulated.files.link(place, f"kernel/iommu_groups/{group}")
+    path = f"{simulated.path(switch)}/config"
+    simulated.files.unlink(path)
+    if config is not None:
+        simulated.files.put(path, config)
+    text = f'[pci]\ndevice_spec = [{{"address": "{card}"}}, {{"vendor_id": "1002"}}]\n'
+
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+
+    assert names(only.devices["pci_driver"]) == [f"host-1_{simulated.card('mi210')}"]
+    assert only.unread == {card}
+    assert f"{switch}/config does not tell" in only.errors["pci_driver"]
+
+
 OFS = {
     "card": "n3000",
     "name": "ofs",

@@ -60,6 +60,18 @@ def host(simulate_live):
     return simulate_live({"cards": [NVME, {"card": NVME, "name": "other"}, NIC]})
 
 
+def test_a_function_that_may_be_a_bridge_costs_no_other_its_virtual_functions(simulate):
+    odd = {"card": NVME, "name": "odd", "class": "068000"}
+    simulated = simulate({"cards": [odd, NIC]})
+    simulated.files.unlink(f"{simulated.path(simulated.card('odd'))}/config")
+    rules = [{"address": simulated.card(name), "numvfs": 3} for name in ("odd", NIC)]
+
+    done, left = simulated.call(preview, *rules)
+
+    assert done == f"{simulated.card(NIC)} gets 3 virtual functions"
+    assert left.startswith(f"{simulated.card('odd')} is left alone: it cannot be told")
+
+
 def vfs(host: Any, card: str) -> list[str]:
     links = sorted(host.device(host.card(card)).glob("virtfn*"))
     return [link.readlink().name for link in links]
