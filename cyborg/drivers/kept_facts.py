@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -26,23 +28,35 @@ class KeptFacts:
         self._path = pathlib.Path(conf.state_path, "facts", f"{name}.json")
         self._facts: dict[str, dict[str, Any]] | None = None
         self._changed = False
+        self._is_tidy = False
+        #: What is wrong with the file, or None.
+        self.problem: str | None = None
         self._lock = threading.Lock()
         #: Passes, layouts and what is read beside the passes save, each in its own thread: what is
         #: older must not replace what is newer.
         self._saving = threading.Lock()
 
     def get(self, kind: str, key: str) -> Any:
-        """The value, or None."""
+        """The value, or None.
+
+        :raises OSError: the file cannot be read, so that the value is not known
+        """
         with self._lock:
             return self._loaded().get(kind, {}).get(key)
 
     def all(self, kind: str) -> dict[str, Any]:
-        """All values of a kind, by key."""
+        """All values of a kind, by key.
+
+        :raises OSError: as :meth:`get`
+        """
         with self._lock:
             return dict(self._loaded().get(kind, {}))
 
     def set(self, kind: str, key: str, value: Any) -> None:
-        """Keep a value, until :meth:`save` in memory only."""
+        """Keep a value, until :meth:`save` in memory only.
+
+        :raises OSError: as :meth:`get`
+        """
         with self._lock:
             kept = self._loaded().setdefault(kind, {})
             if kept.get(key) != value:
@@ -52,6 +66,9 @@ class KeptFacts:
     def save(self) -> None:
         """Write the file if anything has changed. A failure is logged, and does no other harm."""
         with self._saving:
+            if self._changed or not self._is_tidy:
+                self._is_tidy = True
+                _remove_leftovers(self._path)
             with self._lock:
                 if not self._changed:
                     return
@@ -60,6 +77,7 @@ class KeptFacts:
             try:
                 self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 _write(self._path, text)
+                self.problem = None
                 _sync(self._path.parent)
             except OSError as exc:
                 self._changed = True
@@ -67,35 +85,69 @@ class KeptFacts:
 
     def _loaded(self) -> dict[str, dict[str, Any]]:
         if self._facts is None:
-            self._facts = {}
-            try:
-                read = json.loads(self._path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                return self._facts
-            except (OSError, ValueError) as exc:
-                LOG.warning("%s is ignored: %s", self._path, exc)
-                return self._facts
-            if isinstance(read, dict):
-                self._facts = {
-                    kind: dict(facts) for kind, facts in read.items() if isinstance(facts, dict)
-                }
+            self._facts = self._read()
         return self._facts
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """What the file holds; nothing if it is damaged, or only the agent may read it.
+
+        :raises OSError: it cannot be read: what it holds must not be taken for forgotten
+        """
+        self.problem = None
+        try:
+            read = dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (PermissionError, ValueError, TypeError) as exc:
+            self.problem = f"{self._path} is ignored: {exc}"
+            LOG.warning("%s", self.problem)
+            # The next save mends what is damaged.
+            self._changed = self._changed or not isinstance(exc, OSError)
+            return {}
+        return {kind: dict(facts) for kind, facts in read.items() if isinstance(facts, dict)}
 
 
 def _write(path: pathlib.Path, text: str) -> None:
     """Replace a file as a whole. Nobody else has the name of what is not written yet."""
-    descriptor, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".new", dir=path.parent)
-    new = pathlib.Path(name)
+    descriptor, new = _new_file(path)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
             file.write(text)
             file.flush()
             os.fchmod(descriptor, _MODE)
             os.fsync(descriptor)
-        new.replace(path)
+            new.replace(path)
     except OSError:
         new.unlink(missing_ok=True)
         raise
+
+
+def _new_file(path: pathlib.Path) -> tuple[int, pathlib.Path]:
+    """A file beside another, open and locked: nobody takes it for what is left of a dead writer."""
+    while True:
+        descriptor, name = tempfile.mkstemp(
+            prefix=f"{path.stem}.", suffix=".new", dir=path.parent
+        )
+        # Where files cannot be locked, nobody removes leftovers either.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        new = pathlib.Path(name)
+        if new.exists():
+            return descriptor, new
+        os.close(descriptor)  # somebody has removed it before it was locked
+
+
+def _remove_leftovers(path: pathlib.Path) -> None:
+    """Remove what writers of a file have begun and were killed at: no living one has it locked."""
+    for each in path.parent.glob(f"{path.stem}.*.new"):
+        # Another may have finished it, or removed it just now, or it is another user's.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(each, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                each.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _sync(folder: pathlib.Path) -> None:

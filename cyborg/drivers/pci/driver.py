@@ -234,8 +234,8 @@ class PciDriver:
                 yield from found
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with cards that were left out of the last pass."""
-        return self._problems
+        """What is wrong with cards that were left out of the last pass, and with the kept facts."""
+        return [*filter(None, [self.kept.problem]), *self._problems]
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Why a device that was found is unhealthy, in the same words as long as that stays so."""

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import pathlib
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -59,3 +64,114 @@ def test_a_save_that_fails_leaves_nothing_and_is_made_up_for(conf, tmp_path, mon
     kept.save()
 
     assert kept_facts.KeptFacts(conf, "gpu_devices").get("layouts", "a") == 1
+
+
+KILLED = """
+import os, signal, sys
+from cyborg.drivers import kept_facts
+from cyborg.tests.contract import passes
+kept = kept_facts.KeptFacts(passes.configured(sys.argv[1], [], "host-1"), "gpu_devices")
+kept.set("layouts", "a", 1)
+os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
+kept.save()
+"""
+
+
+def begun(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(folder.glob("*.new"))
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+def test_what_a_killed_writer_has_begun_is_removed(conf, tmp_path, is_news):
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+    died = subprocess.run([sys.executable, "-c", KILLED, text], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert len(begun(tmp_path / "facts")) == 1
+    others = tmp_path / "facts/pci.abcdefgh.new"
+    others.touch()
+
+    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+    if is_news:
+        kept.set("layouts", "b", 1)
+    kept.save()
+
+    assert begun(tmp_path / "facts") == [others]
+
+
+def test_what_another_writes_now_is_not_removed(conf, tmp_path, caplog, monkeypatch):
+    """Such as ``discover`` beside the agent: the lock tells, whoever the other is."""
+    slow, fast = (kept_facts.KeptFacts(conf, "gpu_devices") for _ in range(2))
+    slow.set("layouts", "a", 1)
+    fast.set("layouts", "b", 2)
+    sync = os.fsync
+    seen: list[list[pathlib.Path]] = []
+
+    def let_the_other_save(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        fast.save()
+        seen.append(begun(tmp_path / "facts"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", let_the_other_save)
+    slow.save()
+
+    assert [len(each) for each in seen] == [1]
+    (file,) = (tmp_path / "facts").iterdir()
+    assert json.loads(file.read_text()) == {"layouts": {"a": 1}}
+    assert caplog.text == ""
+
+
+def test_a_file_that_is_removed_before_its_writer_has_locked_it_is_begun_anew(
+    conf, tmp_path, caplog, monkeypatch
+):
+    lock = fcntl.flock
+    taken: list[pathlib.Path] = []
+
+    def take_it_first(descriptor: int, how: int) -> None:
+        if not taken:
+            taken.extend(begun(tmp_path / "facts"))
+            kept_facts._remove_leftovers(tmp_path / "facts/gpu_devices.json")
+        lock(descriptor, how)
+
+    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+    kept.save()
+    kept.set("layouts", "a", 1)
+    monkeypatch.setattr(fcntl, "flock", take_it_first)
+    kept.save()
+
+    assert len(taken) == 1
+    assert kept_facts.KeptFacts(conf, "gpu_devices").get("layouts", "a") == 1
+    assert begun(tmp_path / "facts") == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("text", ["[", "[1]", "\ufffd"], ids=["cut", "a list", "no JSON"])
+def test_a_damaged_file_is_said_and_mended(conf, tmp_path, text):
+    path = tmp_path / "facts/gpu_devices.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+
+    assert kept.get("layouts", "a") is None
+    assert f"{path} is ignored" in (kept.problem or "")
+    kept.save()
+
+    assert kept.problem is None
+    assert json.loads(path.read_text()) == {}
+
+
+def test_what_cannot_be_read_is_not_taken_for_forgotten(conf, tmp_path):
+    path = tmp_path / "facts/gpu_devices.json"
+    path.parent.mkdir()
+    path.symlink_to(path)
+    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+
+    for ask in (lambda: kept.get("layouts", "a"), lambda: kept.set("layouts", "a", 1)):
+        with pytest.raises(OSError, match=str(path)):
+            ask()
+    kept.save()
+
+    assert path.is_symlink()
+    path.unlink()
+    path.write_text('{"layouts": {"a": 2}}')
+    assert kept.get("layouts", "a") == 2
