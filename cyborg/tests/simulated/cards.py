@@ -28,6 +28,8 @@ A card has these keys, and any of them may be given again where a host lists the
     detach namespaces from itself, and so many are
 ``functions``
     further functions of the card
+``group``
+    functions with the same name here are in one IOMMU group; every other one has its own
 ``base``
     the card that these keys are merged over; null takes a key away
 

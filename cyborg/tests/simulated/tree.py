@@ -27,6 +27,7 @@ class Tree:
         self.files = Files(root / "sys")
         self._listener = listener
         self._groups = 0
+        self._shared_groups: dict[str, int] = {}
         self._complete = False
 
     # What there is.
@@ -144,7 +145,10 @@ class Tree:
             self.files.unlink(f"{self.path(function.pf)}/virtfn{number}")
         group = self.files.target(f"{function.path}/iommu_group")
         if group is not None:
-            self.files.drop(f"kernel/iommu_groups/{group}")
+            members = f"kernel/iommu_groups/{group}/devices"
+            self.files.unlink(f"{members}/{address}")
+            if not self.files.names(members):
+                self.files.drop(f"kernel/iommu_groups/{group}")
         self.files.drop(function.path)
         self.say("remove", function.path, properties)
 
@@ -196,10 +200,14 @@ class Tree:
         uevent = kernel_text.uevent(function.facts, function.address, None)
         self.files.device(path, "pci", uevent, _core(function))
         if self.layout.host.get("iommu", True):
-            group = f"kernel/iommu_groups/{self._groups}"
-            self._groups += 1
+            group = f"kernel/iommu_groups/{self._group(function.facts.get('group'))}"
             self.files.link(f"{group}/devices/{function.address}", path)
             self.files.link(f"{path}/iommu_group", group)
+
+    def _group(self, name: str | None) -> int:
+        number = self._groups
+        self._groups += 1
+        return self._shared_groups.setdefault(name, number) if name is not None else number
 
     def _enable(self, pf: Function, count: int, *, probe: bool) -> None:
         for number in range(count):
