@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from cyborg import db, errors, work
 from cyborg.db import models
-from cyborg.programming import executor, operations
+from cyborg.programming import operations
+from cyborg.programming.held_operation import Held
 from cyborg.programming.states import Event
 
 
@@ -39,7 +40,7 @@ def _cancel(uuid: str, asked_by: str) -> None:
             raise errors.Conflict(
                 f"Operation {uuid} restores what a guest has lost; it ends when no guest has it."
             )
-        held = executor.Held(session, deployable, operation)
+        held = Held(session, deployable, operation)
         held.move(
             operations.FAILED,
             f"Cancelled by {asked_by}.",

@@ -15,59 +15,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
-from sqlalchemy import orm
 
 from cyborg import arq_states, clients, db, errors, glance, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.placement import client, desired
+from cyborg.placement import client
 from cyborg.programming import (
     guard,
-    holders,
+    held_operation,
     image_match,
     layouts,
     operations,
     program,
     states,
     trait_match,
+    withdrawal,
 )
+from cyborg.programming.held_operation import Held, Refused
+from cyborg.programming.situation import Situation
 from cyborg.programming.states import Event
 
-#: Seconds that an operation waits for Placement to be updated, and between two looks.
-PLACEMENT_WAIT = 2.0
-_POLL = 0.05
-
-_GONE = "The deployable is gone from its host."
 _NOT_AWAITED = "Nobody waits for it any more."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """A deployable as it is, and the operation on it that has not ended."""
-
-    deployable: models.Deployable
-    device: models.Device
-    control_path: models.ControlPath
-    attributes: list[models.Attribute]
-    handles: list[models.AttachHandle]
-    host: models.Host
-    operation: models.Operation
-    now_ms: int
-
-
-class Refused(errors.CyborgError):
-    """The operation cannot be carried out, and nothing has been written."""
-
-    def __init__(self, fault: str, message: str) -> None:
-        super().__init__(message)
-        self.fault = fault
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -97,7 +70,7 @@ def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             is_new = situation.operation.state == operations.QUEUED
             if is_new and not _begin(conf, claim, situation):
                 return
-            _reserve(conf, claim, situation)
+            withdrawal.reserve(conf, claim, situation)
             if not begin_to_write(claim):
                 return
         except Refused as exc:
@@ -123,189 +96,16 @@ def read(claim: work.Claim) -> Situation | None:
         is_written = operation is not None and operation.state == operations.WRITING
         if deployable is None or (deployable.missing and not is_written):
             if operation is not None:
-                _end_gone(Held(session, deployable, operation))
+                held_operation.end_gone(Held(session, deployable, operation))
             return None
         if operation is None and not deployable.is_settled:
             operation = operations.recover(session, deployable)
         if operation is None:
             return None
         held = Held(session, deployable, operation)
-        if operation.state == operations.QUEUED and _end_needless(held):
+        if operation.state == operations.QUEUED and held_operation.end_needless(held):
             return None
-        return _situation(session, deployable, operation)
-
-
-def _situation(
-    session: orm.Session, deployable: models.Deployable, operation: models.Operation
-) -> Situation:
-    device, host, path = models.Device, models.Host, models.ControlPath
-    query = (
-        sa.select(device, path, host, db.now_ms())
-        .join(path, path.device_id == device.id)
-        .join(host, host.id == device.host_id)
-        .where(device.id == deployable.device_id)
-    )
-    found = session.execute(query).one()
-    handle, attribute = models.AttachHandle, models.Attribute
-    # All of them while it is away, so that the host is asked for the same again.
-    shown = sa.or_(handle.missing.is_(False), sa.literal(deployable.missing))
-    handles = sa.select(handle).where(handle.deployable_id == deployable.id, shown)
-    attributes = sa.select(attribute).where(attribute.deployable_id == deployable.id)
-    return Situation(
-        deployable=deployable,
-        device=found[0],
-        control_path=found[1],
-        attributes=list(session.scalars(attributes)),
-        handles=list(session.scalars(handles.order_by(handle.id))),
-        host=found[2],
-        operation=operation,
-        now_ms=found[3],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An operation that has not ended, and its deployable, which a transaction has locked."""
-
-    session: orm.Session
-    deployable: models.Deployable | None
-    operation: models.Operation
-
-    @property
-    def restores(self) -> bool:
-        """Whether the operation is to write again what the hardware has lost."""
-        return self.operation.asked_by == operations.RECOVERY
-
-    @property
-    def overwrites(self) -> bool:
-        """Whether the operation is to overwrite what guests have left, whatever runs now."""
-        return self.operation.asked_by == operations.CLEANING
-
-    def why_used(self, written: program.Program) -> str | None:
-        """Who has the deployable, so that the program must not be written to it, or None."""
-        if self.deployable is None:
-            return None
-        # The handles that guests have left wait for the operation that overwrites.
-        check = guard.why_not_now if self.overwrites else guard.why_not
-        return check(self.session, self.deployable, written)
-
-    def is_used(self) -> bool:
-        """Whether a guest has any of the deployable, or is being given it."""
-        return self.deployable is not None and guard.is_used(self.session, self.deployable)
-
-    def move(self, state: str, text: str, event: Event | None = None, **values: Any) -> None:
-        """Bring the operation to its next state, and the program of a deployable that is there."""
-        # What is only queued has changed nothing.
-        is_same = event is Event.UNWRITTEN and self.operation.state == operations.QUEUED
-        row = self.deployable
-        change = None if row is None or event is None or is_same else (row, event)
-        operations.move(self.session, self.operation, state, text, change=change, **values)
-
-    def fail(self, reason: str, fault: str, *, written: bool = False) -> work.TryLater | None:
-        """End the operation, or return what to raise if a guest has what it restores."""
-        event = Event.WRITE_FAILED if written else Event.UNWRITTEN
-        row, began = self.deployable, self.operation.state == operations.WRITING
-        if row is not None and began and not written and row.program_state != models.DAMAGED:
-            # Nor has an earlier try written anything. What restores or overwrites finds handles
-            # that others have left of an earlier write.
-            finds_others = self.restores or self.overwrites
-            which = (guard.SERVED,) if finds_others else ()
-            guard.note_needs(self.session, row, *which, needs_write=False)
-        if self.restores and self.is_used():
-            if self.operation.state == operations.WRITING:
-                # Conductors of the release before know by its fault that it was written.
-                values = {"error": reason} | ({"fault": fault} if written else {})
-                self.move(operations.RESERVING, f"{reason} It is tried again.", event, **values)
-            else:
-                operations.note(self.session, self.operation, reason)
-            return work.TryLater(f"What a guest has cannot be put back now: {reason}")
-        if self.restores:
-            event = Event.NOT_NEEDED
-        self.move(operations.FAILED, reason, event, error=reason, fault=fault)
-        self.notify()
-        return None
-
-    def note_written(self) -> None:
-        """Who waits for it has what it needs, and what guests had left in the deployable is gone.
-
-        The latter is so after each write, also one that restores what others need: the handles that
-        were left can be cleaned.
-        """
-        row, handle, arq = self.deployable, models.AttachHandle, models.Arq
-        if row is None:
-            return
-        guard.note_needs(self.session, row, guard.SERVED, needs_write=False)
-        left = (handle.deployable_id == row.id, arq.left_ms.is_not(None))
-        query = sa.select(handle.uuid, arq.id).join(arq, arq.attach_handle_id == handle.id)
-        found = self.session.execute(query.where(*left)).all()
-        work.want(self.session, work.HOST_STEP, [uuid for uuid, _ in found])
-        ids = [arq_id for _, arq_id in found]
-        db.update(self.session, arq, arq.id.in_(ids), left_ms=None)
-
-    def notify(self, *, binds: bool = True) -> None:
-        """Want the work that depends on what has become of the deployable's program.
-
-        Placement is updated. Unless ``binds`` is false, the binds that wait for it are looked at
-        again, and its host's next report is read even if it is the same as the last one.
-        """
-        session, row = self.session, self.deployable
-        if row is None:
-            return
-        arq, handle = models.Arq, models.AttachHandle
-        name = sa.select(models.Host.name).where(_is_host_of(row))
-        work.want(session, work.PLACEMENT, session.scalars(name))
-        if binds:
-            _forget_report(session, row)
-            waiting = (
-                sa.select(handle.uuid)
-                .join(arq, arq.attach_handle_id == handle.id)
-                .where(handle.deployable_id == row.id, arq.state == models.BIND_STARTED)
-            )
-            work.want(session, work.HOST_STEP, session.scalars(waiting))
-
-
-def _is_host_of(row: models.Deployable) -> sa.ColumnElement[bool]:
-    its = sa.select(models.Device.host_id).where(models.Device.id == row.device_id)
-    return models.Host.id == its.scalar_subquery()
-
-
-def _forget_report(session: orm.Session, row: models.Deployable) -> None:
-    """Have the next report of the host read even if it is the same as the last one."""
-    db.update(session, models.Host, _is_host_of(row), report_digest=None)
-
-
-def _hold(session: orm.Session, claim: work.Claim) -> Held:
-    work.hold(session, claim)
-    deployable = operations.lock(session, claim.key)
-    operation = operations.active_on(session, claim.key)
-    if operation is None:
-        raise work.LeaseLost(f"{claim.kind}/{claim.key}")
-    return Held(session, deployable, operation)
-
-
-def _end_gone(held: Held) -> None:
-    """End an operation whose deployable has left its host; what is lost is restored on return."""
-    event = Event.VANISHED if held.restores else Event.UNWRITTEN
-    held.move(operations.FAILED, _GONE, event, error=_GONE, fault=operations.BROKEN)
-    held.notify()
-
-
-def _end_needless(held: Held) -> bool:
-    """End an operation that has nothing to restore; False if it must go on, like any other."""
-    row = held.deployable
-    if not held.restores:
-        return False
-    if row is not None and row.program_state == models.LOST and states.is_shown(row):
-        text = "The hardware shows it again; nothing was written."
-        held.move(operations.SUCCEEDED, text, Event.SHOWN_AGAIN, error=None)
-    elif not held.is_used():
-        reason = "No guest has it any more."
-        values = {"error": reason, "fault": operations.CONFLICT}
-        held.move(operations.FAILED, reason, Event.NOT_NEEDED, **values)
-    else:
-        return False
-    held.notify()
-    return True
+        return Situation.of(session, deployable, operation)
 
 
 def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> bool:
@@ -319,7 +119,7 @@ def _begin(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> boo
     if not runs_already or situation.operation.asked_by == operations.CLEANING:
         # Later as well, but by then the binds of these consumers are refused.
         with contextlib.suppress(client.NotFound):
-            _refuse_consumers(client.Client(conf), claim, situation, image)
+            withdrawal.refuse_consumers(client.Client(conf), claim, situation, image)
     return withdraw(claim, image)
 
 
@@ -379,10 +179,10 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
     :raises Refused: somebody uses the deployable
     """
     with db.writer() as session:
-        held = _hold(session, claim)
+        held = held_operation.hold(session, claim)
         deployable, operation = held.deployable, held.operation
         if deployable is None:
-            raise Refused(operations.BROKEN, _GONE)
+            raise Refused(operations.BROKEN, held_operation.GONE)
         if deployable.program_mode is None:
             raise Refused(operations.INVALID, "Its driver does not program it any more.")
         what = program.of_operation(operation)
@@ -468,7 +268,7 @@ def _check_those_who_wait(held: Held, image: glance.Image) -> None:
 def reserve_again(claim: work.Claim) -> bool:
     """Have what was lost written as it was, without Glance; False if it is not known how."""
     with db.writer() as session:
-        held = _hold(session, claim)
+        held = held_operation.hold(session, claim)
         image = held.deployable.bitstream if held.deployable is not None else None
         if not image or image["uuid"] != held.operation.image_uuid:
             return False
@@ -478,94 +278,6 @@ def reserve_again(claim: work.Claim) -> bool:
         return True
 
 
-def _reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
-    """Return when Placement offers nothing of the deployable and nobody has any of it.
-
-    :raises Refused: a consumer has an allocation of it
-    :raises TryLater: Placement still offers it
-    """
-    api = client.Client(conf)
-    _await_placement(api, claim, situation)
-    _refuse_consumers(api, claim, situation)
-
-
-def _await_placement(api: client.Client, claim: work.Claim, situation: Situation) -> None:
-    """Return when Placement offers nothing of the deployable, and nobody is about to offer it.
-
-    This thread must not update Placement itself: one that does already could have read the database
-    before the inventory was to be withdrawn. Only that attempt is awaited. Others follow each other
-    without end on a busy host, and have read it since. An attempt may also have failed for another
-    provider of the host, such as one that is gone and still has allocations.
-
-    :raises TryLater: it is offered, or that attempt takes too long
-    """
-    rpc.kick()
-    host, provider = situation.host.name, situation.deployable.rp_uuid
-    # Inventory of other classes belongs to somebody else, who may leave it there.
-    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
-    began, seen = time.monotonic(), None
-    first = present = work.progress(work.PLACEMENT, host)
-    while True:
-        claim.checkpoint()
-        is_first = present and first and present.owner and present.owner == first.owner
-        if not is_first and (present is None or present != seen):
-            why_not = _why_not_withdrawn(api, provider, ours)
-            if why_not is None:
-                return
-            if present is None:
-                work.want_once(work.PLACEMENT, host)
-            if present is None or not present.is_untried:
-                raise work.TryLater(why_not)
-            seen = present
-        if time.monotonic() >= began + PLACEMENT_WAIT * (5 if is_first else 1):
-            raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
-        time.sleep(_POLL)
-        present = work.progress(work.PLACEMENT, host)
-
-
-def _why_not_withdrawn(api: client.Client, provider: str, ours: set[str]) -> str | None:
-    """Why Placement may give out some of a provider, or None if it cannot."""
-    if desired.is_unsure(provider):
-        # Until the next update of the host.
-        return f"Placement may yet carry out what it was asked of provider {provider} before."
-    if api.is_withdrawn(provider, ours):
-        return None
-    return f"Placement still offers provider {provider}."
-
-
-def _refuse_consumers(
-    api: client.Client,
-    claim: work.Claim,
-    situation: Situation,
-    image: glance.Image | None = None,
-) -> None:
-    """Return when only those have an allocation who wait for what is to be written.
-
-    :raises Refused: another consumer has one
-    :raises NotYet: the same, but the operation overwrites, or all who have one have asked for it
-        and left, and others still want it: Nova gives the allocation of an instance back a little
-        later than its ARQs
-    """
-    if situation.operation.asked_by == operations.RECOVERY:
-        return
-    provider = situation.deployable.rp_uuid
-    consumers, left = api.consumers(provider), set[str]()
-    with db.reader() as session:
-        operation = operations.active_on(session, claim.key)
-        if operation is not None:
-            waiting = guard.awaiting(session, operation, image)
-            consumers = consumers - waiting
-            if waiting or not operations.is_for_binds(operation):
-                served = guard.served(session, situation.deployable)
-                left = operations.instances(operation) - served
-    if not consumers:
-        return
-    who = holders.sentence(min(consumers), provider)
-    if situation.operation.asked_by == operations.CLEANING or consumers <= left:
-        raise work.NotYet(who)
-    raise Refused(operations.CONFLICT, who)
-
-
 @db.retry
 def refuse(claim: work.Claim, refusal: Refused) -> None:
     """End the operation before anything was written.
@@ -573,7 +285,7 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
     :raises TryLater: a guest still has what it was to restore
     """
     with db.writer() as session:
-        held = _hold(session, claim)
+        held = held_operation.hold(session, claim)
         later = held.fail(str(refusal), refusal.fault)
         if later is None and held.deployable is not None and not held.deployable.is_settled:
             # What it has lost is restored next.
@@ -601,16 +313,16 @@ def begin_to_write(claim: work.Claim) -> bool:
     :raises Refused: nobody waits for it any more, or nothing is written for a function pool there
     """
     with db.writer() as session:
-        held = _hold(session, claim)
-        if _end_needless(held):
+        held = held_operation.hold(session, claim)
+        if held_operation.end_needless(held):
             return False
         for_binds = operations.is_for_binds(held.operation)
         if for_binds and not guard.waiting(session, held.operation):
             raise Refused(operations.CONFLICT, _NOT_AWAITED)
         if operations.fills_pool(held.operation) and held.deployable is not None:
             # It may have been drained since it was read.
-            host = session.scalars(sa.select(models.Host).where(_is_host_of(held.deployable)))
-            _refuse_drained(host.one())
+            its_host = sa.select(models.Host).where(held_operation.is_host_of(held.deployable))
+            _refuse_drained(session.scalars(its_host).one())
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
@@ -619,7 +331,7 @@ def begin_to_write(claim: work.Claim) -> bool:
             guard.note_needs(session, row, guard.SERVED, needs_write=True)
         if row is not None and layouts.has(row):
             # What is shown may be forgotten now.
-            _forget_report(session, row)
+            held_operation.forget_report(session, row)
         return True
 
 
@@ -682,11 +394,11 @@ def end_failed(
     :raises TryLater: a guest still has what it was to restore
     """
     with db.writer() as session:
-        held = _hold(session, claim)
+        held = held_operation.hold(session, claim)
         later = held.fail(str(failure), operations.BROKEN, written=not unchanged)
         if failure.report_counter is not None:
             # Also if it is tried again: it may be given up before anything else is written.
-            _drop_reports(session, situation.host, failure.report_counter)
+            held_operation.drop_reports(session, situation.host, failure.report_counter)
     if later:
         raise later
 
@@ -698,7 +410,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
     :raises TryLater: a guest still has what it was to restore, or a layout is not reported yet
     """
     with db.writer() as session:
-        held = _hold(session, claim)
+        held = held_operation.hold(session, claim)
         image: dict[str, Any] = held.operation.image or {}
         expected, shown = image["function_id"], answer.function
         _await_handles(held, shown)
@@ -726,7 +438,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             held.move(operations.SUCCEEDED, text, event, runs=runs, **ended)
             held.note_written()
             held.notify()
-        _drop_reports(session, situation.host, answer.report_counter)
+        held_operation.drop_reports(session, situation.host, answer.report_counter)
     if later:
         raise later
 
@@ -744,19 +456,6 @@ def _await_handles(held: Held, shown: str | None) -> None:
     asked = program.of_operation(held.operation).function_id
     if program.same(shown, asked) and not program.same(shown, row.function_shown):
         raise work.NotYet(f"Layout {shown} is written, and its handles are not reported yet.")
-
-
-def _drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
-    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
-    host = models.Host
-    db.update(
-        session,
-        host,
-        host.id == seen.id,
-        host.report_started == seen.report_started,
-        host.report_counter < counter,
-        report_counter=counter,
-    )
 
 
 @db.retry

@@ -18,7 +18,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import executor, operations, permits, states
+from cyborg.programming import executor, operations, permits, states, withdrawal
 from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -390,7 +390,7 @@ def fpgas(
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
     # The same thread would have to update Placement meanwhile.
-    monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.0)
+    monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.0)
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
     monkeypatch.setattr(operations, "adopt", _adopt_nothing)

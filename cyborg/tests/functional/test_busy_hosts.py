@@ -7,7 +7,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import db, work
-from cyborg.programming import executor, operations
+from cyborg.programming import executor, operations, withdrawal
 from cyborg.tests import engine, hosts
 from cyborg.tests.functional.test_programming_edges import _withdrawn
 from cyborg.tests.placement_server import PlacementServer
@@ -48,7 +48,7 @@ def test_it_waits_for_an_update_that_may_not_know_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may offer again what Placement shows as withdrawn now."""
-    monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.1)
+    monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
     placement.sync_once()
     update = engine.claim("conductor-2", 600, [work.PLACEMENT])
     assert update is not None
@@ -65,7 +65,7 @@ def test_it_waits_while_it_is_on_offer(
     placement: PlacementServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executor, "PLACEMENT_WAIT", 0.1)
+    monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
 
     assert run(conf, claim) == operations.RESERVING
     placement.sync()

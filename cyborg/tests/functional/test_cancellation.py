@@ -9,7 +9,7 @@ import requests
 from cyborg import work
 from cyborg.arqs import service
 from cyborg.db import models
-from cyborg.programming import cancellation, executor, operations, program
+from cyborg.programming import cancellation, operations, program, withdrawal
 from cyborg.tests import messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.functional.test_programming_traits import ask, machine  # noqa: F401
@@ -82,7 +82,7 @@ def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placeme
         cancellation.cancel(reserving.uuid, "user 2")
 
     with monkeypatch.context() as patched:
-        patched.setattr(executor, "_await_placement", cancel_it)
+        patched.setattr(withdrawal, "_await_placement", cancel_it)
         with pytest.raises(work.LeaseLost):
             machine.let_time_pass()
     machine.let_time_pass()

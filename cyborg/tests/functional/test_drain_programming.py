@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from cyborg import context, db, errors, work
 from cyborg.db import models
 from cyborg.programming import executor, operations, states
+from cyborg.programming.held_operation import Refused
 from cyborg.tests import engine
 from cyborg.tests.fpgas import AES, Fpgas
 from cyborg.tests.service import Site
@@ -103,7 +104,7 @@ def test_a_host_that_is_drained_just_before_the_write(cloud: Fpgas) -> None:
     found = claim()
     assert found is not None
     cloud.site.call("POST", "/hosts/host-1/drain", version=VERSION)
-    with pytest.raises(executor.Refused, match="drained"):
+    with pytest.raises(Refused, match="drained"):
         executor.begin_to_write(found)
 
 

@@ -18,6 +18,8 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import executor, image_match, operations, program, states
+from cyborg.programming.held_operation import Refused
+from cyborg.programming.situation import Situation
 from cyborg.tests import boots, engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
@@ -209,7 +211,7 @@ def _claim() -> work.Claim:
     return claim
 
 
-def _claimed_recovery() -> executor.Situation:
+def _claimed_recovery() -> Situation:
     return _situation(_claim())
 
 
@@ -317,7 +319,7 @@ def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> No
     hosts.apply(hosts.card("a"))
 
     assert executor.read(claim) is not None
-    with pytest.raises(executor.Refused, match="not program it any more"):
+    with pytest.raises(Refused, match="not program it any more"):
         executor.withdraw(claim, _image())
     row = deployable()
     kept = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
@@ -420,7 +422,7 @@ def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
     assert (why_not is None) == fits
 
 
-def _situation(claim: work.Claim) -> executor.Situation:
+def _situation(claim: work.Claim) -> Situation:
     found = executor.read(claim)
     assert found is not None
     return found
@@ -436,7 +438,7 @@ def _withdrawn() -> work.Claim:
     return claim
 
 
-def _handles(situation: executor.Situation) -> list[str]:
+def _handles(situation: Situation) -> list[str]:
     return [handle.uuid for handle in situation.handles]
 
 

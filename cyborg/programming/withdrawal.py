@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before a deployable is written: Placement offers nothing of it, and nobody has any of it."""
+
+from __future__ import annotations
+
+import time
+
+from oslo_config import cfg
+
+from cyborg import db, glance, rpc, work
+from cyborg.drivers import base
+from cyborg.placement import client, desired
+from cyborg.programming import guard, holders, operations
+from cyborg.programming.held_operation import Refused
+from cyborg.programming.situation import Situation
+
+#: Seconds that an operation waits for Placement to be updated, and between two looks.
+PLACEMENT_WAIT = 2.0
+_POLL = 0.05
+
+
+def reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
+    """Return when Placement offers nothing of the deployable and nobody has any of it.
+
+    :raises Refused: a consumer has an allocation of it
+    :raises TryLater: Placement still offers it
+    """
+    api = client.Client(conf)
+    _await_placement(api, claim, situation)
+    refuse_consumers(api, claim, situation)
+
+
+def _await_placement(api: client.Client, claim: work.Claim, situation: Situation) -> None:
+    """Return when Placement offers nothing of the deployable, and nobody is about to offer it.
+
+    This thread must not update Placement itself: one that does already could have read the database
+    before the inventory was to be withdrawn. Only that attempt is awaited. Others follow each other
+    without end on a busy host, and have read it since. An attempt may also have failed for another
+    provider of the host, such as one that is gone and still has allocations.
+
+    :raises TryLater: it is offered, or that attempt takes too long
+    """
+    rpc.kick()
+    host, provider = situation.host.name, situation.deployable.rp_uuid
+    # Inventory of other classes belongs to somebody else, who may leave it there.
+    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
+    began, seen = time.monotonic(), None
+    first = present = work.progress(work.PLACEMENT, host)
+    while True:
+        claim.checkpoint()
+        is_first = present and first and present.owner and present.owner == first.owner
+        if not is_first and (present is None or present != seen):
+            why_not = _why_not_withdrawn(api, provider, ours)
+            if why_not is None:
+                return
+            if present is None:
+                work.want_once(work.PLACEMENT, host)
+            if present is None or not present.is_untried:
+                raise work.TryLater(why_not)
+            seen = present
+        if time.monotonic() >= began + PLACEMENT_WAIT * (5 if is_first else 1):
+            raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
+        time.sleep(_POLL)
+        present = work.progress(work.PLACEMENT, host)
+
+
+def _why_not_withdrawn(api: client.Client, provider: str, ours: set[str]) -> str | None:
+    """Why Placement may give out some of a provider, or None if it cannot."""
+    if desired.is_unsure(provider):
+        # Until the next update of the host.
+        return f"Placement may yet carry out what it was asked of provider {provider} before."
+    if api.is_withdrawn(provider, ours):
+        return None
+    return f"Placement still offers provider {provider}."
+
+
+def refuse_consumers(
+    api: client.Client,
+    claim: work.Claim,
+    situation: Situation,
+    image: glance.Image | None = None,
+) -> None:
+    """Return when only those have an allocation who wait for what is to be written.
+
+    :raises Refused: another consumer has one
+    :raises NotYet: the same, but the operation overwrites, or all who have one have asked for it
+        and left, and others still want it: Nova gives the allocation of an instance back a little
+        later than its ARQs
+    """
+    if situation.operation.asked_by == operations.RECOVERY:
+        return
+    provider = situation.deployable.rp_uuid
+    consumers, left = api.consumers(provider), set[str]()
+    with db.reader() as session:
+        operation = operations.active_on(session, claim.key)
+        if operation is not None:
+            waiting = guard.awaiting(session, operation, image)
+            consumers = consumers - waiting
+            if waiting or not operations.is_for_binds(operation):
+                served = guard.served(session, situation.deployable)
+                left = operations.instances(operation) - served
+    if not consumers:
+        return
+    who = holders.sentence(min(consumers), provider)
+    if situation.operation.asked_by == operations.CLEANING or consumers <= left:
+        raise work.NotYet(who)
+    raise Refused(operations.CONFLICT, who)
