@@ -204,6 +204,15 @@ QAT_LAYOUTS = cfg.ListOpt(
     "the services stay what the host's administrator has set.",
 )
 
+XILINX_LAYOUTS = cfg.ListOpt(
+    "layouts",
+    default=[],
+    help="Shells that administrators and function pools may give to Xilinx cards with two stages "
+    "(DFX-2RP), such as xilinx_u250_gen3x16_xdma_shell_4_1, by the names that xbmgmt examine "
+    "shows. A card that can have one of them is not programmed with images. Change it only while "
+    "no guest has such a card.",
+)
+
 #: Of each section that ``[nic_devices] enabled_nic_types`` names.
 NIC_TYPE_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
@@ -383,7 +392,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "nvmf_spdk": NVMF_SPDK_OPTS,
     "pci": PCI_OPTS,
     "pci_health": HEALTH_OPTS,
-    "xilinx_fpga_driver": [device_spec("Xilinx FPGAs")],
+    "xilinx_fpga_driver": [device_spec("Xilinx FPGAs"), XILINX_LAYOUTS],
 }
 
 

@@ -62,6 +62,8 @@ _FPGACONF = "/usr/bin/fpgaconf"
 _DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
+#: Where packages of Xilinx's platforms install partitions, each in a folder named for its id.
+XILINX_PARTITIONS = pathlib.Path("/lib/firmware/xilinx")
 
 _NOT_ROOT = (
     "[programming] require_signature needs the helper to run as root, so that nobody changes what "
@@ -79,6 +81,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_PARTITION = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb(\+me|\+gfx)?", re.ASCII)
 #: What NVIDIA's tool says, as a failure, if there is nothing to destroy.
 _NO_INSTANCES = re.compile(r"No (GPU|compute) instances found")
@@ -352,6 +355,22 @@ def xbmgmt(
     place = _checked(_ADDRESS, address)
     command = [_XBMGMT, "--force", "program", "--device", place, "--user"]
     _run_tool(command, bitstream, timeout, lock, until, signature)
+
+
+@programming.entrypoint
+def set_xilinx_shell(
+    address: str, partition: str, timeout: float, lock: str, until: float
+) -> None:
+    """Load an installed partition as the shell of a Xilinx card, with XRT's tool.
+
+    ``partition`` is its id: the agent's user must not choose the file.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
+    file = XILINX_PARTITIONS / _checked(_PARTITION, partition) / "partition.xsabin"
+    command = [_XBMGMT, "--force", "program", "--device", _checked(_ADDRESS, address)]
+    allowed = programming.conf.capabilities
+    tool_process.run([*command, "--shell", _file(str(file))], timeout, _file(lock), until, allowed)
 
 
 @programming.entrypoint

@@ -9,13 +9,16 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cyborg.drivers import base, card_tools, pci, privileged
+from oslo_config import cfg
+
+from cyborg.drivers import base, card_tools, pci, privileged, value_checks, xilinx_shells
 from cyborg.drivers.pci import facts
 
 #: The number of a card's user function.
 _USER_FUNCTION = "1"
 #: Cards that xbmgmt does not know: Versal V80.
 _NOT_PROGRAMMABLE = frozenset({"50b4"})
+_BIND_IT = "bind it to xclmgmt once, or unset [xilinx_fpga_driver] layouts"
 _NOTHING_LOADED = re.compile(r"[0-]+")
 
 _XCLBIN_MAGIC = b"xclbin2\0"
@@ -25,7 +28,11 @@ _XCLBIN_SIZE = 432
 
 
 class XilinxFpgaDriver(pci.PciDriver):
-    """Reports each card as one accelerator with a handle for each of its functions."""
+    """Reports each card as one accelerator with a handle for each of its functions.
+
+    A card that can have shells which the operator lists is given those, as layouts; any other one
+    is programmed with images.
+    """
 
     match = (pci.Match(vendor="10ee", class_code="1200*"),)
     type = "FPGA"
@@ -33,11 +40,16 @@ class XilinxFpgaDriver(pci.PciDriver):
     expose = "slot"
     group = "xilinx_fpga_driver"
 
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._shells = xilinx_shells.Shells(conf, self.kept)
+
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """Vendor and product; the product is that of the managing function."""
-        del functions
+        """Vendor, product and shell; the product is that of the managing function."""
         yield "CUSTOM_FPGA_XILINX"
         yield f"CUSTOM_FPGA_PRODUCT_ID_{function.device}"
+        if shell := self._shells.last(function, functions):
+            yield f"CUSTOM_FPGA_SHELL_{shell}"
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
@@ -67,6 +79,15 @@ class XilinxFpgaDriver(pci.PciDriver):
         ):
             return device
         written = card_tools.is_running(self.conf, address)
+        if shells := self._shells.of(function, functions):
+            layouts = {f"{base.LAYOUT_PREFIX}{name}": "1" for name in shells}
+            divided = replace(
+                deployable,
+                attributes={**deployable.attributes, **layouts},
+                program_mode=base.LAYOUT,
+                function=None if written else self._shells.shown(function, functions),
+            )
+            return replace(device, deployables=(divided,), being_written=written)
         programmable = replace(
             deployable,
             program_mode=base.DYNAMIC,
@@ -74,6 +95,15 @@ class XilinxFpgaDriver(pci.PciDriver):
             function_vendor="XILINX",
         )
         return replace(device, deployables=(programmable,), being_written=written)
+
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+        """A card is of one kind or the other for good: for a guest, too."""
+        del functions
+        is_managing = not function.address.endswith(f".{_USER_FUNCTION}")
+        may_have = is_managing and function.device not in _NOT_PROGRAMMABLE
+        if may_have and self._shells.are_unknown(function):
+            return "it may have layouts, and its own driver has not shown its board", _BIND_IT
+        return None
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The user function is missing: the card is of no use, even if it was never there."""
@@ -96,6 +126,34 @@ class XilinxFpgaDriver(pci.PciDriver):
         if shown != wanted:
             raise RuntimeError(f"FPGA {address} shows {shown} as loaded, not {wanted}")
         return base.Programmed(function=shown, verified_by="xclbinuuid in sysfs")
+
+
+    def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
+        """Load a shell with ``xbmgmt``, unless the card has it."""
+        address = pci.join(target.control_path.cpid_info)
+        functions = pci.scan()
+        shells = self._shells.of(functions[address], functions) if address in functions else {}
+        known = (name for name in shells if value_checks.is_same_function(target.function, name))
+        wanted = next(known, None) if target.function else None
+        if wanted is None:
+            raise base.NothingWritten(f"Card {address} cannot have shell {target.function!r}")
+        card_tools.check_not_running(self.conf, address)
+        card_tools.check_whole_card(target, _slot(address, functions))
+        shown = self._shells.shown(functions[address], functions)
+        if shown != wanted:
+            self._load_shell(address, shells[wanted], target.until)
+            functions = pci.scan()
+            shown = self._shells.shown(functions[address], functions)
+        self.kept.save()
+        if shown != wanted:
+            raise RuntimeError(f"FPGA {address} shows {shown!r} as its shell, not {wanted!r}")
+        return base.Programmed(function=wanted, verified_by="logic_uuids in sysfs")
+
+    def _load_shell(self, address: str, partition: str, until: float) -> None:
+        def call(timeout: float, lock: str) -> None:
+            privileged.set_xilinx_shell(address, partition, timeout, lock, until)
+
+        card_tools.run(self.conf, address, call)
 
 
 def _program_id(bitstream: pathlib.Path) -> str:

@@ -31,6 +31,8 @@ def _driver(name: str, text: str) -> Any:
     conf = passes.configured(text, [name], "host-1")
     privileged._DEV = pathlib.Path(conf.state_path, "dev")
     privileged._NVIDIA_SMI = str(pathlib.Path(conf.state_path, "nvidia-smi"))
+    privileged._XBMGMT = str(pathlib.Path(conf.state_path, "xbmgmt"))
+    privileged.XILINX_PARTITIONS = pathlib.Path(conf.state_path, "partitions")
     nvidia_vgpu_types.VENDORS_LIST = pathlib.Path(conf.state_path, "vgpuConfig.xml")
     return registry.load(conf).drivers[name]
 

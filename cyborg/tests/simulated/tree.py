@@ -169,6 +169,12 @@ class Tree:
         """Give a GPU in MIG mode these GPU instances."""
         vgpu.divide(self.files, self.layout.functions[address], profiles)
 
+    def load_shell(self, address: str, shell: str) -> None:
+        """Let an FPGA card of two stages have this shell on its base, or none."""
+        path = f"{self.path(address)}/logic_uuids"
+        base = self.files.read(path).split()[0]
+        self.files.put(path, f"{base}\n{shell}" if shell else base)
+
     def refresh(self, function: Function) -> None:
         """What is left of a card's virtual GPUs depends on all its functions."""
         vgpu.refresh(self.files, self.layout.functions[function.pf or function.address])
