@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
+import itertools
 import re
 from collections.abc import Iterator
 
 from oslo_config import cfg
 
 from cyborg.drivers import base, pci
+from cyborg.drivers.pci import sysfs
 
-_ACCELERATORS = pathlib.Path("/sys/class/accel")
+_ACCELERATORS = "/sys/class/accel"
 #: Drivers that keep a card for a guest or a program, and tell nothing of its kind.
 _HOLDERS = ("vfio", "pci-stub", "uio")
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -61,7 +61,7 @@ class AccelDriver(pci.PciDriver):
         self._classes: dict[str, str] = {}
 
     def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
-        shown = _shown()
+        shown = _shown(functions)
         claimed = {}
         for address, exactness in super()._claims(functions).items():
             card = functions.get(functions[address].pf or address, functions[address])
@@ -75,7 +75,7 @@ class AccelDriver(pci.PciDriver):
     ) -> base.Refusal | None:
         """As any driver does, of what is an accelerator."""
         why = super().why_not_offered(function, functions)
-        return why if why is not None and self._is_one(function, _shown()) else None
+        return why if why is not None and self._is_one(function, _shown(functions)) else None
 
     def resource(self, function: pci.Function) -> str:
         """The vendor, and the kernel's driver of the card or else its product."""
@@ -114,12 +114,21 @@ def _vendor(card: pci.Function) -> str:
     return _VENDORS.get(card.vendor, card.vendor.upper())
 
 
-def _shown() -> frozenset[str]:
-    """The functions with a device in the kernel's class of accelerators."""
-    found = set()
-    with contextlib.suppress(FileNotFoundError):
-        for path in _ACCELERATORS.iterdir():
-            # One that cannot be followed is of no function.
-            with contextlib.suppress(OSError):
-                found.update(_ADDRESS.findall(str(path.readlink()))[-1:])
-    return frozenset(found)
+def _shown(functions: pci.Snapshot) -> frozenset[str]:
+    """The functions with a device in the kernel's class of accelerators.
+
+    :raises OSError: they cannot be listed
+    """
+    targets = [sysfs.target(f"{_ACCELERATORS}/{name}") for name in sysfs.listing(_ACCELERATORS)]
+    found = [_ADDRESS.findall(target)[-1:] for target in targets]
+    if not all(found):
+        # One that leads to no function may be of any that shows such a device itself.
+        found.append([each for each in functions if _has_child(each, functions)])
+    return frozenset(itertools.chain.from_iterable(found))
+
+
+def _has_child(address: str, functions: pci.Snapshot) -> bool:
+    try:
+        return bool(functions.names(address, "accel"))
+    except (OSError, pci.Vanished):
+        return False

@@ -27,6 +27,8 @@ _GENERATIONS = {
 _SERVICES = {"sym", "asym", "dc", "dcc", "decomp"}
 _SHOWN = "qat/cfg_services"
 _STATE, _STATES = "qat/state", ("up", "down")
+#: What the firmware is by its heartbeat.
+_BEATS, _NO_ANSWER = "0", "-1"
 #: The kind of the kept facts: what virtual functions an endpoint has.
 _VFS = "virtual_functions"
 
@@ -77,7 +79,9 @@ class IntelQatDriver(pci.PciDriver):
             beats = functions.if_there(function.address, heartbeat)
         except PermissionError:
             return None  # only root may look there
-        if beats == "-1":
+        if beats not in {None, _BEATS, _NO_ANSWER}:
+            raise ValueError(f"{heartbeat} holds no state: {str(beats)[:40]!r}")
+        if beats == _NO_ANSWER:
             return f"The firmware of QAT endpoint {function.address} does not answer"
         return None
 

@@ -104,6 +104,9 @@ class KeptFacts:
             # The next save mends what is damaged.
             self._changed = self._changed or not isinstance(exc, OSError)
             return {}
+        except OSError as exc:
+            exc.filename = str(self._path)
+            raise
         return {kind: dict(facts) for kind, facts in read.items() if isinstance(facts, dict)}
 
 

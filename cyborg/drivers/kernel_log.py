@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 
+from cyborg.drivers.pci import sysfs
+
 #: Each read returns one record, from the oldest that the kernel still has.
 PATH = "/dev/kmsg"
-_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RECORD_MAX = 8192
 #: What an administrator writes when a card can be used again: its slot, and microseconds since the
 #: host started.
@@ -26,7 +29,7 @@ class KernelLog:
     def __init__(self, option: str) -> None:
         self._option = option
         self._log: int | None = None
-        #: Which start of the host the log is of.
+        #: Which start of the host the log is of; empty while that is not known.
         self.boot = ""
         #: Why the log cannot be read, or None.
         self.problem: str | None = None
@@ -35,12 +38,12 @@ class KernelLog:
         """The lines that have been added to the log."""
         self.problem = None
         try:
-            self.boot = self.boot or _BOOT_ID.read_text(encoding="ascii").strip()
+            self.boot = self.boot or _boot_id()
             yield from self._read()
         except OSError as exc:
             self.problem = (
-                f"{self._option} has no effect: {PATH} cannot be read: {exc.strerror}; give the "
-                "agent CAP_SYSLOG"
+                f"{self._option} has no effect: {exc.filename or PATH} cannot be read: "
+                f"{exc.strerror}; give the agent CAP_SYSLOG"
             )
 
     def _read(self) -> Iterator[bytes]:
@@ -56,6 +59,13 @@ class KernelLog:
             if not record:
                 return
             yield from record.splitlines()
+
+
+def _boot_id() -> str:
+    text = sysfs.text(_BOOT_ID).strip()
+    if not _UUID.fullmatch(text):
+        raise OSError(errno.EINVAL, "it holds no UUID", _BOOT_ID)
+    return text
 
 
 def slot(text: bytes) -> str | None:

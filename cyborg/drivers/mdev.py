@@ -15,11 +15,12 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.drivers import base, mdev_handles, pci, trait_names
-from cyborg.drivers.pci import device_spec
+from cyborg.drivers.pci import device_spec, sysfs
 
 LOG = logging.getLogger(__name__)
 
 _PARENTS = pathlib.Path("/sys/class/mdev_bus")
+_FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _KEYS = frozenset({"parent", "mdev_type", "resource_class", "traits", "type"})
 
@@ -67,15 +68,15 @@ class MdevDriver(mdev_handles.HostSteps):
             self._problems.append("[mdev] mdev_spec is not set, so the driver reports nothing")
             return
         foreign = host.foreign
-        for path in sorted(_PARENTS.iterdir()) if _PARENTS.is_dir() else ():
+        for path in map(_PARENTS.joinpath, sysfs.listing(str(_PARENTS))):
             spec = self._spec(path.name)
             if spec is None or path.name in foreign or path.name in host.pci.faults:
                 continue
             try:
                 device = self._device(host.name, path, spec)
             except (OSError, ValueError) as exc:
-                if not path.exists():
-                    continue  # it vanished
+                if _is_gone(path):
+                    continue
                 function = host.pci.get(path.name)
                 if function is None:
                     raise
@@ -125,6 +126,11 @@ class MdevDriver(mdev_handles.HostSteps):
             control_path=base.ControlPath(cpid_type="PCI" if is_pci else "MDEV", cpid_info=place),
             deployables=(deployable,),
         )
+
+
+def _is_gone(path: pathlib.Path) -> bool:
+    """Whether a parent has vanished. One that is on the PCI bus has not."""
+    return not (path.exists() or (_FUNCTIONS / path.name).exists())
 
 
 def _spec(item: Any) -> _Spec:

@@ -70,9 +70,9 @@ class Topology:
         }
         known = {address: self._known(card) for address, card in cards.items()}
         self._links = _connected({address: fact["peers"] for address, fact in known.items()})
-        boot = sysfs.optional(_BOOT_ID) or ""
+        boot = sysfs.optional(_BOOT_ID)
         here = [address for address, card in cards.items() if card.driver == "nvidia"]
-        if len(here) > 1 and any(known[address]["boot"] != boot for address in here):
+        if boot and len(here) > 1 and any(known[address]["boot"] != boot for address in here):
             self._wanted = {address: _ids(card) for address, card in cards.items()}, boot
 
     def ask(self) -> None:

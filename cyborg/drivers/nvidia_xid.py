@@ -62,9 +62,12 @@ class XidLog:
         return f"NVIDIA's driver has logged Xid {said} for the GPU at {slot}"
 
     def _of(self, slot: str) -> dict[str, int]:
-        """When each Xid of a card was logged last, in seconds since the host started."""
+        """When each Xid of a card was logged last, in seconds since the host started.
+
+        Those that are kept count as well if it cannot be told when they were logged.
+        """
         kept = self._kept.get(_KIND, slot)
-        if not isinstance(kept, dict) or kept.get("boot") != self._log.boot:
+        if not isinstance(kept, dict) or self._log.boot not in {"", kept.get("boot")}:
             return {}
         return dict(kept["logged"])
 

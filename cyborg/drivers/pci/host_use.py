@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH112, PTH115, PTH120
+# ruff: noqa: PTH112, PTH120, PTH208
 # pathlib takes several times as long, and a host has hundreds of mounts.
 """Which PCI functions the host itself uses, for its file systems and its networks.
 
@@ -18,9 +18,10 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from cyborg.drivers.pci import sysfs
 
@@ -29,9 +30,15 @@ _BLOCKS = "/sys/class/block"
 #: Links to the same block devices by their numbers.
 _NUMBERS = "/sys/dev/block"
 _FUNCTIONS = "/sys/bus/pci/devices"
+_BTRFS = "/sys/fs/btrfs"
+_MOUNTS = "/proc/self/mountinfo"
+_ROUTES = "/proc/net/route"
+_IPV6 = "/proc/net/if_inet6"
+_SWAPS = "/proc/swaps"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: The root of a PCI bus: the host's, or one behind a controller.
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: An NVMe controller: one of several paths to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
 #: SIOCGIFCONF of <linux/sockios.h>: get all IPv4 addresses.
@@ -40,6 +47,8 @@ _GET_ADDRESSES = 0x8912
 _BUFFER = struct.Struct("iP")
 #: What it writes for each address; only the label is read.
 _ROW = struct.Struct("16s24x")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +118,10 @@ class _Finder:
                     self._interface(name, reason, set())
         names = set(self._ports)
         with self._noting():
-            names.update(sysfs.listing(_NETS))
+            names.update(os.listdir(_NETS))
         for name in sorted(names):
             # The interfaces of cards below it have it as "master" or "upper_".
-            if name not in self._ports and "/virtual/" in _target(f"{_NETS}/{name}"):
+            if name not in self._ports and "/virtual/" in sysfs.target(f"{_NETS}/{name}"):
                 continue
             addresses = self._of_interface(name)
             with self._noting(*addresses):
@@ -130,7 +139,7 @@ class _Finder:
     def look_at_volumes(self) -> None:
         """Disks that something is built on."""
         with self._noting():
-            for name in sysfs.listing(_BLOCKS):
+            for name in sorted(os.listdir(_BLOCKS)):
                 places = _named(name)
                 place = _first(places)
                 if place is None:
@@ -178,10 +187,8 @@ class _Finder:
         seen.add(real)
         with self._noting(*_addresses(real)):
             self._use(_disk_functions(real), reason)
-            for part in (real, os.path.dirname(real)):  # a partition and its disk
-                for slave in sysfs.names(f"{part}/slaves"):
-                    below = [f"{part}/slaves/{slave}", *_named(slave)]
-                    self._block_device(below, reason, seen)
+            for below in _slaves(real):
+                self._block_device(below, reason, seen)
 
     def _cannot_follow(self, places: Iterable[str]) -> None:
         """None of the paths leads to a device: it is gone, or where it is cannot be told."""
@@ -213,6 +220,21 @@ def _has_holders(place: str) -> bool:
         return True
 
 
+def _slaves(place: str) -> Iterator[list[str]]:
+    """The paths of each device that a block device consists of.
+
+    :raises OSError: that cannot be told
+    """
+    # A partition has none of its own.
+    folder = next((each for each in (place, os.path.dirname(place)) if _has_slaves(each)), place)
+    for name in sorted(os.listdir(f"{folder}/slaves")):
+        yield [f"{folder}/slaves/{name}", *_named(name)]
+
+
+def _has_slaves(place: str) -> bool:
+    return os.path.lexists(f"{place}/slaves")
+
+
 def _named(name: str) -> list[str]:
     """The paths of a block device of which only the name is known."""
     place = f"{_BLOCKS}/{name}"
@@ -231,14 +253,6 @@ def _numbered(number: str) -> list[str]:
     return [*(path for path in others if sysfs.optional(f"{path}/dev") == number), place]
 
 
-def _target(path: str) -> str:
-    """What a link says; empty if there is none."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _first(places: Iterable[str]) -> str | None:
     """The first of these paths that leads to a directory."""
     return next(filter(os.path.isdir, places), None)
@@ -246,12 +260,19 @@ def _first(places: Iterable[str]) -> str | None:
 
 def _routed() -> Iterator[str]:
     """Network interfaces with a route, or with an IPv6 address beyond their link."""
-    for line in _lines("net/route")[1:]:
-        yield line.partition("\t")[0]
-    for line in _lines("net/if_inet6"):
-        _address, _number, _prefix, scope, _flags, name = line.split(maxsplit=5)
-        if scope not in {"10", "20"} or name == "lo":  # the host, the link
-            yield name
+    yield from _parsed(_ROUTES, _below("Iface", _ROUTES), _route)
+    # A kernel without IPv6 has no such file.
+    with contextlib.suppress(FileNotFoundError):
+        yield from filter(None, _parsed(_IPV6, _lines(_IPV6), _ipv6_address))
+
+
+def _route(line: str) -> str:
+    return line[: line.index("\t")]
+
+
+def _ipv6_address(line: str) -> str | None:
+    _address, _number, _prefix, scope, _flags, name = line.split(maxsplit=5)
+    return None if scope in {"10", "20"} or name == "lo" else name  # the host, the link
 
 
 def _addressed() -> Iterator[str]:
@@ -283,28 +304,41 @@ def _built_on(place: str) -> str | None:
 
 def _mounts() -> Iterator[tuple[str, list[str]]]:
     """Where file systems are mounted, each with the paths of its block device."""
-    for line in _lines_of(sysfs.text("/proc/self/mountinfo")):
-        before, _dash, after = line.partition(" - ")
-        number, _root, where = before.split(" ")[2:5]
-        source = after.split(" ")[1]
-        if not number.startswith("0:"):
-            yield where, _numbered(number)
-        elif source.startswith("/dev/"):
-            # A file system on several devices has a number of its own, and names one of them.
-            yield where, _named(source.removeprefix("/dev/"))
+    lines = _lines(_MOUNTS)
+    if not lines:
+        # Whoever can read it sees at least where it is mounted.
+        raise ValueError(f"{_MOUNTS} is empty")
+    yield from filter(None, _parsed(_MOUNTS, lines, _mount))
+
+
+def _mount(line: str) -> tuple[str, list[str]] | None:
+    before, _dash, after = line.partition(" - ")
+    number, _root, where = before.split(" ")[2:5]
+    source = after.split(" ")[1]
+    if not number.startswith("0:"):
+        return where, _numbered(number)
+    if source.startswith("/dev/"):
+        # A file system on several devices has a number of its own, and names one of them.
+        return where, _named(source.removeprefix("/dev/"))
+    return None
 
 
 def _btrfs() -> Iterator[tuple[str, list[str]]]:
     """The mount table does not list all devices of a btrfs."""
-    for fsid in sysfs.names("/sys/fs/btrfs"):
-        folder = f"/sys/fs/btrfs/{fsid}/devices"
-        for name in sysfs.names(folder):
+    for fsid in sysfs.listing(_BTRFS):
+        folder = f"{_BTRFS}/{fsid}/devices"
+        for name in os.listdir(folder) if _UUID.fullmatch(fsid) else ():
             yield f"btrfs {fsid}", [f"{folder}/{name}", *_named(name)]
 
 
 def _swaps() -> Iterator[tuple[str, list[str]]]:
-    for line in _lines("swaps")[1:]:
-        yield "swap", _named(line.split()[0].removeprefix("/dev/"))
+    # A kernel without swap has no such file.
+    with contextlib.suppress(FileNotFoundError):
+        yield from _parsed(_SWAPS, _below("Filename", _SWAPS), _swap)
+
+
+def _swap(line: str) -> tuple[str, list[str]]:
+    return "swap", _named(line.split(maxsplit=1)[0].removeprefix("/dev/"))
 
 
 def _disk_functions(disk: str) -> Iterator[str]:
@@ -330,13 +364,30 @@ def _addresses(path: str) -> Iterator[str]:
             yield part
 
 
+def _parsed(path: str, lines: Iterable[str], parse: Callable[[str], T]) -> Iterator[T]:
+    """What each line of a file says.
+
+    :raises ValueError: one says nothing; the message names the file
+    """
+    for line in lines:
+        try:
+            found = parse(line)
+        except (ValueError, IndexError):
+            raise ValueError(f"{path} has a line {line[:40]!r}") from None
+        yield found
+
+
+def _below(heading: str, path: str) -> list[str]:
+    """The lines of a table below its heading, which the kernel always writes.
+
+    :raises OSError, ValueError: there are none
+    """
+    first, *rows = _lines(path) or [""]
+    if not first.startswith(heading):
+        raise ValueError(f"{path} does not begin with {heading}")
+    return rows
+
+
 def _lines(path: str) -> list[str]:
-    try:
-        return _lines_of(sysfs.text(f"/proc/{path}"))
-    except FileNotFoundError:
-        return []
-
-
-def _lines_of(table: str) -> list[str]:
-    """The lines of a table. Only a newline ends a line: names may have other separators in them."""
-    return [line for line in table.split("\n") if line]
+    """The lines of a file. Only a newline ends a line: names may have other separators in them."""
+    return [line for line in sysfs.text(path).split("\n") if line]

@@ -17,7 +17,7 @@ _PAGE = 4096
 def text(path: str) -> str:
     """The whole text of a file.
 
-    :raises OSError: it does not exist or cannot be read
+    :raises OSError: it does not exist or cannot be read; the error names it
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -26,6 +26,9 @@ def text(path: str) -> str:
         while part and (len(part) >= _PAGE or not path.startswith("/sys/")):
             part = os.read(descriptor, _BUFFER)
             read += part
+    except OSError as exc:
+        exc.filename = path
+        raise
     finally:
         os.close(descriptor)
     return read.decode("utf-8", "replace")
@@ -79,6 +82,14 @@ def link(path: str) -> str | None:
         return os.path.basename(os.readlink(path))
     except OSError:
         return None
+
+
+def target(path: str) -> str:
+    """What a link says; empty if there is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def names(path: str) -> list[str]:

@@ -9,16 +9,18 @@ To be called in a process that sees the host. ``root`` is the directory of its t
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import itertools
 import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, nvidia_vgpu_types, pci, registry
+from cyborg.drivers import base, kernel_log, nvidia_vgpu_types, pci, registry
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
@@ -28,8 +30,11 @@ _OPTIONAL = re.compile(r"/(aer_dev_\w+|(current|max)_link_\w+)$")
 #: Reading them tells Python nothing.
 _LINKS = ("driver", "iommu_group", "physfn", "subsystem")
 #: Folders of links to what functions have; each link is followed.
-_CLASSES = ("/sys/class/block", "/sys/class/net", "/sys/dev/block")
-_READS = {"open", "os.listdir"}
+_LISTS = ("/sys/class/accel", "/sys/class/mdev_bus")
+_CLASSES = ("/sys/class/block", "/sys/class/net", "/sys/dev/block", *_LISTS)
+_READS = {"open", "os.listdir", "os.scandir"}
+#: Of the host as a whole; umockdev shows the machine's own for those that a tree lacks.
+_OF_HOST = "/proc/"
 #: A read of it fails with EIO.
 _FAILS = "/proc/self/mem"
 _CONTENTS = {
@@ -38,6 +43,7 @@ _CONTENTS = {
     "huge": b"9" * 5000,
     "not UTF-8": b"\xff\xfe\0\x80\n",
 }
+_ABSENT = ("missing", "dangling")
 _LINK_TO = {"unreadable": "", "dangling": "nowhere"}
 #: The ways in which a path is broken.
 WAYS = ("missing", *_LINK_TO, *_CONTENTS, "gone")
@@ -53,6 +59,16 @@ class Harm(NamedTuple):
     what: str
 
 
+class Source(NamedTuple):
+    """What depends on a fact of the whole host: the devices of some drivers, or all that can carry
+    disks and networks of the host. ``removals`` are the ways in which a sound host may show it.
+    """
+
+    drivers: frozenset[str] = frozenset()
+    carriers: bool = False
+    removals: frozenset[str] = frozenset()
+
+
 class Result(NamedTuple):
     """How many faults there were, the paths of no function, and the harm that faults did."""
 
@@ -63,9 +79,8 @@ class Result(NamedTuple):
 
 def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     """Break each path in each way, with one pass of an agent that knew the host before."""
-    _listen()
-    looking = _agent(drivers, text)
-    paths, sound = _recorded(looking)
+    text = _with_state(root, text)
+    paths, sound = _recorded(drivers, text)
     paths |= {
         f"{_DEVICES}/{name}/{link}"
         for name in os.listdir(_DEVICES)
@@ -82,7 +97,7 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     for path in sorted(paths):
         address = _function(root, path)
         if address is None:
-            shared.add(path)
+            shared.add(path.removeprefix(root))
             continue
         affected = _with_boards(_affected(root, address), sound)
         # It knows the host, and nothing of the faults before.
@@ -130,15 +145,57 @@ def inject_shared(root: str, drivers: Sequence[str], text: str) -> list[Harm]:
         product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST = kept
 
 
+def inject_host(
+    root: str, drivers: Sequence[str], text: str, sources: Mapping[str, Source]
+) -> Result:
+    """Break each source of facts of the whole host, for an agent that knew it and for the next.
+
+    The state directory and the kernel's log are below the tree's directory.
+    """
+    text = _with_state(root, text)
+    kernel_log.PATH = f"{root}/kmsg"
+    first = _agent(drivers, text)
+    first.run()
+    first.remember()
+    paths, sound = _recorded(drivers, text)
+    carriers = {each.address for each in (sound.functions or {}).values() if pci.can_carry(each)}
+    shared = {path.removeprefix(root) for path in paths if _function(root, path) is None}
+    harm, faults = [], 0
+    for path in sorted(shared & sources.keys()):
+        source = sources[path]
+        for way in (each for each in WAYS for _knows in range(2)):
+            looking = _agent(drivers, text)
+            if faults % 2 == 0:
+                looking.run()
+            faults += 1
+            with _broken_source(root, path, way):
+                found = looking.run()
+            whats = [*_host_harm(sound, found, carriers, path, source, way)]
+            whats += _relaxed(sound, found) if way not in source.removals else ()
+            harm += [Harm(path, way, what) for what in whats]
+    if _agent(drivers, text).run() != sound:
+        harm.append(Harm("all", "mended", "the host is not as it was"))
+    return Result(faults, shared, harm)
+
+
+def _with_state(root: str, text: str) -> str:
+    """The configuration with a state directory of the host's own."""
+    return f"[DEFAULT]\nstate_path = {root}/state\n{text}"
+
+
 def _agent(drivers: Sequence[str], text: str) -> discovery.Discovery:
     loaded = registry.load(passes.configured(text, drivers, "host-1"))
     assert loaded.errors == {}
     return discovery.Discovery("host-1", loaded.drivers, timeout=60)
 
 
-def _recorded(looking: discovery.Discovery) -> tuple[set[str], discovery.Findings]:
-    """The paths that a pass reads, and what it finds."""
+def _recorded(drivers: Sequence[str], text: str) -> tuple[set[str], discovery.Findings]:
+    """Every path that the first pass of an agent reads, and what it finds."""
     global _listener  # noqa: PLW0603 - an audit hook can never be taken away
+    _listen()
+    # What is imported late is read by now.
+    _agent(drivers, text).run()
+    looking = _agent(drivers, text)
     paths: set[str] = set()
     _listener = paths.add
     try:
@@ -150,10 +207,8 @@ def _recorded(looking: discovery.Discovery) -> tuple[set[str], discovery.Finding
 @functools.cache
 def _listen() -> None:
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event in _READS and _listener is not None:
-            path = str(arguments[0])
-            if path.startswith(("/sys/", "/proc/driver/")):
-                _listener(path.rstrip("/"))
+        if event in _READS and _listener is not None and isinstance(arguments[0], (str, bytes)):
+            _listener(os.fsdecode(arguments[0]).rstrip("/"))
 
     sys.addaudithook(hook)
 
@@ -191,6 +246,8 @@ def _absences(root: str, path: str) -> set[str]:
     """The ways after which the kernel shows no such thing: then a device may be gone too."""
     if os.path.dirname(path) == _DEVICES:
         return set(WAYS)
+    if os.path.dirname(path) in _LISTS:
+        return {"gone", "missing"}
     if os.path.dirname(path) in _CLASSES:
         return {"gone"}
     if os.path.isdir(f"{root}{path}"):
@@ -208,6 +265,11 @@ def _removals(root: str, path: str) -> set[str]:
         return {"gone"}
     if os.path.isdir(f"{root}{path}"):
         return set(WAYS) - {"unreadable"}
+    if path.endswith("/reset_method"):
+        # Words that we do not know are methods that we do not use.
+        return set(WAYS) - {"unreadable"}
+    if path.endswith("/heartbeat/status"):
+        return {"gone", *_ABSENT}
     # Not every function has these files, and virtual machines show empty ones of links.
     optional = {"missing", "dangling", "empty"} if _OPTIONAL.search(path) else set()
     return {"gone", *optional}
@@ -267,6 +329,66 @@ def _gone_when_read(root: str, path: str, address: str) -> Iterator[None]:
             link.symlink_to(target)
 
 
+@contextlib.contextmanager
+def _broken_source(root: str, path: str, way: str) -> Iterator[None]:
+    """Break what is no function's; ``gone`` is what is there when it is read first only."""
+    place = path if path.startswith(("/sys/", _OF_HOST)) else f"{root}{path}"
+    if way == "gone":
+        with _absent(place, after=1):
+            yield
+    elif way in _ABSENT and place.startswith(_OF_HOST):
+        with _absent(place):
+            yield
+    else:
+        with _broken(root, path, "", way):
+            yield
+
+
+@contextlib.contextmanager
+def _absent(path: str, after: int = 0) -> Iterator[None]:
+    """Let every read of a path fail as if it did not exist, after some that do not."""
+    global _listener  # noqa: PLW0603 - as above
+    reads = itertools.count()
+
+    def refuse(read: str) -> None:
+        if read == path and next(reads) >= after:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    _listener = refuse
+    try:
+        yield
+    finally:
+        _listener = None
+
+
+def _host_harm(
+    sound: discovery.Findings,
+    found: discovery.Findings,
+    carriers: set[str],
+    path: str,
+    source: Source,
+    way: str,
+) -> Iterator[str]:
+    """What a broken source does beyond what depends on it."""
+    affected = carriers if source.carriers else set()
+    for driver, sentence in found.errors.items():
+        if path not in sentence:
+            yield f"the error of {driver} does not name the file: {sentence}"
+    for driver, devices in sound.devices.items():
+        now = found.devices.get(driver)
+        if now is None:
+            if driver not in source.drivers:
+                yield f"driver {driver} fails: {found.errors.get(driver)}"
+            continue
+        if driver not in source.drivers and _others(devices, affected) != _others(now, affected):
+            yield f"other devices of driver {driver} change"
+        present = {str(device.control_path) for device in now}
+        for device in devices:
+            is_known = str(device.control_path) in present or _functions(device) & found.unread
+            if not is_known and way not in source.removals:
+                yield f"device {device.control_path} of driver {driver} is lost"
+
+
 def _harm(
     sound: discovery.Findings,
     found: discovery.Findings,
@@ -319,6 +441,9 @@ def _relaxed(sound: discovery.Findings, found: discovery.Findings) -> Iterator[s
         known = device.unhealthy or device.health_unknown or _functions(device) & found.unread
         if was is not None and not known:
             yield f"{device.control_path} becomes healthy: {was.unhealthy}"
+    unclean = _cleaned(sound) - _cleaned(found)
+    present = {part.name for part in _parts(found)}
+    yield from (f"{name} is not cleaned any more" for name in sorted(unclean & present))
 
 
 def _offers(found: discovery.Findings) -> set[tuple[str, str, str]]:
@@ -330,6 +455,16 @@ def _offers(found: discovery.Findings) -> set[tuple[str, str, str]]:
         for part in device.deployables
         for handle in part.attach_handles
     }
+
+
+def _parts(found: discovery.Findings) -> Iterator[base.Deployable]:
+    for device in (device for devices in found.devices.values() for device in devices):
+        yield from device.deployables
+
+
+def _cleaned(found: discovery.Findings) -> set[str]:
+    """The names of what is cleaned between two guests."""
+    return {part.name for part in _parts(found) if part.cleans}
 
 
 def _others(devices: Sequence[base.Device], affected: set[str]) -> list[base.Device]:

@@ -1,26 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fault in one file of sysfs costs one device, and takes nothing that is known of it."""
+"""A fault in one file that a pass reads costs one device, and takes nothing that is known of it."""
 
 from __future__ import annotations
 
 import pytest
 
-from cyborg.tests.contract import faults
+from cyborg.tests.contract import faults, passes
 
-#: Directories that have no function, and files whose faults are those of the whole host.
-SHARED = {
-    "/sys/bus/pci/devices",
-    "/sys/class/accel",
-    "/sys/class/block",
-    "/sys/class/mdev_bus",
-    "/sys/class/net",
-    "/sys/fs/btrfs",
+ABSENT = frozenset({"missing", "dangling"})
+#: The drivers that are tried beside each other on one host, each with the name of its facts.
+DRIVERS = {
+    "accel_driver": "accel_driver",
+    "amd_gpu_driver": "amd_gpu_driver",
+    "intel_gpu_driver": "intel_gpu_driver",
+    "intel_qat_driver": "intel_qat_driver",
+    "mdev_driver": None,
+    "nic_driver": None,
+    "nvidia_gpu_driver": "gpu_devices",
+    "nvme_driver": "nvme",
+    "pci_driver": "pci",
+    "xilinx_fpga_driver": "xilinx_fpga_driver",
+}
+#: What disks and networks of the host may be on depends on it.
+OF_CARRIERS = faults.Source(carriers=True)
+#: Everything that a pass reads and that is of no single function.
+SOURCES = {
+    "/kmsg": faults.Source(frozenset({"amd_gpu_driver", "nvidia_gpu_driver"})),
+    "/proc/net/if_inet6": OF_CARRIERS._replace(removals=ABSENT | {"empty"}),
+    "/proc/net/route": OF_CARRIERS,
+    "/proc/self/mountinfo": OF_CARRIERS,
+    "/proc/swaps": OF_CARRIERS._replace(removals=ABSENT),
+    "/proc/sys/kernel/random/boot_id": faults.Source(
+        frozenset({"amd_gpu_driver", "nvidia_gpu_driver"})
+    ),
+    **{
+        f"/state/facts/{name}.json": faults.Source(frozenset({driver}))
+        for driver, name in DRIVERS.items()
+        if name is not None
+    },
+    "/sys/bus/pci/devices": faults.Source(frozenset(DRIVERS)),
+    "/sys/class/accel": faults.Source(frozenset({"accel_driver"}), removals=ABSENT),
+    "/sys/class/block": OF_CARRIERS,
+    "/sys/class/mdev_bus": faults.Source(frozenset({"mdev_driver"}), removals=ABSENT),
+    "/sys/class/block/dm-0/holders": OF_CARRIERS,
+    "/sys/class/block/dm-1/holders": OF_CARRIERS,
+    "/sys/class/net": OF_CARRIERS,
+    "/sys/class/net/br0": OF_CARRIERS,
+    "/sys/devices/virtual/block/dm-1/slaves": OF_CARRIERS,
+    "/sys/fs/btrfs": OF_CARRIERS._replace(removals=frozenset({"missing"})),
 }
 VGPUS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
 LAYOUTS = "[gpu_devices]\nlayouts = H100XM-40C\n[intel_qat_driver]\nlayouts = dc\n"
 MDEVS = '[mdev]\nmdev_spec = {"mdev_type": "nvidia-222"}\n'
 BOARD = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
 PORTS = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
+XID = "6,1,5000000,-;NVRM: Xid (PCI:{slot}): 79, pid='<unknown>', GPU has fallen off the bus.\n"
+OPTIONS = """
+[gpu_devices]
+enabled_vgpu_types = 1137
+unhealthy_xids = 79
+[amd_gpu_driver]
+heal_by_word = true
+[mdev]
+mdev_spec = {"mdev_type": "nvidia-222", "parent": "THE_T4"}
+[pci]
+device_spec = [{"vendor_id": "10de", "product_id": "22a3", "board": "b"}, {"vendor_id": "1bd4"}]
+[nic_driver]
+device_spec = [{"vendor_id": "15b3"}, {"vendor_id": "8086"}]
+[nvme]
+device_spec = {"vendor_id": "144d"}
+"""
 DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 
 
@@ -84,7 +133,7 @@ def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
     result = simulated.call(faults.inject, str(simulated.root), drivers, text)
 
     assert result.harm == []
-    assert result.shared <= SHARED
+    assert result.shared <= SOURCES.keys()
     assert result.faults > 500
 
 
@@ -120,6 +169,12 @@ def typed(simulated):
     """Somebody has given a virtual function a vGPU type."""
     vf = simulated.vfs(simulated.card("h100"))[0]
     simulated.write(f"{simulated.path(vf)}/nvidia/current_vgpu_type", "1137")
+
+
+def no_heartbeat(simulated):
+    """The firmware of a QAT endpoint does not answer."""
+    folder = f"kernel/debug/qat_4xxx_{simulated.card('qat-4xxx')}"
+    simulated.files.put(f"{folder}/heartbeat/status", "-1")
 
 
 def unchanged(_simulated):
@@ -163,6 +218,19 @@ def unchanged(_simulated):
             "intel_qat_driver",
             "",
         ),
+        ({"cards": ["qat-4xxx"]}, no_heartbeat, "intel_qat_driver", ""),
+        (
+            {"cards": [{"card": "gaudi2", "reset_method": "flr"}]},
+            unchanged,
+            "habana_driver",
+            "[cleaning]\ndefault = on\n",
+        ),
+        (
+            {"cards": [{"card": "gaudi2", "reset_method": ""}]},
+            unchanged,
+            "habana_driver",
+            "[cleaning]\ndefault = required\n",
+        ),
         ({"cards": ["gaudi2"]}, put("gaudi2", "status", "Malfunction"), "habana_driver", ""),
         (
             {"cards": ["mi210"]},
@@ -193,6 +261,9 @@ def unchanged(_simulated):
         "DSA halted",
         "memory errors",
         "QAT down",
+        "QAT without a heartbeat",
+        "what is reset after use",
+        "what cannot be reset",
         "Gaudi given up",
         "lanes lost",
         "fatal errors",
@@ -216,3 +287,51 @@ def test_no_device_depends_on_the_lists_of_names(simulate):
     harm = simulated.call(faults.inject_shared, str(simulated.root), drivers, VGPUS)
 
     assert harm == []
+
+
+WHOLE = {
+    "cards": [
+        "x710",
+        {"card": "e810", "name": "ipv6"},
+        "connectx6",
+        "nvme-system",
+        *({"card": "nvme-pm1733", "name": name} for name in ("swap", "spare", "data")),
+        "nvme-inspur",
+        {"card": "h100", "vfs": 2},
+        "t4",
+        "mi300x",
+        "ai100",
+        "nvswitch",
+        {"card": "qat-4xxx", "vfs": 1},
+        "u250",
+        {"card": "flex170", "vfs": 1},
+    ],
+    "mounts": {"/": "nvme0n1p2", "/srv": "dm-1"},
+    "swaps": ["nvme1n1"],
+    "volumes": {"dm-0": ["nvme4n1"], "dm-1": ["nvme3n1"]},
+    "bridges": {"br0": ["ens1f0"]},
+    "default_route": "br0",
+    "ipv6": ["ens2f0"],
+}
+
+
+def test_a_source_of_the_whole_host_frees_nothing_and_fails_no_other_driver(simulate):
+    simulated = simulate(WHOLE)
+    put("mi300x", "ras/umc_err_count", "ue: 2\nce: 0")(simulated)
+    boot = simulated.root / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("3f0c7b9e-52d1-4c8a-9d56-0a7e1b2c3d4e\n")
+    slot = simulated.card("h100").removesuffix(".0")
+    (simulated.root / "kmsg").write_text(XID.format(slot=slot))
+
+    text = OPTIONS.replace("THE_T4", simulated.card("t4"))
+
+    (sound,) = simulated.call(passes.run, [*DRIVERS], text)
+    result = simulated.call(faults.inject_host, str(simulated.root), [*DRIVERS], text, SOURCES)
+
+    # Of the disks and networks all but one are in use; pci_driver has one of its own in a volume.
+    counts = {name: len(devices) for name, devices in sound.devices.items()}
+    assert counts == {**dict.fromkeys(DRIVERS, 1), "nvidia_gpu_driver": 2, "pci_driver": 2}
+
+    assert result.harm == []
+    assert result.shared == SOURCES.keys()

@@ -10,6 +10,11 @@ from cyborg.tests.simulated.layout import Layout
 
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
 
+_PROC = "22 1 0:21 / /proc rw,relatime shared:13 - proc proc rw"
+#: The address of the loopback interface, and the beginning of one that others can reach.
+_LOOPBACK = "00000000000000000000000000000001 01 80 10 80       lo"
+_GLOBAL = "fd000000000000000000000000000001 02 40 00 80"
+
 
 def write(root: pathlib.Path, layout: Layout, sys: Files) -> None:
     """Write ``root/proc`` for a host whose ``sys`` is complete."""
@@ -28,8 +33,8 @@ def write(root: pathlib.Path, layout: Layout, sys: Files) -> None:
         for line, (number, path, partition) in enumerate(mounts)
     ]
     for owner in ("self", "1"):
-        files.put(f"{owner}/mounts", "\n".join(table))
-        files.put(f"{owner}/mountinfo", "\n".join(info))
+        files.put(f"{owner}/mounts", "\n".join([*table, "proc /proc proc rw,relatime 0 0"]))
+        files.put(f"{owner}/mountinfo", "\n".join([*info, _PROC]))
     files.put("mounts", "\n".join(table))
     swaps = ["Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority"]
     swaps += [
@@ -40,7 +45,8 @@ def write(root: pathlib.Path, layout: Layout, sys: Files) -> None:
     row = f"{device}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0"
     files.put("net/route", f"{_ROUTES}\n{row}" if device else _ROUTES)
     files.put("net/ipv6_route", "")
-    files.put("net/if_inet6", "00000000000000000000000000000001 01 80 10 80       lo")
+    addresses = [f"{_GLOBAL} {name}" for name in layout.host.get("ipv6", ())]
+    files.put("net/if_inet6", "\n".join([_LOOPBACK, *addresses]))
 
 
 def _number(sys: Files, partition: str) -> str:

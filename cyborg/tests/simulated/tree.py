@@ -12,6 +12,17 @@ from cyborg.tests.simulated import cards, host_own, kernel_text, proc, vgpu
 from cyborg.tests.simulated.files import Files
 from cyborg.tests.simulated.layout import Function, Layout
 
+#: Directories that every kernel has, whatever the host's devices are.
+_ALWAYS = (
+    "bus/pci/devices",
+    "class/block",
+    "class/net",
+    "dev/block",
+    "devices",
+    "kernel/iommu_groups",
+    "module",
+)
+
 #: Told of each change: the properties of the uevent.
 Listener = Callable[[Mapping[str, str]], None]
 
@@ -67,7 +78,7 @@ class Tree:
 
     def build(self) -> Tree:
         """Write everything that the layout has."""
-        for name in ("bus/pci/devices", "class", "devices", "kernel/iommu_groups", "module"):
+        for name in _ALWAYS:
             self.files.directory(name)
         self.files.put("bus/pci/drivers_autoprobe", 1)
         self.files.put("bus/pci/drivers_probe", "")
