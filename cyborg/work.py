@@ -10,13 +10,14 @@ may run more than once for one row, so it must be idempotent. All times are the 
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from oslo_context import context as oslo_context
@@ -219,30 +220,31 @@ def claim(
     return claims, len(candidates) == _CANDIDATES or len(claims) < len(candidates)
 
 
-def _free() -> sa.ColumnElement[bool]:
-    return sa.or_(models.Work.owner.is_(None), models.Work.lease_ms < db.now_ms())
-
-
-_COLUMNS = (
-    models.Work.id,
-    models.Work.kind,
-    models.Work.key,
-    models.Work.wanted,
-    models.Work.wanted_ms,
-    models.Work.attempts,
-    models.Work.request_id,
+# The statements of a claim are made once, since making them takes as long as running them, and of
+# the table's columns, since the ORM has nothing to do for them.
+_TABLE = cast(sa.Table, models.Work.__table__)
+_ROW = _TABLE.c
+_LEASE: sa.BindParameter[int] = sa.bindparam("lease", type_=sa.BigInteger())
+_NOW_FREE = (
+    _ROW.due_ms <= db.now_ms(),
+    sa.or_(_ROW.owner.is_(None), _ROW.lease_ms < db.now_ms()),
 )
-#: Made once, like those below, since making them takes as long as running them.
 _DUE = (
-    sa.select(*_COLUMNS, db.now_ms().label("claimed_ms"))
-    .where(
-        models.Work.kind.in_(sa.bindparam("kinds", expanding=True)),
-        models.Work.due_ms <= db.now_ms(),
-        _free(),
+    sa.select(
+        _ROW.id,
+        _ROW.kind,
+        _ROW.key,
+        _ROW.wanted,
+        _ROW.wanted_ms,
+        _ROW.attempts,
+        _ROW.request_id,
+        db.now_ms().label("claimed_ms"),
     )
-    .order_by(models.Work.due_ms)
+    .where(_ROW.kind.in_(sa.bindparam("kinds", expanding=True)), *_NOW_FREE)
+    .order_by(_ROW.due_ms)
     .limit(_CANDIDATES)
 )
+_OWNED = sa.select(_ROW.id).where(_ROW.owner.in_(sa.bindparam("owners", expanding=True)))
 
 
 @db.retry
@@ -255,37 +257,54 @@ def _take(
     candidates: Collection[sa.Row[Any]], owners: Mapping[int, str], lease_seconds: float
 ) -> set[int]:
     """Give the rows these owners; the ids of those that no other conductor has taken before."""
-    # SQLite gives the id of a deleted row to the next one, which is other work.
-    row = models.Work
-    same = [
-        sa.and_(row.id == each.id, row.kind == each.kind, row.key == each.key)
-        for each in candidates
-        if each.id in owners
-    ]
-    if same and _own(sa.or_(*same), owners, lease_seconds) == len(owners):
+    chosen = [each for each in candidates if each.id in owners]
+    if chosen and _own(chosen, owners, lease_seconds) == len(chosen):
         return set(owners)
-    return _owned(owners.values()) if same else set()
+    return _owned(owners.values()) if chosen else set()
+
+
+@functools.cache
+def _give(count: int) -> sa.Update:
+    """Gives so many rows each an owner, of at most :data:`_CANDIDATES`."""
+    numbers = range(count)
+    ids: list[sa.BindParameter[int]] = [sa.bindparam(f"id_{n}") for n in numbers]
+    # SQLite gives the id of a deleted row to the next one, which is other work.
+    same = [
+        sa.and_(
+            _ROW.id == ids[n],
+            _ROW.kind == sa.bindparam(f"kind_{n}"),
+            _ROW.key == sa.bindparam(f"key_{n}"),
+        )
+        for n in numbers
+    ]
+    owners = [
+        (_ROW.id == ids[n], sa.bindparam(f"owner_{n}", type_=_ROW.owner.type)) for n in numbers
+    ]
+    return (
+        sa.update(_TABLE)
+        .where(sa.or_(*same), *_NOW_FREE)
+        .values(
+            owner=sa.case(*owners), lease_ms=db.now_ms() + _LEASE, attempts=_ROW.attempts + 1
+        )
+    )
 
 
 @db.retry
 def _own(
-    which: sa.ColumnElement[bool], owners: Mapping[int, str], lease_seconds: float
+    chosen: Sequence[sa.Row[Any]], owners: Mapping[int, str], lease_seconds: float
 ) -> int:
-    row = models.Work
-    values = {
-        "owner": sa.case(owners, value=row.id),
-        "lease_ms": db.now_ms() + round(lease_seconds * 1000),
-        "attempts": row.attempts + 1,
-    }
+    given: dict[str, Any] = {"lease": round(lease_seconds * 1000)}
+    for n, each in enumerate(chosen):
+        its = {"id": each.id, "kind": each.kind, "key": each.key, "owner": owners[each.id]}
+        given |= {f"{name}_{n}": value for name, value in its.items()}
     with db.statement() as session:
-        return db.update(session, row, which, row.due_ms <= db.now_ms(), _free(), **values)
+        return db.matched(session, _give(len(chosen)), given)
 
 
 @db.retry
 def _owned(owners: Collection[str]) -> set[int]:
-    row = models.Work
     with db.reader() as session:
-        return set(session.scalars(sa.select(row.id).where(row.owner.in_(owners))))
+        return set(session.scalars(_OWNED, {"owners": list(owners)}))
 
 
 def hold(session: orm.Session, claimed: Claim) -> None:
@@ -318,10 +337,10 @@ def finish(claimed: Claim) -> bool:
     return claimed.is_finished or _remove(claimed) or not _wait_again(claimed)
 
 
-_REMOVE = sa.delete(models.Work).where(
-    models.Work.id == sa.bindparam("the_id"),
-    models.Work.owner == sa.bindparam("the_owner"),
-    models.Work.wanted == sa.bindparam("seen"),
+_REMOVE = sa.delete(_TABLE).where(
+    _ROW.id == sa.bindparam("the_id"),
+    _ROW.owner == sa.bindparam("the_owner"),
+    _ROW.wanted == sa.bindparam("seen"),
 )
 
 

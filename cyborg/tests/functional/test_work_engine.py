@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -204,6 +205,40 @@ def test_claiming_and_finishing_costs_at_most_four_statements(
     with count_sql() as counter:  # type: ignore[attr-defined]
         work.finish(_claims(1)[0])
     assert len(counter.statements) <= 4, counter.statements
+
+
+@pytest.mark.every_database
+def test_rows_that_are_claimed_together_have_each_its_own_owner(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a", "b", "c", "d"])
+    owners = ["me#1", "me#2", "me#3"]
+    claims, more = work.claim(iter(owners), 30.0, {"test": 3})
+    assert (len(claims), more) == (3, True)
+    with db.reader() as session:
+        row = models.Work
+        rows = session.execute(sa.select(row.key, row.owner, row.attempts, row.lease_ms)).all()
+    owned = {key: owner for key, owner, attempts, lease in rows if owner and attempts and lease}
+    assert owned == {claim.key: claim.owner for claim in claims}
+    assert sorted(owned.values()) == owners
+
+
+def test_work_that_has_got_the_id_of_other_work_is_not_claimed_for_it(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = work._due
+
+    def look_and_let_it_be_replaced(kinds: Sequence[str]) -> list[sa.Row[Any]]:
+        found = look(kinds)
+        with db.writer() as session:
+            session.execute(sa.update(models.Work).values(key="b"))
+        return found
+
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    monkeypatch.setattr(work, "_due", look_and_let_it_be_replaced)
+    assert _claims(1) == []
+    monkeypatch.undo()
+    assert [claim.key for claim in _claims(1)] == ["b"]
 
 
 def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
