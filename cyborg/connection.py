@@ -8,6 +8,7 @@ call carries the id of the API request that this thread acts for, so that the ot
 from __future__ import annotations
 
 from typing import Any
+from urllib import parse
 
 import requests
 from keystoneauth1 import exceptions as ka_exc
@@ -78,9 +79,38 @@ class Connection(sdk_connection.Connection):
             made.session.session.close()
 
 
+class _Session(requests.Session):
+    """Looks only once what the environment says of a server: requests reads all of it each time.
+
+    It takes no password from ``~/.netrc``, since what a service may do is said in its options.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = _as_it_is
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def merge_environment_settings(
+        self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any
+    ) -> Any:
+        """The proxies, the CA file and the like for a URL."""
+        if proxies:
+            return super().merge_environment_settings(url, proxies, stream, verify, cert)
+        server = parse.urlsplit(url)
+        which = (server.scheme, server.netloc, stream, verify, cert)
+        if which not in self._known:
+            self._known[which] = super().merge_environment_settings(url, {}, *which[2:])
+        return self._known[which].copy()
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """The credentials of a request: those that keystoneauth has given it."""
+    return request
+
+
 def _session() -> requests.Session:
     """A session as keystoneauth makes it, but with a connection to keep for each thread."""
-    session = requests.Session()
+    session = _Session()
     for scheme in list(session.adapters):
         session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
     return session

@@ -6,10 +6,13 @@ from __future__ import annotations
 import http.server
 import pathlib
 import threading
+from collections.abc import Iterator
 from concurrent import futures
 from typing import ClassVar
+from unittest import mock
 
 import pytest
+import requests
 from keystoneauth1 import adapter as ka_adapter
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
@@ -142,3 +145,56 @@ def test_connections_of_many_threads_are_kept(conf: cfg.ConfigOpts) -> None:
     server.shutdown()
     server.server_close()
     assert len(_Together.peers) == 20
+
+
+class _Seen(http.server.BaseHTTPRequestHandler):
+    """Notes what it is asked, as a service or as a proxy, and with which credentials."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[tuple[str, str | None]]]
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_given: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def seen() -> Iterator[str]:
+    _Seen.asked = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Seen)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_environment_is_read_once_for_each_server(
+    conf: cfg.ConfigOpts, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = mock.Mock(wraps=requests.sessions.get_environ_proxies)
+    monkeypatch.setattr("requests.sessions.get_environ_proxies", read)
+    monkeypatch.setenv("http_proxy", seen)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for url in ("http://elsewhere.example", seen):
+        conf.set_override("endpoint_override", url, "placement")
+        clients.close()
+        for _ in range(3):
+            assert clients.proxy(conf, "placement").get("/traits").ok
+    paths = [path for path, _ in _Seen.asked]
+    assert paths == ["http://elsewhere.example/traits"] * 3 + ["/traits"] * 3
+    assert read.call_count == 2
+
+
+def test_no_password_is_taken_from_the_user_s_netrc(
+    conf: cfg.ConfigOpts, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    conf.set_override("endpoint_override", seen, "placement")
+    assert clients.proxy(conf, "placement").get("/traits").ok
+    assert _Seen.asked == [("/traits", None)]
