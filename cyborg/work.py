@@ -249,8 +249,7 @@ _OWNED = sa.select(_ROW.id).where(_ROW.owner.in_(sa.bindparam("owners", expandin
 
 @db.retry
 def _due(kinds: Collection[str]) -> list[sa.Row[Any]]:
-    with db.reader() as session:
-        return list(session.execute(_DUE, {"kinds": list(kinds)}))
+    return db.rows(_DUE, {"kinds": list(kinds)})
 
 
 def _take(
@@ -297,14 +296,12 @@ def _own(
     for n, each in enumerate(chosen):
         its = {"id": each.id, "kind": each.kind, "key": each.key, "owner": owners[each.id]}
         given |= {f"{name}_{n}": value for name, value in its.items()}
-    with db.statement() as session:
-        return db.matched(session, _give(len(chosen)), given)
+    return db.write(_give(len(chosen)), given)
 
 
 @db.retry
 def _owned(owners: Collection[str]) -> set[int]:
-    with db.reader() as session:
-        return set(session.scalars(_OWNED, {"owners": list(owners)}))
+    return {row.id for row in db.rows(_OWNED, {"owners": list(owners)})}
 
 
 def hold(session: orm.Session, claimed: Claim) -> None:
@@ -347,8 +344,7 @@ _REMOVE = sa.delete(_TABLE).where(
 @db.retry
 def _remove(claimed: Claim) -> bool:
     given = {"the_id": claimed.id, "the_owner": claimed.owner, "seen": claimed.wanted}
-    with db.statement() as session:
-        return db.matched(session, _REMOVE, given) > 0
+    return db.write(_REMOVE, given) > 0
 
 
 @db.retry

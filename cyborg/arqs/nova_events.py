@@ -51,8 +51,7 @@ _ASKED = (
 
 
 def _events(instance_uuid: str) -> list[dict[str, str]]:
-    with db.reader() as session:
-        rows = session.execute(_ASKED, {"instance": instance_uuid}).all()
+    rows = db.rows(_ASKED, {"instance": instance_uuid})
     found = {state for _, state in rows}
     if models.BIND_STARTED in found and models.BIND_FAILED not in found:
         return []

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where transactions open: :func:`reader`, :func:`snapshot` and :func:`writer`.
 
+:func:`rows` and :func:`write` are for single statements.
+
 Importing the package connects to no database; :func:`configure` names it, once per process.
 """
 
@@ -280,6 +282,28 @@ def statement() -> Iterator[orm.Session]:
     else:
         with reader() as session:
             yield session
+
+
+def rows(statement: sa.Select[*tuple[Any, ...]], given: Mapping[str, Any]) -> list[Any]:
+    """What one statement that reads columns finds with the values ``given``, without a session.
+
+    For what runs again and again: a session costs as much as running the statement does.
+    """
+    with _passing_is_503(_PLAIN), _facade.plain_engine.connect() as connection:
+        return list(connection.execute(statement, given))
+
+
+def write(statement: sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
+    """Run one UPDATE or DELETE as a transaction, without a session; return how many rows matched.
+
+    Nothing is called after its commit.
+    """
+    with _passing_is_503(_PLAIN), _facade.plain_engine.connect() as connection:
+        connection.execution_options(**{sqlite_engine.WRITER: True})
+        matching = connection.execute(statement, given).rowcount
+        if _facade.plain_engine is _facade.engine:
+            connection.commit()
+        return matching
 
 
 def _session(engine: sa.Engine) -> orm.Session:

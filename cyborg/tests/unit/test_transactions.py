@@ -12,8 +12,13 @@ import cyborg
 ROOT = pathlib.Path(cyborg.__file__).parent
 
 #: What opens a transaction, by its name within the package.
-WRITERS = frozenset({"cyborg.db.writer", "cyborg.db.statement"})
-OPENERS = WRITERS | {"cyborg.db.reader", "cyborg.db.snapshot", "cyborg.db.schema._alone"}
+WRITERS = frozenset({"cyborg.db.writer", "cyborg.db.statement", "cyborg.db.write"})
+OPENERS = WRITERS | {
+    "cyborg.db.reader",
+    "cyborg.db.rows",
+    "cyborg.db.snapshot",
+    "cyborg.db.schema._alone",
+}
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
