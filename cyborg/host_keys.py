@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -172,18 +173,41 @@ def check(said: signing.Said, signature: object, *, required: bool) -> None:
             return
 
 
+_TABLE = cast(sa.Table, models.HostKey.__table__)
+_KEY = _TABLE.c
+#: Made once, since every message of a host runs these.
+_OF_HOST = sa.select(
+    _KEY.id,
+    _KEY.fingerprint,
+    _KEY.public_key,
+    _KEY.revoked_ms,
+    _KEY.counter,
+    _KEY.seen,
+    db.now_ms().label("now_ms"),
+).where(_KEY.host_name == sa.bindparam("host"))
+_NOTE_TAKEN = (
+    sa.update(_TABLE)
+    .where(
+        _KEY.id == sa.bindparam("the_id"),
+        _KEY.counter == sa.bindparam("known_counter"),
+        _KEY.seen == sa.bindparam("known_seen"),
+        _KEY.revoked_ms.is_(None),
+    )
+    .values(
+        counter=sa.bindparam("new_counter"), seen=sa.bindparam("new_seen"), used_ms=db.now_ms()
+    )
+)
+
+
 @db.retry
-def _read_keys(host_name: str) -> dict[str, tuple[models.HostKey, int]]:
+def _read_keys(host_name: str) -> dict[str, sa.Row[Any]]:
     """The keys of a host by their fingerprints, each with the database's clock."""
-    key = models.HostKey
-    query = sa.select(key, db.now_ms()).where(key.host_name == host_name)
-    with db.reader() as session:
-        return {row.fingerprint: (row, now_ms) for row, now_ms in session.execute(query)}
+    return {row.fingerprint: row for row in db.rows(_OF_HOST, {"host": host_name})}
 
 
 def _check_signature(
-    found: Mapping[str, tuple[models.HostKey, int]], said: signing.Said, one: signing.Signature
-) -> models.HostKey:
+    found: Mapping[str, sa.Row[Any]], said: signing.Said, one: signing.Signature
+) -> sa.Row[Any]:
     """The valid key with which the host has signed the message, just now.
 
     :raises Refused: it has not
@@ -192,11 +216,11 @@ def _check_signature(
         raise signing.Refused(
             signing.UNKNOWN_KEY, f"Key {one.key:.8} is not enrolled for host {said.host}."
         )
-    row, now_ms = found[one.key]
+    row = found[one.key]
     one.check(row.public_key, said)
     if row.revoked_ms is not None:
         raise signing.Refused(signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked.")
-    one.check_time(now_ms)
+    one.check_time(row.now_ms)
     return row
 
 
@@ -208,7 +232,7 @@ def _not_enrolled(host_name: str) -> str:
 
 
 @db.retry
-def _take(row: models.HostKey, one: signing.Signature) -> bool:
+def _take(row: sa.Row[Any], one: signing.Signature) -> bool:
     """Note that the message was taken; False if the key has changed since it was read.
 
     :raises Refused: it was taken already, or may have been
@@ -220,12 +244,14 @@ def _take(row: models.HostKey, one: signing.Signature) -> bool:
             f"Message {one.counter} of host {one.sender} was taken already, or is too old for "
             f"that to be known: the highest is {row.counter}.",
         )
-    key = models.HostKey
-    same = (key.counter == row.counter, key.seen == row.seen, key.revoked_ms.is_(None))
-    counter, seen = window
-    values = {"counter": counter, "seen": seen, "used_ms": db.now_ms()}
-    with db.statement() as session:
-        return db.update(session, key, key.id == row.id, *same, **values) > 0
+    given = {
+        "the_id": row.id,
+        "known_counter": row.counter,
+        "known_seen": row.seen,
+        "new_counter": window[0],
+        "new_seen": window[1],
+    }
+    return db.write(_NOTE_TAKEN, given) > 0
 
 
 def _moved(highest: int, seen: int, counter: int) -> tuple[int, int] | None:

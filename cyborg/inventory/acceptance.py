@@ -41,9 +41,9 @@ class Refused(errors.Invalid):
         self.owner = owner
 
 
-def is_timely(started: int) -> sa.ColumnElement[bool]:
+def is_timely(started: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     """Whether the time at which an agent says that it started is not in the future."""
-    return sa.literal(started) <= db.now_ms() + _MAX_AHEAD
+    return started <= db.now_ms() + _MAX_AHEAD
 
 
 def check_size(data: Mapping[str, Any], max_bytes: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
@@ -93,33 +93,53 @@ def note_unchanged(report: rpc.UnchangedReport) -> bool:
     return _note_of_host_up(report) or _note_of_host_down(report)
 
 
+_TABLE = cast(sa.Table, models.Host.__table__)
+_HOST = _TABLE.c
+_STARTED: sa.BindParameter[int] = sa.bindparam("started", type_=sa.BigInteger())
+_COUNTER: sa.BindParameter[int] = sa.bindparam("counter", type_=sa.BigInteger())
+#: Made once, since making it takes longer than running it, and most reports are unchanged.
+_NOTE = (
+    sa.update(_TABLE)
+    .where(
+        _HOST.name == sa.bindparam("host"),
+        _HOST.report_digest == sa.bindparam("digest"),
+        acceptance.is_timely(_STARTED),
+        # Newer than what is stored.
+        sa.or_(
+            _HOST.report_started < _STARTED,
+            sa.and_(_HOST.report_started == _STARTED, _HOST.report_counter < _COUNTER),
+        ),
+    )
+    .values(
+        last_seen_ms=db.now_ms(), down=False, report_started=_STARTED, report_counter=_COUNTER
+    )
+)
+_NOTE_UP = _NOTE.where(_HOST.down.is_(False))
+
+
+def _given(report: rpc.UnchangedReport) -> dict[str, object]:
+    return {
+        "host": report.host,
+        "digest": report.digest,
+        "started": report.started,
+        "counter": report.counter,
+    }
+
+
 @db.retry
 def _note_of_host_up(report: rpc.UnchangedReport) -> bool:
-    with db.statement() as session:
-        is_up = (*_same_and_newer(report), models.Host.down.is_(False))
-        return db.update(session, models.Host, *is_up, **_report_columns(report)) > 0
+    return db.write(_NOTE_UP, _given(report)) > 0
 
 
 @db.retry
 def _note_of_host_down(report: rpc.UnchangedReport) -> bool:
     with db.writer() as session:
-        newer = _same_and_newer(report)
-        if not db.update(session, models.Host, *newer, **_report_columns(report)):
+        if not db.matched(session, _NOTE, _given(report)):
             return False
         # Nothing of it was offered while it was down.
         work.want(session, work.PLACEMENT, [report.host])
         _announce_up(session, report.host)
         return True
-
-
-def _same_and_newer(report: rpc.UnchangedReport) -> tuple[sa.ColumnElement[bool], ...]:
-    host = models.Host
-    return (
-        host.name == report.host,
-        host.report_digest == report.digest,
-        acceptance.is_timely(report.started),
-        _newer_than_stored(report),
-    )
 
 
 def _announce_up(session: orm.Session, host_name: str) -> None:
@@ -150,25 +170,6 @@ def _show_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> None:
     """Show with the locked host that an older report was dropped; one that came twice is none."""
     if (host.report_started, host.report_counter) > (report.started, report.counter):
         liveness.show_refusal(host, now_ms, _DROPPED)
-
-
-def _newer_than_stored(report: rpc.UnchangedReport) -> sa.ColumnElement[bool]:
-    host = models.Host
-    return sa.or_(
-        host.report_started < report.started,
-        sa.and_(
-            host.report_started == report.started, host.report_counter < report.counter
-        ),
-    )
-
-
-def _report_columns(report: rpc.HostReport | rpc.UnchangedReport) -> dict[str, object]:
-    return {
-        "last_seen_ms": db.now_ms(),
-        "down": False,
-        "report_started": report.started,
-        "report_counter": report.counter,
-    }
 
 
 @db.retry
@@ -240,8 +241,8 @@ def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) 
         history.rename_host(session, host.node, report.node)
     came_up = host.down
     host.node, host.not_offered, host.removed = report.node, report.not_offered, False
-    for name, value in _report_columns(report).items():
-        setattr(host, name, value)
+    host.last_seen_ms, host.down = cast(int, db.now_ms()), False
+    host.report_started, host.report_counter = report.started, report.counter
     if came_up:
         _announce_up(session, host.name)
 
