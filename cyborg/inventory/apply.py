@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -22,6 +23,9 @@ from cyborg.programming import operations, reports
 _VANISHED = "The device vanished from its host while it was being prepared."
 _PCI_ADDRESS = ("domain", "bus", "device", "function")
 _PciAddress = tuple[str | None, ...]
+_INSERT_HANDLES = sa.insert(cast(sa.Table, models.AttachHandle.__table__))
+#: Several statements make less of a peak of memory, which the process would keep, than a large one.
+_ROWS_AT_ONCE = 500
 
 
 def apply(
@@ -164,13 +168,13 @@ def _insert_handles(
     session: orm.Session, added: Iterable[tuple[models.Deployable, base.Deployable]]
 ) -> None:
     """Insert the handles of new deployables, as plain rows: a host may bring thousands."""
-    rows = [
+    rows = (
         {"deployable_id": row.id, "attach_type": attach_type, "attach_info": attach_info}
         for row, deployable in added
         for attach_type, attach_info in map(handle_key, deployable.attach_handles)
-    ]
-    if rows:
-        session.execute(sa.insert(models.AttachHandle), rows)
+    )
+    while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        session.execute(_INSERT_HANDLES, some)
 
 
 def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:

@@ -150,6 +150,16 @@ def test_a_changed_report_costs_the_same_for_any_number_of_devices(
     assert len(others) <= 20, others
 
 
+def test_thousands_of_handles_are_inserted_in_parts(count_sql: CountSql) -> None:
+    with count_sql() as counter:
+        hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(1200))))
+    inserted = [text for text in counter.statements if text.startswith("INSERT INTO attach_handle")]
+    assert len(inserted) == 3
+    with db.reader() as session:
+        handle = models.AttachHandle
+        assert session.scalar(sa.select(sa.func.count(sa.distinct(handle.attach_info)))) == 1200
+
+
 def test_an_old_report_is_dropped() -> None:
     new = hosts.device("a", hosts.deployable("host-1_a"))
     hosts.apply(new, order=(5, 2))
