@@ -7,11 +7,12 @@ method each, found by ``isinstance``.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg import program_modes
@@ -223,12 +224,10 @@ class Device:
 
     def to_wire(self) -> dict[str, Any]:
         """The device as plain data for a message."""
-        wire = asdict(self)
-        for part in wire["deployables"]:
-            if part["blank_image"] is None:
-                # As an agent of the release before says it.
-                del part["blank_image"]
-        return wire
+        return _values_of(self) | {
+            "control_path": _values_of(self.control_path),
+            "deployables": tuple(map(_deployable_to_wire, self.deployables)),
+        }
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Device:
@@ -242,9 +241,33 @@ class Device:
         return cls(**values)
 
 
+def _deployable_to_wire(part: Deployable) -> dict[str, Any]:
+    # Not with asdict(), which copies every text: a host may have thousands of handles.
+    handles = tuple(map(_values_of, part.attach_handles))
+    wire = _values_of(part) | {"attach_handles": handles}
+    if part.blank_image is None:
+        # As an agent of the release before says it.
+        del wire["blank_image"]
+    return wire
+
+
+def _values_of(one: Any) -> dict[str, Any]:
+    """The values of a dataclass by their names, and each mapping as a dictionary of its own."""
+    values = ((name, getattr(one, name)) for name in _names(one.__class__))
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values
+    }
+
+
+@functools.cache
+def _names(cls: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields."""
+    return tuple(field.name for field in fields(cls))
+
+
 def known_values(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a message that are fields of the dataclass. Unknown keys are left out."""
-    return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+    return {name: data[name] for name in _names(cls) if name in data}
 
 
 def handles_from_wire(data: Iterable[Mapping[str, Any]]) -> tuple[AttachHandle, ...]:
