@@ -157,6 +157,9 @@ def _deployable(
     row = models.Deployable(
         name=deployable.name,
         rp_uuid=provider_uuid(deployable.name),
+        # Said, so that to find none later is no change.
+        parent_id=None,
+        root_id=None,
         **_deployable_columns(driver, deployable),
         attributes=list(attributes.rows(attributes.reported(deployable))),
     )

@@ -68,11 +68,12 @@ def apply_report(
 
     :raises Refused: the host may not say this of itself; that is logged and shown with the host
     """
-    if note_unchanged(report.unchanged()):
+    said = report.unchanged()
+    if note_unchanged(said):
         return UNCHANGED
     try:
         accepted = acceptance.check_report(report, max_devices)
-        applied = _apply(accepted, report.digest(), max_gone_share)
+        applied = _apply(accepted, said.digest, max_gone_share)
     except acceptance.Refused as exc:
         _note(report.host, exc)
         if exc.owner is not None:

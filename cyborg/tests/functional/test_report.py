@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import consistency, db, work
+from cyborg import consistency, db, rpc, work
 from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.drivers import base
@@ -158,6 +158,26 @@ def test_thousands_of_handles_are_inserted_in_parts(count_sql: CountSql) -> None
     with db.reader() as session:
         handle = models.AttachHandle
         assert session.scalar(sa.select(sa.func.count(sa.distinct(handle.attach_info)))) == 1200
+
+
+def test_new_devices_are_inserted_and_not_changed_again(count_sql: CountSql) -> None:
+    with count_sql() as counter:
+        hosts.apply(*(hosts.device(f"{n}", hosts.deployable(f"host-1_{n}")) for n in range(40)))
+    changed = {text.split()[1] for text in counter.statements if text.startswith("UPDATE")}
+    assert changed == {"hosts"}
+
+
+def test_the_digest_of_a_report_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    digest = rpc.HostReport.digest
+
+    def make(report: rpc.HostReport) -> str:
+        made.append(digest(report))
+        return made[-1]
+
+    monkeypatch.setattr(rpc.HostReport, "digest", make)
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    assert len(made) == 1
 
 
 def test_an_old_report_is_dropped() -> None:
