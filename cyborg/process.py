@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -133,6 +134,20 @@ def collect_less_garbage() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD, 10, 10)
+
+
+def free_memory() -> None:
+    """Give back the memory that a large piece of work has left; that takes some milliseconds.
+
+    Rows that were loaded refer to each other, so that they are garbage which is found seldom, see
+    above; and glibc keeps what is freed between other memory. The next such work would take as
+    much again, and the process keep that.
+    """
+    # Not the oldest generation: it is large, and garbage of just now is not in it.
+    gc.collect(1)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def run(

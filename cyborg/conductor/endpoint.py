@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from oslo_config import cfg
 
-from cyborg import errors, metrics, rpc
+from cyborg import errors, metrics, process, rpc
 from cyborg.arqs import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
@@ -41,6 +41,8 @@ class ConductorEndpoint:
                 raise
         if labels["outcome"] == inventory_report.APPLIED:
             self._kick()
+            # A report of hundreds of devices takes some ten MiB.
+            process.free_memory()
 
     def report_unchanged(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
         """Note that a host reports what is stored; False if something else is stored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -303,6 +304,21 @@ def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
     # This release understands the next one.
     hosts.apply(*cards[1:])
     assert list(_tree()) == ['{"address": "b"}', '{"address": "c"}']
+
+
+def test_the_rows_of_a_report_are_no_garbage_that_stays(conf: cfg.ConfigOpts) -> None:
+    conductor = endpoint.ConductorEndpoint(conf, lambda: None)
+    said = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
+    thresholds = gc.get_threshold()
+    gc.collect()
+    # As good as never, as in a service.
+    gc.set_threshold(10**9)
+    try:
+        conductor.report({}, said.to_wire())
+        left = [one for one in gc.get_objects() if isinstance(one, models.Deployable)]
+    finally:
+        gc.set_threshold(*thresholds)
+    assert left == []
 
 
 def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.ConfigOpts) -> None:
