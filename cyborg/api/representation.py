@@ -10,7 +10,7 @@ from cyborg.api.request import Request
 
 def timestamp(stored: datetime.datetime | None) -> str | None:
     """A stored time, which is UTC, as ISO 8601 text."""
-    return None if stored is None else aware(stored).isoformat()
+    return None if stored is None else f"{stored.isoformat()}+00:00"
 
 
 def aware(stored: datetime.datetime) -> datetime.datetime:

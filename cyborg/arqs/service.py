@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -19,41 +20,52 @@ from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
+_ARQ, _HANDLE = models.Arq.__table__.c, models.AttachHandle.__table__.c
+
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
-    "id": models.Arq.id,
-    "uuid": models.Arq.uuid,
-    "state": models.Arq.state,
-    "device_profile_name": models.Arq.device_profile_name,
-    "hostname": models.Arq.hostname,
-    "device_rp_uuid": models.Arq.device_rp_uuid,
-    "instance_uuid": models.Arq.instance_uuid,
-    "project_id": models.Arq.project_id,
-    "created_at": models.Arq.created_at,
-    "updated_at": models.Arq.updated_at,
+    "id": _ARQ.id,
+    "uuid": _ARQ.uuid,
+    "state": _ARQ.state,
+    "device_profile_name": _ARQ.device_profile_name,
+    "hostname": _ARQ.hostname,
+    "device_rp_uuid": _ARQ.device_rp_uuid,
+    "instance_uuid": _ARQ.instance_uuid,
+    "project_id": _ARQ.project_id,
+    "created_at": _ARQ.created_at,
+    "updated_at": _ARQ.updated_at,
 }
-#: What is shown of an ARQ. Each further column takes time, in lists above all.
-_OPTIONS = (
-    orm.load_only(
-        models.Arq.uuid,
-        models.Arq.state,
-        models.Arq.state_reason,
-        models.Arq.device_profile_name,
-        models.Arq.device_profile_group_id,
-        models.Arq.hostname,
-        models.Arq.device_rp_uuid,
-        models.Arq.instance_uuid,
-        models.Arq.project_id,
-        models.Arq.created_at,
-        models.Arq.updated_at,
-        raiseload=True,
-    ),
-    orm.joinedload(models.Arq.attach_handle).load_only(
-        models.AttachHandle.uuid,
-        models.AttachHandle.attach_type,
-        models.AttachHandle.attach_info,
-        raiseload=True,
-    ),
+
+
+class Shown(NamedTuple):
+    """What is shown of an ARQ; a mapped object would take twice the time, in lists above all."""
+
+    uuid: str
+    state: str
+    project_id: str | None
+    device_profile_name: str
+    device_profile_group_id: int
+    created_at: datetime.datetime
+    updated_at: datetime.datetime | None = None
+    state_reason: str | None = None
+    hostname: str | None = None
+    device_rp_uuid: str | None = None
+    instance_uuid: str | None = None
+    #: Its attach handle, if it has one.
+    handle_uuid: str | None = None
+    attach_type: str | None = None
+    attach_info: str | None = None
+
+
+_COLUMNS = dict(_ARQ.items()) | {
+    "handle_uuid": _HANDLE.uuid,
+    "attach_type": _HANDLE.attach_type,
+    "attach_info": _HANDLE.attach_info,
+}
+_SHOWN = (
+    sa.select(*(_COLUMNS[name] for name in Shown._fields))
+    .select_from(models.Arq.__table__)
+    .outerjoin(models.AttachHandle.__table__, _HANDLE.id == _ARQ.attach_handle_id)
 )
 
 #: Seconds between two polls of a request that waits for binds: at first, and at most.
@@ -66,7 +78,7 @@ def create(
     limits: quotas.Limits | None = None,
     *,
     most: int = 0,
-) -> list[models.Arq]:
+) -> list[Shown]:
     """Make the ARQs of a device profile for the caller's project, in the order of its groups.
 
     :raises NotFound: the caller may use no profile of that name
@@ -87,7 +99,7 @@ def create(
 @db.retry
 def _create(
     ctx: RequestContext, profile_name: str, limits: quotas.Limits | None, most: int
-) -> list[models.Arq]:
+) -> list[Shown]:
     with db.writer() as session:
         profile = profiles.find_by_name(session, ctx, profile_name)
         if profile is None:
@@ -120,7 +132,7 @@ def insert(
     limits: quotas.Limits,
     allocation: str | None = None,
     consumer_nqn: str | None = None,
-) -> list[models.Arq]:
+) -> list[Shown]:
     """Make ARQs of a project, of an allocation if there is one, whose consumer may be remote.
 
     :raises QuotaExceeded: the project would have more than ``limits``
@@ -144,11 +156,21 @@ def insert(
     ]
     if rows:
         session.execute(sa.insert(models.Arq), rows)
-    created = [models.Arq(**row, attach_handle=None) for row in rows]
+    created = [models.Arq(**row) for row in rows]
     notifications.announce(
         session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
     )
-    return created
+    return [
+        Shown(
+            uuid=arq.uuid,
+            state=arq.state,
+            project_id=arq.project_id,
+            device_profile_name=arq.device_profile_name,
+            device_profile_group_id=arq.device_profile_group_id,
+            created_at=arq.created_at,
+        )
+        for arq in created
+    ]
 
 
 def refuse_more(session: orm.Session, project_id: str | None, new: int, most: int) -> None:
@@ -173,13 +195,15 @@ def refuse_more(session: orm.Session, project_id: str | None, new: int, most: in
         )
 
 
-def get_arq(ctx: RequestContext, uuid: str) -> models.Arq:
+def get_arq(ctx: RequestContext, uuid: str) -> Shown:
     """The caller's ARQ of that uuid, with its attach handle.
 
     :raises NotFound: there is none, or it is another project's
     """
     with db.reader() as session:
-        return paging.get(session, _visible(ctx), COLUMNS, "ExtArq", options=_OPTIONS, uuid=uuid)
+        for row in session.execute(_visible(ctx).where(_ARQ.uuid == uuid)):
+            return Shown._make(row)
+    raise errors.NotFound.of("ExtArq", uuid=uuid)
 
 
 class AccessKey(NamedTuple):
@@ -224,7 +248,7 @@ def list_arqs(
     *,
     only_resolved: bool = False,
     **wanted: str,
-) -> list[models.Arq]:
+) -> list[Shown]:
     """The caller's ARQs that have the values ``wanted``, with their attach handles.
 
     One SELECT; two if ``only_resolved`` is asked of some of an instance's ARQs.
@@ -235,12 +259,11 @@ def list_arqs(
     # Deleting ARQs are shown only if they alone are asked for.
     visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
     instance = wanted.get("instance_uuid")
-    resolved = models.Arq.state.in_(arq_states.RESOLVED)
+    resolved = _ARQ.state.in_(arq_states.RESOLVED)
     where = (resolved,) if only_resolved and instance is None else ()
     with db.reader() as session:
-        found = paging.fetch(
-            session, visible, COLUMNS, page, wanted, where=where, options=_OPTIONS
-        )
+        query = paging.select(session, visible, COLUMNS, page, wanted, where=where)
+        found = [Shown._make(row) for row in session.execute(query)]
         if only_resolved and instance is not None:
             cut = page.marker is not None or len(found) == page.limit
             whole = not cut and len(wanted) == 1
@@ -251,7 +274,7 @@ def list_arqs(
     return found
 
 
-def reason_for(ctx: RequestContext, row: models.Arq | models.Allocation) -> str | None:
+def reason_for(ctx: RequestContext, row: Shown | models.Allocation) -> str | None:
     """Why the ARQ or the allocation is in its state, as far as the caller may know it."""
     reason = row.state_reason
     return reason if reason is None or ctx.is_admin else public_part(reason)
@@ -267,7 +290,7 @@ def public_part(reason: str) -> str:
     return f"{public}." if colon else reason
 
 
-def refuse_failed(ctx: RequestContext, arqs: Iterable[models.Arq]) -> None:
+def refuse_failed(ctx: RequestContext, arqs: Iterable[Shown]) -> None:
     """Return if none of an instance's ARQs is BindFailed.
 
     :raises Conflict: one is
@@ -282,8 +305,8 @@ def refuse_failed(ctx: RequestContext, arqs: Iterable[models.Arq]) -> None:
 
 def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
     """Block until all binds of an instance ended, one failed, or ``seconds`` passed."""
-    query = _visible(ctx).with_only_columns(models.Arq.state).distinct()
-    query = query.where(models.Arq.instance_uuid == instance)
+    query = _visible(ctx).with_only_columns(_ARQ.state).distinct()
+    query = query.where(_ARQ.instance_uuid == instance)
     deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while time.monotonic() < deadline:
         with db.reader() as session:
@@ -294,24 +317,24 @@ def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _undecided(arq: models.Arq) -> bool:
+def _undecided(arq: Shown) -> bool:
     return arq.state not in arq_states.RESOLVED
 
 
 def _has_undecided(session: orm.Session, ctx: RequestContext, instance: str) -> bool:
-    query = _visible(ctx).with_only_columns(models.Arq.id).limit(1)
-    query = query.where(models.Arq.instance_uuid == instance)
-    return session.scalar(query.where(models.Arq.state.not_in(arq_states.RESOLVED))) is not None
+    query = _visible(ctx).with_only_columns(_ARQ.id).limit(1)
+    query = query.where(_ARQ.instance_uuid == instance)
+    return session.scalar(query.where(_ARQ.state.not_in(arq_states.RESOLVED))) is not None
 
 
-def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[models.Arq]:
+def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[Any]:
     """The ARQs that the caller may see: those that are not Deleting, or only those."""
-    gone = models.Arq.state == models.DELETING
-    return sa.select(models.Arq).where(gone if deleting else ~gone, *in_scope(ctx))
+    gone = _ARQ.state == models.DELETING
+    return _SHOWN.where(gone if deleting else ~gone, *in_scope(ctx))
 
 
 def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:
     """The WHERE clauses that limit a caller to its own project."""
     if ctx.project_scope is None:
         return []
-    return [models.Arq.project_id == ctx.project_scope]
+    return [_ARQ.project_id == ctx.project_scope]

@@ -130,4 +130,4 @@ def _after(
 
 def _nullable(column: Any) -> bool:
     # A computed column has no such attribute, and is never null.
-    return bool(getattr(column.property.columns[0], "nullable", False))
+    return bool(getattr(column.expression, "nullable", False))

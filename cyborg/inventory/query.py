@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -20,56 +18,92 @@ from cyborg.drivers import base
 HEALTHY = "healthy"
 UNHEALTHY = "unhealthy"
 
+_HOST, _DEVICE, _PATH = (
+    each.__table__.c for each in (models.Host, models.Device, models.ControlPath)
+)
+_DEPLOYABLE, _PROVIDER = (
+    each.__table__.c for each in (models.Deployable, models.ResourceProvider)
+)
+
 #: Columns by which a list may be sorted and filtered; the names are those of the REST API.
 DEVICE_COLUMNS: dict[str, Any] = {
-    "id": models.Device.id,
-    "uuid": models.Device.uuid,
-    "type": models.Device.type,
-    "vendor": models.Device.vendor,
-    "model": models.Device.model,
-    "hostname": models.Host.node,
-    "status": models.Device.status,
-    "created_at": models.Device.created_at,
-    "updated_at": models.Device.updated_at,
+    "id": _DEVICE.id,
+    "uuid": _DEVICE.uuid,
+    "type": _DEVICE.type,
+    "vendor": _DEVICE.vendor,
+    "model": _DEVICE.model,
+    "hostname": _HOST.node,
+    "status": _DEVICE.status,
+    "created_at": _DEVICE.created_at,
+    "updated_at": _DEVICE.updated_at,
 }
 DEPLOYABLE_COLUMNS: dict[str, Any] = {
-    "id": models.Deployable.id,
-    "uuid": models.Deployable.uuid,
-    "name": models.Deployable.name,
-    "num_accelerators": models.Deployable.num_accelerators,
-    "device_id": models.Deployable.device_id,
-    "device_uuid": models.Device.uuid,
-    "rp_uuid": models.Deployable.rp_uuid,
-    "driver_name": models.Deployable.driver_name,
-    "created_at": models.Deployable.created_at,
-    "updated_at": models.Deployable.updated_at,
+    "id": _DEPLOYABLE.id,
+    "uuid": _DEPLOYABLE.uuid,
+    "name": _DEPLOYABLE.name,
+    "num_accelerators": _DEPLOYABLE.num_accelerators,
+    "device_id": _DEPLOYABLE.device_id,
+    "device_uuid": _DEVICE.uuid,
+    "rp_uuid": _DEPLOYABLE.rp_uuid,
+    "driver_name": _DEPLOYABLE.driver_name,
+    "created_at": _DEPLOYABLE.created_at,
+    "updated_at": _DEPLOYABLE.updated_at,
 }
 
 #: What a list of devices can be filtered by.
 _DEVICE_FILTERS = {
     **DEVICE_COLUMNS,
-    "missing": models.Device.missing,
-    "managed_by": models.Host.managed_by,
-    "tainted": models.Device.tainted,
-    "health": sa.case((models.Device.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
+    "missing": _DEVICE.missing,
+    "managed_by": _HOST.managed_by,
+    "tainted": _DEVICE.tainted,
+    "health": sa.case((_DEVICE.unhealthy.is_(None), HEALTHY), else_=UNHEALTHY),
 }
-_OF_DEVICES = (
-    orm.contains_eager(models.Device.host),
-    orm.contains_eager(models.Device.control_path),
-)
+
+
+class Device(NamedTuple):
+    """A device as answers show it; a mapped object would take twice the time."""
+
+    uuid: str
+    type: str
+    vendor: str
+    model: str
+    std_board_info: str | None
+    vendor_board_info: str | None
+    status: str
+    disabled_reason: str | None
+    tainted: bool
+    taint_reason: str | None
+    unhealthy: str | None
+    missing: bool
+    created_at: datetime.datetime
+    updated_at: datetime.datetime | None
+    node: str
+    managed_by: str
+    cpid_info: str
+
+    @property
+    def address(self) -> str:
+        """Where it is on its host, as people read it."""
+        return base.place(json.loads(self.cpid_info))
+
+
+_OF_DEVICE = dict(_DEVICE.items()) | {
+    "node": _HOST.node,
+    "managed_by": _HOST.managed_by,
+    "cpid_info": _PATH.cpid_info,
+}
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
 _DEVICES = (
-    sa.select(models.Device)
-    .outerjoin(models.Device.host)
-    .outerjoin(models.Device.control_path)
+    sa.select(*(_OF_DEVICE[name] for name in Device._fields))
+    .select_from(models.Device.__table__)
+    .outerjoin(models.Host.__table__, _HOST.id == _DEVICE.host_id)
+    .outerjoin(models.ControlPath.__table__, _PATH.device_id == _DEVICE.id)
 )
 
-@dataclass(frozen=True, slots=True)
-class Deployable:
-    """A deployable as answers show it; a list of mapped objects would take twice the time."""
 
-    #: In the order in which they were made.
-    attributes: Mapping[str, str]
+class Deployable(NamedTuple):
+    """A deployable as answers show it, likewise."""
+
     id: int
     uuid: str
     parent_id: int | None
@@ -81,7 +115,7 @@ class Deployable:
     rp_uuid: str
     driver_name: str
     program_mode: str | None
-    is_settled: bool
+    in_doubt: bool
     bitstream_id: str | None
     function_id: str | None
     function_name: str | None
@@ -91,61 +125,56 @@ class Deployable:
     withheld: str | None
     created_at: datetime.datetime
     updated_at: datetime.datetime | None
+    #: In the order in which they were made.
+    attributes: Mapping[str, str]
 
 
-_SHOWN: tuple[Any, ...] = tuple(
-    models.Device.uuid if each.name == "device_uuid" else getattr(models.Deployable, each.name)
-    for each in dataclasses.fields(Deployable)
-    if each.name != "attributes"
-)
+_OF_DEPLOYABLE = dict(_DEPLOYABLE.items()) | {
+    "device_uuid": _DEVICE.uuid,
+    "withheld": _PROVIDER.withheld,
+}
 _DEPLOYABLES = (
-    sa.select(*_SHOWN).select_from(models.Deployable).outerjoin(models.Deployable.device)
+    sa.select(*(_OF_DEPLOYABLE[name] for name in Deployable._fields[:-1]))
+    .select_from(models.Deployable.__table__)
+    .outerjoin(models.Device.__table__, _DEVICE.id == _DEPLOYABLE.device_id)
+    .outerjoin(models.ResourceProvider.__table__, _PROVIDER.uuid == _DEPLOYABLE.rp_uuid)
 )
 #: The name of a deployable's host as Nova knows it; only who asks for it pays for it.
 _NODE = (
-    sa.select(models.Host.node)
-    .where(models.Host.id == models.Device.host_id)
-    .correlate(models.Device)
+    sa.select(_HOST.node)
+    .where(_HOST.id == _DEVICE.host_id)
+    .correlate(models.Device.__table__)
     .scalar_subquery()
 )
+_ATTRIBUTE = models.Attribute.__table__.c
 _ATTRIBUTES = (
-    sa.select(models.Attribute.deployable_id, models.Attribute.key, models.Attribute.value)
-    .where(models.Attribute.deployable_id.in_(sa.bindparam("ids", expanding=True)))
-    .order_by(models.Attribute.id)
+    sa.select(_ATTRIBUTE.deployable_id, _ATTRIBUTE["key"], _ATTRIBUTE.value)
+    .where(_ATTRIBUTE.deployable_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(_ATTRIBUTE.id)
 )
 
 
-def address(device: models.Device) -> str:
-    """Where a device is on its host, as people read it."""
-    return base.place(json.loads(device.control_path.cpid_info))
-
-
-def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[models.Device]:
-    """Devices that have the values ``wanted``, with hosts and control paths, from one SELECT.
+def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[Device]:
+    """Devices that have the values ``wanted``, with what is shown of their hosts; one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
     """
     with db.reader() as session:
-        return paging.fetch(
-            session,
-            _DEVICES,
-            DEVICE_COLUMNS,
-            page,
-            wanted,
-            filters=_DEVICE_FILTERS,
-            options=_OF_DEVICES,
+        select = paging.select(
+            session, _DEVICES, DEVICE_COLUMNS, page, wanted, filters=_DEVICE_FILTERS
         )
+        return [Device._make(row) for row in session.execute(select)]
 
 
-def get_device(uuid: str) -> models.Device:
-    """The device of that uuid with its host and control path.
+def get_device(uuid: str) -> Device:
+    """The device of that uuid, with what is shown of its host.
 
     :raises NotFound: there is no such device
     """
     with db.reader() as session:
-        return paging.get(
-            session, _DEVICES, DEVICE_COLUMNS, "Device", options=_OF_DEVICES, uuid=uuid
-        )
+        for row in session.execute(_DEVICES.where(_DEVICE.uuid == uuid)):
+            return Device._make(row)
+    raise errors.NotFound.of("Device", uuid=uuid)
 
 
 def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> list[Deployable]:
@@ -171,18 +200,18 @@ def get_deployable(uuid: str) -> Deployable:
     :raises NotFound: there is no such deployable
     """
     with db.reader() as session:
-        query = _DEPLOYABLES.where(models.Deployable.uuid == uuid)
+        query = _DEPLOYABLES.where(_DEPLOYABLE.uuid == uuid)
         for found in _with_attributes(session, session.execute(query).all()):
             return found
     raise errors.NotFound.of("Deployable", uuid=uuid)
 
 
 def _with_attributes(
-    session: orm.Session, rows: Iterable[tuple[Any, ...]]
+    session: orm.Session, rows: Iterable[sa.Row[*tuple[Any, ...]]]
 ) -> list[Deployable]:
     """Deployables of rows that begin with the id."""
     attributes: dict[int, dict[str, str]] = {row[0]: {} for row in rows}
     if attributes:
         for deployable_id, key, value in session.execute(_ATTRIBUTES, {"ids": list(attributes)}):
             attributes[deployable_id][key] = value
-    return [Deployable(attributes[row[0]], *row) for row in rows]
+    return [Deployable._make((*row, attributes[row[0]])) for row in rows]

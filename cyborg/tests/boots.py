@@ -51,4 +51,4 @@ def states(ctx: context.RequestContext) -> dict[str, str]:
 
 def handles(ctx: context.RequestContext) -> list[str]:
     """The uuids of all attach handles that ARQs hold."""
-    return [a.attach_handle.uuid for a in service.list_arqs(ctx) if a.attach_handle is not None]
+    return [arq.handle_uuid for arq in service.list_arqs(ctx) if arq.handle_uuid is not None]

@@ -39,7 +39,7 @@ class AcceleratorRequests(Resource):
     }
 
     @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423])
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Arq]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.Shown]:
         """List ARQs."""
         if request.version >= versions.REGULAR:
             _choose_projects(request, wanted)
@@ -57,7 +57,7 @@ class AcceleratorRequests(Resource):
         return found
 
     @shows(policies.GET_ONE, kind, member=declare.Member())
-    def get_one(self, request: Request, uuid: str) -> models.Arq:
+    def get_one(self, request: Request, uuid: str) -> service.Shown:
         """Show an ARQ."""
         arq = service.get_arq(request.caller, uuid)
         # A second time for the ARQ itself: an operator's rule may depend on its project.
@@ -148,10 +148,10 @@ class AcceleratorRequests(Resource):
             "dhchap_key": found.key,
         }
 
-    def view(self, request: Request, arq: models.Arq) -> dict[str, Any]:
+    def view(self, request: Request, arq: service.Shown) -> dict[str, Any]:
         """An ARQ with its attach handle, if the guest may use that."""
         # A handle is taken before its host step is done, but shown only once the guest may use it.
-        handle = arq.attach_handle if arq.state == models.BOUND else None
+        is_bound = arq.state == models.BOUND
         return {
             "uuid": arq.uuid,
             "state": arq.state,
@@ -162,9 +162,9 @@ class AcceleratorRequests(Resource):
             "device_rp_uuid": arq.device_rp_uuid,
             "instance_uuid": arq.instance_uuid,
             "project_id": arq.project_id,
-            "attach_handle_type": handle.attach_type if handle else "",
-            "attach_handle_uuid": handle.uuid if handle else None,
-            "attach_handle_info": json.loads(handle.attach_info) if handle else {},
+            "attach_handle_type": arq.attach_type or "" if is_bound else "",
+            "attach_handle_uuid": arq.handle_uuid if is_bound else None,
+            "attach_handle_info": json.loads(arq.attach_info or "{}") if is_bound else {},
             "links": [self_link(request, "accelerator_requests", arq.uuid)],
             "created_at": timestamp(arq.created_at),
             "updated_at": timestamp(arq.updated_at),
@@ -184,7 +184,7 @@ def _change(request: Request, body: dict[str, Any]) -> None:
     binding.request_changes(request.caller, changes.binds, changes.unbinds, images, limits)
 
 
-def _has_awaited(request: Request, instance: str, found: Iterable[models.Arq]) -> bool:
+def _has_awaited(request: Request, instance: str, found: Iterable[service.Shown]) -> bool:
     """Wait while ARQs of an instance are being bound; whether there was a wait.
 
     Nova asks once and then waits for events only. No event reaches it while it unshelves a server,

@@ -136,7 +136,7 @@ def _program(request: Request, deployable: query.Deployable) -> dict[str, Any] |
     at_ms = deployable.programmed_ms
     return {
         "mode": mode,
-        "in_doubt": not deployable.is_settled,
+        "in_doubt": deployable.in_doubt,
         "image_uuid": deployable.bitstream_id,
         "function_id": deployable.function_id,
         "function_name": deployable.function_name,

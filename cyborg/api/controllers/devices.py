@@ -17,7 +17,6 @@ from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
 from cyborg.api.types import history as history_types
 from cyborg.arqs import removal
-from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
@@ -42,14 +41,14 @@ class Devices(Resource):
     }
 
     @lists(policies.GET_ALL, kind, "devices", query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Device]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.Device]:
         """List devices."""
         # Up to 2.3 it is accepted and narrows nothing.
         wanted.pop("name", None)
         return query.list_devices(page, **wanted)
 
     @shows(policies.GET_ONE, kind, member=_MEMBER)
-    def get_one(self, request: Request, uuid: str) -> models.Device:
+    def get_one(self, request: Request, uuid: str) -> query.Device:
         """Show a device."""
         return query.get_device(uuid)
 
@@ -121,7 +120,7 @@ class Devices(Resource):
         plain_words.put(request, shown)
         return shown
 
-    def view(self, request: Request, device: models.Device) -> dict[str, Any]:
+    def view(self, request: Request, device: query.Device) -> dict[str, Any]:
         """A device with its health."""
         return {
             "uuid": device.uuid,
@@ -131,9 +130,9 @@ class Devices(Resource):
             "std_board_info": device.std_board_info,
             "vendor_board_info": device.vendor_board_info,
             # Nova's name of the host, as upstream shows it.
-            "hostname": device.host.node,
-            "address": query.address(device),
-            "managed_by": device.host.managed_by,
+            "hostname": device.node,
+            "address": device.address,
+            "managed_by": device.managed_by,
             "status": device.status,
             "disabled_reason": device.disabled_reason,
             "tainted": device.tainted,

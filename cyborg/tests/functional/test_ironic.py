@@ -52,7 +52,9 @@ def import_all(conf: cfg.ConfigOpts, **wish: Any) -> dict[str, Outcome]:
 
 def shown() -> dict[tuple[str, str], models.Device]:
     """Every device, by host and address."""
-    return {(each.host.node, query.address(each)): each for each in query.list_devices()}
+    places = {each.uuid: (each.node, each.address) for each in query.list_devices()}
+    with db.reader() as session:
+        return {places[each.uuid]: each for each in session.scalars(sa.select(models.Device))}
 
 
 def dump() -> list[Any]:

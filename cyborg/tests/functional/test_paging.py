@@ -68,7 +68,7 @@ def pages(found: List, limit: int, **order: Any) -> Iterator[Sequence[Any]]:
 
 
 def test_pages_add_up_to_the_whole(ctx: context.RequestContext) -> None:
-    def found(page: paging.Page) -> Sequence[models.Arq]:
+    def found(page: paging.Page) -> Sequence[service.Shown]:
         return service.list_arqs(ctx, page)
 
     for key, descending, limit in itertools.product(_ARQ_KEYS, (False, True), (1, 3, 20)):
@@ -88,15 +88,18 @@ def test_null_is_the_least_value_and_ids_decide_between_equals(
     assert nulls == 13
     assert times[:nulls] == [None] * nulls
     assert times[nulls:] == sorted(time for time in times if time is not None)
-    assert [arq.id for arq in upwards[:nulls]] == sorted(arq.id for arq in upwards[:nulls])
+    by_id = [arq.uuid for arq in service.list_arqs(ctx)]
+    assert [arq.uuid for arq in upwards[:nulls]] == [
+        arq.uuid for arq in sorted(upwards[:nulls], key=lambda arq: by_id.index(arq.uuid))
+    ]
     downwards = service.list_arqs(ctx, paging.Page(sort_key="updated_at", descending=True))
-    assert [arq.id for arq in downwards] == [arq.id for arq in reversed(upwards)]
+    assert [arq.uuid for arq in downwards] == [arq.uuid for arq in reversed(upwards)]
 
 
 def test_a_marker_that_no_longer_matches_marks_its_place(ctx: context.RequestContext) -> None:
     bound = service.list_arqs(ctx, state=models.BOUND)
     with db.writer() as session:
-        db.update(session, models.Arq, models.Arq.id == bound[4].id, state=models.UNBOUND)
+        db.update(session, models.Arq, models.Arq.uuid == bound[4].uuid, state=models.UNBOUND)
     rest = service.list_arqs(ctx, paging.Page(marker=bound[4].uuid), state=models.BOUND)
     assert [arq.uuid for arq in rest] == [arq.uuid for arq in bound[5:]]
 
