@@ -9,6 +9,7 @@ Importing the package connects to no database; :func:`configure` names it, once 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import importlib
 import math
@@ -146,6 +147,7 @@ def configure(conf: cfg.ConfigOpts) -> None:
     for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
         if conf.database.connection.startswith(("mysql", "mariadb")):
             sa.event.listen(each, "connect", _prepare_mysql)
+            sa.event.listen(each, "do_connect", _have_times_parsed)
         elif conf.database.connection.startswith("postgresql"):
             sa.event.listen(each, "connect", _prepare_postgresql)
         # After what SQLAlchemy does with the first connection.
@@ -183,6 +185,14 @@ def _check_url(text: str) -> None:
 
 def _note_connected(facade: _Facade, name: str, *_: Any) -> None:
     facade.connected.add(name)
+
+
+def _have_times_parsed(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> None:
+    """Have PyMySQL parse times by Python's own parser; its own takes twenty times as long."""
+    if dialect.driver == "pymysql":
+        driver = dialect.loaded_dbapi
+        parsers = {driver.constants.FIELD_TYPE.DATETIME: datetime.datetime.fromisoformat}
+        options["conv"] = driver.converters.conversions | parsers
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -149,5 +150,11 @@ def _program(request: Request, deployable: query.Deployable) -> dict[str, Any] |
 def _attributes(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     # Only one of the two is made, since a list has many of them.
     if request.version < versions.FACTS:
-        return {"attributes_list": json.dumps([{key: value} for key, value in texts.items()])}
+        return {"attributes_list": _in_one_text(tuple(texts.items()))}
     return {"attributes": {key: attributes.shown(key, text) for key, text in texts.items()}}
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_one_text(texts: tuple[tuple[str, str], ...]) -> str:
+    # Most deployables of a list are of one model, and have the same attributes.
+    return json.dumps([{key: value} for key, value in texts])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import consistency, context, db, errors, liveness
 from cyborg.arqs import draining, lost_allocations, removal
@@ -54,7 +55,8 @@ def shown() -> dict[tuple[str, str], models.Device]:
     """Every device, by host and address."""
     places = {each.uuid: (each.node, each.address) for each in query.list_devices()}
     with db.reader() as session:
-        return {places[each.uuid]: each for each in session.scalars(sa.select(models.Device))}
+        rows = session.scalars(sa.select(models.Device).options(orm.joinedload(models.Device.host)))
+        return {places[each.uuid]: each for each in rows}
 
 
 def dump() -> list[Any]:

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 
@@ -154,3 +155,28 @@ def test_a_part_of_an_instances_requests_is_resolved_when_all_are(
     with db.writer() as session:
         session.execute(sa.delete(models.Arq).where(models.Arq.state == models.INITIAL))
     assert len(one()) == 1
+
+
+def test_a_list_reads_no_more_than_it_shows(
+    ctx: context.RequestContext, count_sql: CountSql
+) -> None:
+    with count_sql() as counter:
+        service.list_arqs(ctx)
+        query.list_devices()
+        query.list_deployables()
+    said = " ".join(counter.statements)
+    for hidden in ("device_profile_group,", "driver_errors", "cpid_type", "origin", "access_key"):
+        assert hidden not in said
+
+
+def test_times_are_read_as_they_were_written() -> None:
+    """PyMySQL's own parser takes longer than all else of a row."""
+    whole = _MOMENT.replace(microsecond=0)
+    with db.writer() as session:
+        db.update(session, models.Device, models.Device.id == 1, updated_at=_MOMENT)
+        db.update(session, models.Device, models.Device.id == 2, updated_at=whole)
+    assert [device.updated_at for device in query.list_devices()][:2] == [_MOMENT, whole]
+    if db.engine().dialect.driver == "pymysql":
+        with db.engine().connect() as connection:
+            parsers = connection.connection.dbapi_connection.decoders  # type: ignore[union-attr]
+        assert parsers[pymysql.constants.FIELD_TYPE.DATETIME] == datetime.datetime.fromisoformat
