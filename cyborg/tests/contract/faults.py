@@ -180,6 +180,7 @@ def inject_host(
 
 def _with_state(root: str, text: str) -> str:
     """The configuration with a state directory of the host's own."""
+    pathlib.Path(root, "state/cards").mkdir(parents=True, exist_ok=True)
     return f"[DEFAULT]\nstate_path = {root}/state\n{text}"
 
 
@@ -281,7 +282,7 @@ def _broken(root: str, path: str, address: str, way: str) -> Iterator[None]:
         with _gone_when_read(root, path, address):
             yield
         return
-    parent, name = os.path.split(f"{root}{path}")
+    parent, name = os.path.split(path if path.startswith(root) else f"{root}{path}")
     place = pathlib.Path(os.path.realpath(parent), name)
     aside = pathlib.Path(root, "aside")
     existed = os.path.lexists(place)

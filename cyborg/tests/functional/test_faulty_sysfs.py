@@ -97,7 +97,13 @@ DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
             MDEVS + DISKS,
         ),
         (
-            ["ai100", "gaudi2", {"card": "flex170", "vfs": 1}, "dsa", "connectx6"],
+            [
+                {"card": "ai100", "class": "ff0000"},
+                "gaudi2",
+                {"card": "flex170", "vfs": 1},
+                "dsa",
+                "connectx6",
+            ],
             [
                 "accel_driver",
                 "habana_driver",

@@ -82,6 +82,35 @@ def test_the_next_agent_knows_an_xid_that_the_kernel_has_forgotten(simulate, log
     assert later[card] is not None
 
 
+def told_without_a_boot_id(text: str, log: str, boot: str) -> tuple[list[str | None], str]:
+    """The health of each card while the boot id is in another file, and the driver's error."""
+    kernel_log.PATH, kept = log, kernel_log._BOOT_ID
+    kernel_log._BOOT_ID = boot
+    try:
+        loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+        found = discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
+    finally:
+        kernel_log._BOOT_ID = kept
+    devices = found.devices["nvidia_gpu_driver"]
+    return [device.unhealthy for device in devices], found.errors["nvidia_gpu_driver"]
+
+
+@pytest.mark.parametrize("boot", [None, b"", b"nonsense\n", b"\xff\xfe\0\n"])
+def test_a_boot_id_that_cannot_be_read_heals_no_gpu(simulate, log, kept, tmp_path, boot):
+    simulated = simulate({"cards": ["t4"]})
+    text, lines = kept + XIDS, [xid(simulated.card("t4").removesuffix(".0"), 48)]
+    simulated.call(healths, "nvidia_gpu_driver", text, log, lines)
+    pathlib.Path(log).write_text("")
+    path = tmp_path / "boot_id"
+    if boot is not None:
+        path.write_bytes(boot)
+
+    (said,), error = simulated.call(told_without_a_boot_id, text, log, str(path))
+
+    assert "Xid 48" in (said or "")
+    assert f"{path} cannot be read" in error
+
+
 @pytest.mark.parametrize(("ago", "healthy"), [(1000, True), (1, False)])
 def test_a_gpu_recovers_by_itself_if_the_operator_wants_that(simulate, log, kept, ago, healthy):
     simulated = simulate({"cards": ["t4"]})
