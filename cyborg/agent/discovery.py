@@ -241,7 +241,7 @@ def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:
         found = _with_health(devices, abilities.health, host)
         if abilities.problems is not None:
             problems = tuple(map(str, abilities.problems.problems()))
-            found = replace(found, errors=(*found.errors, *problems))
+            found = _Answer(found.devices, (*found.errors, *problems))
         seen["outcome"] = "found"
     if abilities.measuring is not None:
         metrics.devices_read(host.driver, _readings(found.devices, abilities.measuring, host))

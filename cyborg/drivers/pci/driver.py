@@ -113,6 +113,8 @@ class PciDriver:
         self._refusals: dict[str, base.Refusal] = {}
         self._groups = groups.Groups()
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
+        #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
+        self._policies: dict[str, str] = {}
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
         self.kept = kept_facts.KeptFacts(conf, self.group)
@@ -250,8 +252,12 @@ class PciDriver:
         return self.sensors(function, host.pci)
 
     def _cleaning(self, resource_class: str) -> str:
-        names = registry.names_of(type(self).__module__, type(self).__qualname__)
-        return cleaning_options.policy(self.conf, resource_class, names)
+        known = self._policies.get(resource_class)
+        if known is None:
+            names = registry.names_of(type(self).__module__, type(self).__qualname__)
+            known = cleaning_options.policy(self.conf, resource_class, names)
+            self._policies[resource_class] = known
+        return known
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Reset the handle's function.

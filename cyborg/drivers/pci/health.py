@@ -7,6 +7,7 @@ Every changed sentence costs a report, so no sentence has a number that keeps ch
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
@@ -23,7 +24,8 @@ class Health:
     """Checks devices by the options of ``[pci_health]``; remembers the functions of each card."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._options = conf.pci_health
+        # None of them changes while we run, and oslo.config takes long to look one up.
+        self._options = types.SimpleNamespace(**conf.pci_health)
         self._parts: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 

@@ -225,7 +225,10 @@ class Snapshot(Mapping[str, Function]):
 
         :raises OSError: it cannot be read
         """
-        if isinstance(self._text(address, path), (FileNotFoundError, NotADirectoryError)):
+        read = self._text(address, path)
+        if isinstance(read, str):
+            return read
+        if isinstance(read, (FileNotFoundError, NotADirectoryError)):
             return None
         return self.required(address, path)
 
