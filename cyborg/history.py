@@ -134,10 +134,22 @@ def keep_refusals(
     write(session, [{**each, **about, "ended_ms": db.now_ms()} for each in entries[:room]])
 
 
+#: Made once, since making it takes longer than running it.
+_END_USES = (
+    sa.update(_TABLE)
+    .where(
+        _TABLE.c.arq_uuid.in_(sa.bindparam("arqs", expanding=True)),
+        _TABLE.c.kind == USED,
+        _TABLE.c.ended_ms.is_(None),
+    )
+    .values(ended_ms=db.now_ms())
+)
+
+
 def end_uses(session: orm.Session, arq_uuids: Collection[str]) -> None:
     """The ARQs do not have their attach handles any more."""
     if arq_uuids:
-        _end(session, _ENTRY.arq_uuid.in_(arq_uuids), _ENTRY.kind == USED)
+        session.execute(_END_USES, {"arqs": list(arq_uuids)})
 
 
 def end_of_devices(

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import arq_states, db, errors, history, notifications, work
-from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
@@ -46,8 +45,8 @@ def lock_arqs(
     session: orm.Session, ctx: RequestContext, uuids: Collection[str]
 ) -> dict[str, models.Arq]:
     """The caller's ARQs among ``uuids``, locked until the transaction ends, by uuid."""
-    query = _lockable(ctx).where(models.Arq.uuid.in_(uuids))
-    return {arq.uuid: arq for arq in session.scalars(query)}
+    found = session.scalars(_LOCK[ctx.project_scope is not None], _given(ctx, uuids=list(uuids)))
+    return {arq.uuid: arq for arq in found}
 
 
 #: What nobody asks of a locked ARQ; reading it took longer than everything else of small queries.
@@ -66,9 +65,25 @@ _NOT_ASKED = tuple(
 )
 
 
-def _lockable(ctx: RequestContext) -> sa.Select[models.Arq]:
-    query = sa.select(models.Arq).where(models.Arq.state != models.DELETING).options(*_NOT_ASKED)
-    return query.where(*service.in_scope(ctx)).order_by(models.Arq.id).with_for_update()
+def _lockable(*which: sa.ColumnElement[bool]) -> dict[bool, sa.Select[models.Arq]]:
+    """ARQs to be locked, by whether only those of one project are."""
+    query = sa.select(models.Arq).where(*which, models.Arq.state != models.DELETING)
+    query = query.options(*_NOT_ASKED).order_by(models.Arq.id).with_for_update()
+    of_project = models.Arq.project_id == sa.bindparam("project")
+    return {False: query, True: query.where(of_project)}
+
+
+#: These are made once, since making them takes longer than running them.
+_LOCK = _lockable(models.Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
+_LOCK_OF_INSTANCE = _lockable(models.Arq.instance_uuid == sa.bindparam("instance"))
+_DELETE = sa.delete(cast(sa.Table, models.Arq.__table__)).where(
+    models.Arq.__table__.c.id.in_(sa.bindparam("ids", expanding=True))
+)
+
+
+def _given(ctx: RequestContext, **values: Any) -> dict[str, Any]:
+    """The values of such a statement."""
+    return values if ctx.project_scope is None else {**values, "project": ctx.project_scope}
 
 
 def refuse_unknown(uuids: Collection[str]) -> None:
@@ -117,8 +132,8 @@ def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
 @db.retry
 def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
     with db.writer() as session:
-        query = _lockable(ctx).where(models.Arq.instance_uuid == instance_uuid)
-        delete(session, list(session.scalars(query)))
+        query = _LOCK_OF_INSTANCE[ctx.project_scope is not None]
+        delete(session, list(session.scalars(query, _given(ctx, instance=instance_uuid))))
 
 
 #: Of an ARQ that has no handle any more.
@@ -148,7 +163,7 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         gone = {"instance_uuid": None, "allocation_uuid": None}
         arq_states.enter(session, models.DELETING, where, **gone)
     if plain:
-        db.delete(session, models.Arq, models.Arq.id.in_(plain))
+        db.matched(session, _DELETE, {"ids": plain})
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
     for arq in arqs:
@@ -210,33 +225,31 @@ def _announce(
     )
 
 
-_THESE = models.AttachHandle.id.in_(sa.bindparam("ids", expanding=True))
+_handles, _deployables = models.AttachHandle.__table__, models.Deployable.__table__
+_devices, _hosts = models.Device.__table__, models.Host.__table__
+_THESE = _handles.c.id.in_(sa.bindparam("ids", expanding=True))
 #: Made once, since making them takes as long as running them.
 _LOCK_HANDLES = (
-    sa.select(
-        models.AttachHandle.id,
-        models.AttachHandle.uuid,
-        models.AttachHandle.attach_type,
-        models.AttachHandle.missing,
-    )
+    sa.select(_handles.c.id, _handles.c.uuid, _handles.c.attach_type, _handles.c.missing)
     .where(_THESE)
-    .order_by(models.AttachHandle.id)
+    .order_by(_handles.c.id)
     .with_for_update()
 )
 _FACTS_OF_HANDLES = (
     sa.select(
-        models.AttachHandle.id,
-        models.Device.uuid,
-        models.Deployable.prepares,
-        models.Deployable.cleans,
-        models.Deployable.blank_image,
-        models.Deployable.in_doubt,
-        models.Host.id,
-        models.Host.name,
+        _handles.c.id,
+        _devices.c.uuid,
+        _deployables.c.prepares,
+        _deployables.c.cleans,
+        _deployables.c.blank_image,
+        _deployables.c.in_doubt,
+        _hosts.c.id,
+        _hosts.c.name,
     )
-    .join(models.AttachHandle.deployable)
-    .join(models.Deployable.device)
-    .join(models.Device.host)
+    .select_from(_handles)
+    .join(_deployables, _deployables.c.id == _handles.c.deployable_id)
+    .join(_devices, _devices.c.id == _deployables.c.device_id)
+    .join(_hosts, _hosts.c.id == _devices.c.host_id)
     .where(_THESE)
 )
 
@@ -298,7 +311,7 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     deleted = [arq for arq in arqs if arq.state in models.SERVING | {models.DELETING}]
     kept = [arq.id for arq in arqs if arq not in deleted]
     if deleted:
-        db.delete(session, models.Arq, models.Arq.id.in_([arq.id for arq in deleted]))
+        db.matched(session, _DELETE, {"ids": [arq.id for arq in deleted]})
     if kept:
         where = models.Arq.id.in_(kept)
         db.update(session, models.Arq, where, **_NO_HANDLE)
@@ -318,7 +331,7 @@ def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
     """Release the locked ARQ's handle after its host step: delete the ARQ or detach the handle."""
     held = _held(session, [arq])
     if arq.state == models.DELETING:
-        db.delete(session, models.Arq, models.Arq.id == arq.id)
+        db.matched(session, _DELETE, {"ids": [arq.id]})
     else:
         where = models.Arq.id == arq.id
         db.update(session, models.Arq, where, **_NO_HANDLE)

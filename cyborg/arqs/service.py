@@ -7,7 +7,7 @@ import datetime
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -66,6 +66,33 @@ _SHOWN = (
     sa.select(*(_COLUMNS[name] for name in Shown._fields))
     .select_from(models.Arq.__table__)
     .outerjoin(models.AttachHandle.__table__, _HANDLE.id == _ARQ.attach_handle_id)
+)
+
+#: What begins with _ is made once, since making it takes longer than running it.
+_INSERT = sa.insert(cast(sa.Table, models.Arq.__table__)).values(
+    device_profile_group=sa.bindparam("group")
+)
+#: The ARQs of an instance that are not Deleting, by whether those of one project only.
+_OF_INSTANCE = {
+    scoped: _SHOWN.where(
+        _ARQ.state != models.DELETING,
+        _ARQ.instance_uuid == sa.bindparam("instance"),
+        *((_ARQ.project_id == sa.bindparam("project"),) if scoped else ()),
+    )
+    .order_by(_ARQ.id)
+    .limit(sa.bindparam("limit", type_=sa.Integer()))
+    for scoped in (False, True)
+}
+#: How many ARQs a project has without an accelerator, as far as that matters.
+_EMPTY = sa.select(sa.func.count()).select_from(
+    sa.select(_ARQ.id)
+    .where(
+        _ARQ.project_id == sa.bindparam("project"),
+        _ARQ.attach_handle_id.is_(None),
+        _ARQ.state != models.DELETING,
+    )
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+    .subquery()
 )
 
 #: Seconds between two polls of a request that waits for binds: at first, and at most.
@@ -155,7 +182,7 @@ def insert(
         for each in new
     ]
     if rows:
-        session.execute(sa.insert(models.Arq), rows)
+        session.execute(_INSERT, rows)
     created = [models.Arq(**row) for row in rows]
     notifications.announce(
         session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
@@ -184,10 +211,7 @@ def refuse_more(session: orm.Session, project_id: str | None, new: int, most: in
         return
     if project_id is not None:
         quotas.lock(session, project_id)
-    arq = models.Arq
-    empty = sa.select(arq.id).where(arq.project_id == project_id, arq.attach_handle_id.is_(None))
-    empty = empty.where(arq.state != models.DELETING).limit(most)
-    number = session.scalar(sa.select(sa.func.count()).select_from(empty.subquery())) or 0
+    number = session.scalar(_EMPTY, {"project": project_id, "most": most}) or 0
     if number + new > most:
         raise errors.Forbidden(
             f"The project has {number} accelerator requests without an accelerator, and may have "
@@ -256,14 +280,19 @@ def list_arqs(
     :raises Unresolved: ``only_resolved`` was asked for an instance that has an undecided ARQ
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
-    # Deleting ARQs are shown only if they alone are asked for.
-    visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
     instance = wanted.get("instance_uuid")
+    is_plain = wanted.keys() == {"instance_uuid"} and page == paging.Page(limit=page.limit)
     resolved = _ARQ.state.in_(arq_states.RESOLVED)
     where = (resolved,) if only_resolved and instance is None else ()
     with db.reader() as session:
-        query = paging.select(session, visible, COLUMNS, page, wanted, where=where)
-        found = [Shown._make(row) for row in session.execute(query)]
+        if instance is not None and is_plain and page.limit is not None:
+            # What Nova asks for with each boot.
+            found = _of_instance(session, ctx, instance, page.limit)
+        else:
+            # Deleting ARQs are shown only if they alone are asked for.
+            visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
+            query = paging.select(session, visible, COLUMNS, page, wanted, where=where)
+            found = [Shown._make(row) for row in session.execute(query)]
         if only_resolved and instance is not None:
             cut = page.marker is not None or len(found) == page.limit
             whole = not cut and len(wanted) == 1
@@ -272,6 +301,15 @@ def list_arqs(
             ):
                 raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
     return found
+
+
+def _of_instance(
+    session: orm.Session, ctx: RequestContext, instance: str, limit: int
+) -> list[Shown]:
+    scope = ctx.project_scope
+    given = {"instance": instance, "limit": limit}
+    given |= {} if scope is None else {"project": scope}
+    return [Shown._make(row) for row in session.execute(_OF_INSTANCE[scope is not None], given)]
 
 
 def reason_for(ctx: RequestContext, row: Shown | models.Allocation) -> str | None:

@@ -180,3 +180,30 @@ def test_times_are_read_as_they_were_written() -> None:
         with db.engine().connect() as connection:
             parsers = connection.connection.dbapi_connection.decoders  # type: ignore[union-attr]
         assert parsers[pymysql.constants.FIELD_TYPE.DATETIME] == datetime.datetime.fromisoformat
+
+
+def test_the_first_page_of_an_instance_is_cut_from_its_list(
+    ctx: context.RequestContext, tenant: context.RequestContext
+) -> None:
+    """It is what Nova asks for, so its statement is made once, and is not that of other lists."""
+    instance = "11111111-1111-4111-8111-111111111111"
+    whole = [arq.uuid for arq in service.list_arqs(ctx, instance_uuid=instance)]
+    assert len(whole) == 10
+    found = service.list_arqs(ctx, paging.Page(limit=3), instance_uuid=instance)
+    assert [arq.uuid for arq in found] == whole[:3]
+    with db.writer() as session:
+        db.update(session, models.Arq, models.Arq.uuid == whole[0], state=models.DELETING)
+        db.update(session, models.Arq, models.Arq.uuid == whole[1], project_id=tenant.project_id)
+    found = service.list_arqs(ctx, paging.Page(limit=20), instance_uuid=instance)
+    assert [arq.uuid for arq in found] == whole[1:]
+    found = service.list_arqs(tenant, paging.Page(limit=20), instance_uuid=instance)
+    assert [arq.uuid for arq in found] == [whole[1]]
+
+
+def test_a_request_reads_of_its_profile_what_it_is_made_of(
+    ctx: context.RequestContext, count_sql: CountSql
+) -> None:
+    with count_sql() as counter:
+        assert service.create(ctx, "a") == []
+    (read,) = counter.matching("SELECT")
+    assert "description" not in read
