@@ -30,6 +30,9 @@ REMEMBERED_MAX = 10_000
 #: Seconds within which a clean step begins without a question whether it is still wanted.
 AT_ONCE = 1.0
 
+#: A layout that was given is looked at again if its operation still waits after so many passes.
+_PASSES_OF_A_LAYOUT = 2
+
 _Write = Callable[[base.ProgramTarget], base.Programmed]
 
 
@@ -37,10 +40,10 @@ class Endpoint:
     """Runs the steps that conductors ask for.
 
     A conductor that got no answer asks again: the step that still runs is joined, not repeated, and
-    a write that has ended is not made again. A different step of the same handle waits for the one
-    before it. A message that arrives after
-    newer ones is refused, as it could undo what they have done. A message to an agent that has
-    since restarted is refused too, as newer messages are not known any more; conductors ask again
+    a write that has ended is not made again, but for a layout that was lost since. A different step
+    of the same handle waits for the one before it. A message that arrives after newer ones is
+    refused, as it could undo what they have done. A message to an agent that has since restarted is
+    refused too, as newer messages are not known any more; conductors ask again
     for steps that are still needed when they have the first report of the new agent.
 
     While a deployable is programmed, no step of its handles runs and no other deployable of its
@@ -240,7 +243,7 @@ class Endpoint:
     ) -> rpc.ProgramAnswer:
         """Write, unless this very write has been made; keep what becomes of it."""
         known = self._results.find(step)
-        if known is not None:
+        if known is not None and not self._may_be_lost(step, known):
             # Counted by this agent, and now.
             return dataclasses.replace(known, report_counter=self._current_pass())
         # What is kept may be the result of a later operation, which nobody has yet. An order that
@@ -256,6 +259,14 @@ class Endpoint:
             raise
         self._results.keep_answer(step, answer)
         return answer
+
+    def _may_be_lost(self, step: rpc.ProgramStep, known: rpc.ProgramAnswer) -> bool:
+        """Whether it is time to look again at a layout whose operation waits for a report.
+
+        A pass that goes on meanwhile does not count, so there is one between two looks.
+        """
+        passes = self._counter.value - known.report_counter
+        return not step.image_uuid and not 0 <= passes < _PASSES_OF_A_LAYOUT
 
     def _fetch_and_write(
         self,

@@ -182,7 +182,7 @@ class Fpgas(Cloud):
         """The agent's side, which makes no write twice."""
         self._refuse(step)
         number = (step.operation_uuid, step.write)
-        if number not in self.written:
+        if number not in self.written or self._has_lost(step, self.written[number]):
             try:
                 self.written[number] = self._write(host, step)
             except rpc.ProgramFailed as exc:
@@ -195,8 +195,19 @@ class Fpgas(Cloud):
             )
         return dataclasses.replace(known, report_counter=self.passes)
 
-    def _write(self, host: str, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+    def _card(self, step: rpc.ProgramStep) -> Fpga:
         (card,) = (card for card in self.fpgas.values() if card.name == step.deployable)
+        return card
+
+    def _has_lost(
+        self, step: rpc.ProgramStep, written: rpc.ProgramAnswer | rpc.ProgramFailed
+    ) -> bool:
+        """Whether a layout that was given is not there any more: it is looked at each time."""
+        is_given = not step.image_uuid and isinstance(written, rpc.ProgramAnswer)
+        return is_given and self._card(step).loaded != step.function_id
+
+    def _write(self, host: str, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+        card = self._card(step)
         if card.child is not None:
             raise rpc.HostStepRunning("what was started before still writes it")
         self._meet()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cyborg.drivers import pci, privileged, registry
+from cyborg.drivers import base, pci, privileged, registry
 from cyborg.tests.contract import passes
-from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
+from cyborg.tests.layouts_site import VERSION, HostsDriver, LayoutsSite, forget
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import until
 
@@ -229,6 +229,28 @@ def test_a_guest_gets_its_services_back_after_a_reboot(qat: LayoutsSite) -> None
     last = qat.site.call("GET", "/operations?sort_key=id&sort_dir=desc&limit=1", version=VERSION)
     assert last["operations"][0]["asked_by"] == "recovery"
     assert qat.offered(card) == {"CUSTOM_QAT": 4}
+
+
+def test_a_layout_that_is_lost_before_it_is_reported_is_given_again(
+    qat: LayoutsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, give = place(qat), HostsDriver.set_layout
+    given: list[str | None] = []
+
+    def give_and_lose(driver: HostsDriver, target: base.ProgramTarget) -> base.Programmed:
+        done = give(driver, target)
+        if not given:
+            qat.host.call(reboot, card)
+        given.append(done.function)
+        return done
+
+    monkeypatch.setattr(HostsDriver, "set_layout", give_and_lose)
+
+    operation = qat.give(card, "dc")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert services(qat) == ("dc", "up")
+    assert set(given) == {"dc"}
 
 
 def test_a_pool_keeps_slots_of_a_layout(start_layouts: Any) -> None:
