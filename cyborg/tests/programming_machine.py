@@ -85,6 +85,8 @@ class Machine(stateful.RuleBasedStateMachine):
         for letter, runs in zip(self.cards, programs, strict=False):
             if runs is not None:
                 self.program(letter=letter, program=runs, works=True)
+        # A layout is given out once its handles are reported.
+        self.report(works=True)
         self.boot(boots=boots, works=True)
 
     # What happens on the host.
@@ -187,6 +189,14 @@ class Machine(stateful.RuleBasedStateMachine):
         with contextlib.suppress(errors.Conflict, errors.Invalid):
             asked = operations.ask(uuid, PROGRAMS[program], "user admin")
             self.cloud.ledger.wanted.add(asked.uuid)
+
+    @stateful.rule(number=st.integers(0, 9), works=USUALLY)
+    def ask_for_another(self, number: int, *, works: bool) -> None:
+        """Somebody asks for what the card of a guest does not run."""
+        if self.guests:
+            card = self.guests[number % len(self.guests)].card
+            self._ask(card.letter, next(name for name in FUNCTIONS if name != card.loaded))
+        self._go_on(works=works)
 
     @stateful.rule(letter=LETTERS, works=USUALLY)
     def cancel(self, letter: str, *, works: bool) -> None:

@@ -69,3 +69,19 @@ def test_parts_of_a_layout_are_not_offered_with_another(fpgas: Fpgas) -> None:
     assert [guest.card for guest in machine.guests] == [card]
     assert fpgas.free(card) == card.size_with("aes") == 2
     machine.come_to_rest()
+
+
+@pytest.mark.parametrize("claims", [True, False], ids=["claimed", "not claimed"])
+def test_no_layout_is_changed_under_a_guest(fpgas: Fpgas, *, claims: bool) -> None:
+    """Of one who has not asked Placement only the ARQs tell."""
+    fpgas.modes = ("layout", "dynamic", "layout")
+    machine = Machine(fpgas)
+    machine.begin(programs=["zip"], boots=[("a", "zip", claims)])
+    card = machine.cards["a"]
+    assert [guest.card for guest in machine.guests] == [card]
+
+    machine.ask_for_another(number=0, works=True)
+
+    machine.look()
+    assert card.loaded == "zip"
+    machine.come_to_rest()
