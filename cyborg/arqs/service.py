@@ -284,32 +284,30 @@ def list_arqs(
     is_plain = wanted.keys() == {"instance_uuid"} and page == paging.Page(limit=page.limit)
     resolved = _ARQ.state.in_(arq_states.RESOLVED)
     where = (resolved,) if only_resolved and instance is None else ()
-    with db.reader() as session:
-        if instance is not None and is_plain and page.limit is not None:
-            # What Nova asks for with each boot.
-            found = _of_instance(session, ctx, instance, page.limit)
-        else:
-            # Deleting ARQs are shown only if they alone are asked for.
-            visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
+    if instance is not None and is_plain and page.limit is not None:
+        # What Nova asks for with each boot.
+        found = _of_instance(ctx, instance, page.limit)
+    else:
+        # Deleting ARQs are shown only if they alone are asked for.
+        visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
+        with db.reader() as session:
             query = paging.select(session, visible, COLUMNS, page, wanted, where=where)
             found = [Shown._make(row) for row in session.execute(query)]
-        if only_resolved and instance is not None:
-            cut = page.marker is not None or len(found) == page.limit
-            whole = not cut and len(wanted) == 1
-            if any(_undecided(arq) for arq in found) or (
-                not whole and _has_undecided(session, ctx, instance)
-            ):
-                raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
+    if only_resolved and instance is not None:
+        cut = page.marker is not None or len(found) == page.limit
+        whole = not cut and len(wanted) == 1
+        if any(_undecided(arq) for arq in found) or (
+            not whole and _has_undecided(ctx, instance)
+        ):
+            raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
     return found
 
 
-def _of_instance(
-    session: orm.Session, ctx: RequestContext, instance: str, limit: int
-) -> list[Shown]:
+def _of_instance(ctx: RequestContext, instance: str, limit: int) -> list[Shown]:
     scope = ctx.project_scope
     given = {"instance": instance, "limit": limit}
     given |= {} if scope is None else {"project": scope}
-    return [Shown._make(row) for row in session.execute(_OF_INSTANCE[scope is not None], given)]
+    return [Shown._make(row) for row in db.rows(_OF_INSTANCE[scope is not None], given)]
 
 
 def reason_for(ctx: RequestContext, row: Shown | models.Allocation) -> str | None:
@@ -359,10 +357,12 @@ def _undecided(arq: Shown) -> bool:
     return arq.state not in arq_states.RESOLVED
 
 
-def _has_undecided(session: orm.Session, ctx: RequestContext, instance: str) -> bool:
+def _has_undecided(ctx: RequestContext, instance: str) -> bool:
     query = _visible(ctx).with_only_columns(_ARQ.id).limit(1)
     query = query.where(_ARQ.instance_uuid == instance)
-    return session.scalar(query.where(_ARQ.state.not_in(arq_states.RESOLVED))) is not None
+    query = query.where(_ARQ.state.not_in(arq_states.RESOLVED))
+    with db.reader() as session:
+        return session.scalar(query) is not None
 
 
 def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[Any]:
