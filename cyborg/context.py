@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class RequestContext(oslo_context.RequestContext):
         :raises Forbidden: the rule does not permit it
         """
         own = {"project_id": self.project_id, "user_id": self.user_id}
-        self._enforcer.authorize(rule, own if target is None else target, self.to_policy_values())
+        self._enforcer.authorize(rule, own if target is None else target, self._credentials)
 
     def may(self, rule: str) -> bool:
         """Whether ``rule`` permits the caller to act on objects that belong to no project."""
@@ -39,7 +40,12 @@ class RequestContext(oslo_context.RequestContext):
 
     def check_is_admin(self) -> bool:
         """Whether the caller administers the cloud, and so acts on the objects of every project."""
-        return self._enforcer.is_admin(self.to_policy_values())
+        return self._enforcer.is_admin(self._credentials)
+
+    @functools.cached_property
+    def _credentials(self) -> Mapping[str, Any]:
+        """What rules know of the caller, who stays the same for the whole request."""
+        return dict(self.to_policy_values())
 
     @property
     def project_scope(self) -> str | None:

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import pecan
 import webob
@@ -85,6 +85,23 @@ class Declared(Protocol):
         """Serve one request."""
 
 
+class _Schemas(NamedTuple):
+    """What the arguments of an operation are checked against, at one microversion."""
+
+    #: Those of the query's arguments, by name, and of all of them.
+    query: dict[str, Schema]
+    whole_query: Schema
+    member: Schema
+    body: Schema
+
+
+_SchemasAt = Callable[[versions.Version], _Schemas]
+
+#: For how many microversions the schemas of an operation are kept: clients use one or two, and
+#: nobody can have all of them kept by asking.
+_VERSIONS_KEPT = 4
+
+
 def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]], Declared]:
     """Declare the method below to be an operation, with the fields of :class:`Operation`.
 
@@ -100,9 +117,11 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
             **declared,
         )
 
+        schemas_at = functools.lru_cache(_VERSIONS_KEPT)(functools.partial(_schemas, known))
+
         @functools.wraps(handler)
         def serve(self: Any, request: Request, response: pecan.Response, *segments: str) -> Any:
-            body = handler(self, request, *_arguments(known, request, segments))
+            body = handler(self, request, *_arguments(known, schemas_at, request, segments))
             if known.answer is None:
                 return webob.Response(status=known.success)
             response.status = known.success
@@ -115,20 +134,34 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
     return decorate
 
 
-def _arguments(known: Operation, request: Request, segments: tuple[str, ...]) -> list[Any]:
+def _schemas(known: Operation, version: versions.Version) -> _Schemas:
+    query = query_schemas(known.query, version)
+    member, body = known.member, known.body
+    return _Schemas(
+        query=query,
+        whole_query=validation.Prepared({"properties": query}),
+        member=validation.Prepared(schema_of(member.type, version) if member else {}),
+        body=validation.Prepared(schema_of(body.type, version, sent=True) if body else {}),
+    )
+
+
+def _arguments(
+    known: Operation, schemas_at: _SchemasAt, request: Request, segments: tuple[str, ...]
+) -> list[Any]:
     """The arguments of the handler, after the policy has permitted the call."""
     if known.rule is None:
         # Arguments are ignored: every client gets the document.
         return []
     request.caller.authorize(known.rule)
-    query = _read_query(known, request)
+    schemas = schemas_at(request.version)
+    query = _read_query(known, schemas, request)
     found: list[Any] = []
     if known.member is not None:
-        found.append(_read_member(known.member, segments[0], request.version))
+        found.append(_read_member(known.member, schemas.member, segments[0]))
     if known.query:
         found.append(query)
     if known.body is not None:
-        found.append(_read_body(known.body, request))
+        found.append(_read_body(known.body, schemas.body, request))
     return found
 
 
@@ -138,22 +171,22 @@ def query_schemas(query: fields.Query, version: versions.Version) -> dict[str, S
     return {name: field.schema(version, sent=True) for name, field in present.items()}
 
 
-def _read_query(known: Operation, request: Request) -> dict[str, Any]:
-    schemas = query_schemas(known.query, request.version)
-    unknown = [name for name in dict.fromkeys(request.GET) if name not in schemas]
+def _read_query(known: Operation, schemas: _Schemas, request: Request) -> dict[str, Any]:
+    given = request.GET
+    unknown = [name for name in dict.fromkeys(given) if name not in schemas.query]
     if unknown:
         raise errors.Invalid(f'Unknown argument: "{", ".join(unknown)[: refusals.SHOWN]}"')
     skip_empty = request.version < versions.REGULAR
-    query = validation.read_query(schemas, request.GET, skip_empty=skip_empty)
-    for name in schemas:
+    query = validation.read_query(schemas.query, given, skip_empty=skip_empty)
+    for name in schemas.query:
         if known.query[name].mandatory and name not in query:
             raise errors.Invalid(f'Missing argument: "{name}"')
-    validation.check({"properties": schemas}, query)
+    if query:
+        validation.check(schemas.whole_query, query)
     return query
 
 
-def _read_member(member: Member, text: str, version: versions.Version) -> str:
-    schema = schema_of(member.type, version)
+def _read_member(member: Member, schema: Schema, text: str) -> str:
     try:
         validation.check(schema, text, field=member.name)
     except errors.Invalid:
@@ -163,7 +196,7 @@ def _read_member(member: Member, text: str, version: versions.Version) -> str:
     return cast(str, validation.typed(schema, text))
 
 
-def _read_body(body: Body, request: Request) -> Any:
+def _read_body(body: Body, schema: Schema, request: Request) -> Any:
     if not body.is_in(request.version):
         return {}
     if body.optional_since is not None and not request.has_body():
@@ -171,6 +204,5 @@ def _read_body(body: Body, request: Request) -> Any:
     data = request.data(body.name)
     if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
         data = data[body.wrapper]
-    schema = schema_of(body.type, request.version, sent=True)
     validation.check(schema, data, prefix=body.prefix)
     return data

@@ -73,6 +73,8 @@ def check_url(environ: Mapping[str, Any]) -> None:
     :raises Invalid: they are not
     """
     try:
+        # Where we are mounted is a part of the URLs in answers.
+        environ.get("SCRIPT_NAME", "").encode("latin-1").decode()
         path = environ.get("PATH_INFO", "").encode("latin-1").decode()
         query = urllib.parse.unquote_plus(environ.get("QUERY_STRING", ""), errors="strict")
     except UnicodeError as exc:

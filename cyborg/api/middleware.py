@@ -11,13 +11,15 @@ import contextlib
 import contextvars
 import functools
 import pathlib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import cast
+from typing import Any, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from keystonemiddleware import auth_token
 from keystonemiddleware import opts as auth_token_opts
 from oslo_config import cfg
+from oslo_context import context as oslo_context
 from oslo_messaging import opts as messaging_opts
 from oslo_middleware import cors as oslo_cors
 from oslo_middleware import healthcheck as oslo_health
@@ -40,6 +42,10 @@ _AUDIT_LOG = "cyborg.audit"
 _NOTIFICATIONS = "oslo_messaging_notifications"
 
 HEALTHCHECK_PATH = "/healthcheck"
+
+#: The id that another service sends with a request, and the header of answers with our own.
+_GIVEN_ID = f"HTTP_{oslo_request_id.INBOUND_HEADER.upper().replace('-', '_')}"
+_ANSWERED_ID = oslo_request_id.HTTP_RESP_HEADER_REQUEST_ID
 
 _lent: contextvars.ContextVar[cfg.ConfigOpts] = contextvars.ContextVar("conf")
 
@@ -138,7 +144,7 @@ def _is_check(environ: WSGIEnvironment) -> bool:
 
 def request_id(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """An id for each request, on the answer and in the log."""
-    return oslo_request_id.RequestId
+    return _RequestId
 
 
 def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
@@ -197,6 +203,26 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("service_type", versions.SERVICE_TYPE, group="keystone_authtoken")
     # Without it a Keystone that accepts connections and never answers would block a thread.
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
+
+
+class _RequestId:
+    """Does what oslo.middleware's filter does, but makes no objects of request and answer."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        given = environ.get(_GIVEN_ID, "")
+        if re.match(oslo_request_id.ID_FORMAT, given):
+            environ[oslo_request_id.GLOBAL_REQ_ID] = given
+        own = environ[oslo_request_id.ENV_REQUEST_ID] = oslo_context.generate_request_id()
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            if not any(name.lower() == _ANSWERED_ID for name, _ in headers):
+                headers = [*headers, (_ANSWERED_ID, own)]
+            return start_response(status, headers, *rest)
+
+        return self._app(environ, start)
 
 
 class _Public:

@@ -7,6 +7,7 @@ may send requests too, and by a name of its own that leads to this machine may r
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import socket
@@ -23,6 +24,8 @@ from cyborg.api import faults, versions
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
 #: What a proxy adds to a request; with X-Forwarded all names that begin so.
 _OF_PROXIES = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_FORWARDED", "HTTP_X_REAL_IP")
+#: How many texts of clients are remembered with what they mean: few, since they may be long.
+_KEPT = 16
 _ADMIN = {
     "HTTP_X_USER_ID": "admin",
     "HTTP_X_PROJECT_ID": "default",
@@ -96,6 +99,7 @@ def _check_client(environ: WSGIEnvironment) -> None:
         )
 
 
+@functools.lru_cache(_KEPT)
 def _name_of(url: str) -> str:
     try:
         return (urllib.parse.urlsplit(url).hostname or "").lower()
@@ -103,6 +107,7 @@ def _name_of(url: str) -> str:
         return "?"
 
 
+@functools.lru_cache(_KEPT)
 def is_address(host: str) -> bool:
     """Whether ``host`` is an IP address."""
     try:
@@ -112,6 +117,7 @@ def is_address(host: str) -> bool:
     return True
 
 
+@functools.lru_cache(_KEPT)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``."""
     if host == "localhost":

@@ -6,30 +6,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
-import pecan
 import webob
 from oslo_config import cfg
 from pecan import hooks
 from webob import exc as webob_exc
+from webob import request as webob_request
 
 from cyborg import context, errors, policy
 from cyborg.api import faults, guard, versions
 
 
-class Request(pecan.Request):
-    """One request with its caller, its microversion and the URL under which we are mounted."""
+class Request(webob_request.BaseRequest):
+    """One request with its caller, its microversion and the URL under which we are mounted.
+
+    Pecan's own class looks at each access of an attribute whether the URL is no UTF-8, which the
+    guard has done, and WebOb's keeps attributes in the environment: both cost more than routing.
+    """
 
     caller: context.RequestContext
     conf: cfg.ConfigOpts
     version: versions.Version
-    #: Items on the longest page of a list.
-    max_limit: int
-    #: Seconds for which a request waits until a deployable is programmed.
-    program_wait: float
-    #: Seconds for which a list of an instance's ARQs waits for their binds.
-    bind_wait: float
     #: One permit for each request that may wait at a time, whatever for, so that half of the
     #: threads stay free. Those for programs, which wait longer, need one of ``program_places``
     #: too: with four threads or more they leave some to those for binds.
@@ -39,6 +37,26 @@ class Request(pecan.Request):
     base_url: str
     #: Headers of the answer, also if it is an error.
     answer_headers: dict[str, str]
+
+    @property
+    def params(self) -> Any:
+        """What pecan takes for arguments; the body is none of them, and the guard has it."""
+        return self.GET
+
+    @property
+    def max_limit(self) -> int:
+        """Items on the longest page of a list."""
+        return cast(int, self.conf.api.max_limit)
+
+    @property
+    def program_wait(self) -> float:
+        """Seconds for which a request waits until a deployable is programmed."""
+        return cast(float, self.conf.programming.answer_timeout)
+
+    @property
+    def bind_wait(self) -> float:
+        """Seconds for which a list of an instance's ARQs waits for their binds."""
+        return cast(float, self.conf.api.bind_wait)
 
     def negotiate(self) -> None:
         """Set the microversion to the one asked for.
@@ -95,9 +113,6 @@ class RequestHook(hooks.PecanHook):
         request.answer_headers = {}
         request.conf = self._conf
         request.version = versions.MIN
-        request.max_limit = self._conf.api.max_limit
-        request.program_wait = self._conf.programming.answer_timeout
-        request.bind_wait = self._conf.api.bind_wait
         request.wait_places = self._wait_places
         request.program_places = self._program_places
         request.caller = context.from_environ(request.environ, self._enforcer)

@@ -123,6 +123,9 @@ def choose(request: Request, handlers: Mapping[str, declare.Declared]) -> declar
     :raises HTTPNotFound: there is no handler at all
     :raises HTTPMethodNotAllowed: there are handlers for other methods only
     """
+    wanted = handlers.get(request.method)
+    if wanted is not None and wanted.operation.since <= request.version:
+        return wanted
     served = {
         method: handler
         for method, handler in handlers.items()
@@ -130,9 +133,7 @@ def choose(request: Request, handlers: Mapping[str, declare.Declared]) -> declar
     }
     if not served:
         raise exc.HTTPNotFound
-    if request.method not in served:
-        raise exc.HTTPMethodNotAllowed(headers={"Allow": ", ".join(sorted(served))})
-    return served[request.method]
+    raise exc.HTTPMethodNotAllowed(headers={"Allow": ", ".join(sorted(served))})
 
 
 def _served(count: int) -> dict[str, str]:

@@ -178,5 +178,11 @@ def test_a_url_is_utf8_without_nul(path: str, query: str, sentence: str) -> None
         guard.check_url({"PATH_INFO": path, "QUERY_STRING": query})
 
 
+def test_the_place_where_we_are_mounted_is_utf8() -> None:
+    guard.check_url({"SCRIPT_NAME": "/é".encode().decode("latin-1"), "PATH_INFO": "/v2"})
+    with pytest.raises(errors.Invalid, match="UTF-8"):
+        guard.check_url({"SCRIPT_NAME": "/\xff", "PATH_INFO": "/v2"})
+
+
 def test_a_url_of_other_characters() -> None:
     guard.check_url({"PATH_INFO": "/v2/é".encode().decode("latin-1"), "QUERY_STRING": "a=%C3%A9"})
