@@ -14,7 +14,7 @@ def save(
     path: pathlib.Path, curves: Mapping[str, Lines], x_label: str, *, log: bool = False
 ) -> None:
     """One drawing below the other, each under its title, with ``x_label`` below the last one."""
-    from matplotlib import figure  # noqa: PLC0415 - only who wants plots needs it
+    from matplotlib import figure, ticker  # noqa: PLC0415 - only who wants plots needs it
 
     drawing = figure.Figure(figsize=(8, 2.5 * len(curves)), layout="constrained")
     rows = drawing.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
@@ -25,6 +25,11 @@ def save(
         if log:
             axes.set_xscale("symlog", linthresh=100)
             axes.set_yscale("log")
+            # Numbers, not powers of ten: most curves stay between two of these.
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter("{x:,.0f}")
+            axes.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 5)))
+            axes.yaxis.set_minor_formatter("{x:,.0f}")
         else:
             axes.set_ylim(bottom=0)
         if len(lines) > 1:

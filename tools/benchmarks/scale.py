@@ -3,10 +3,10 @@
 """What more and more hosts cost: real conductors and API, MariaDB, RabbitMQ and Placement.
 
     tools/services.sh start rabbitmq mariadb; eval "$(tools/services.sh env)"
-    tools/benchmarks/scale.py --hosts 1000 --conductors 1
+    tools/benchmarks/scale.py --hosts 1000 --conductors 1 2
 
-The agents are played by one process, which reports hosts as they would. Nobody else may use the
-machine.
+Each number of conductors is measured by itself, one after the other. The agents are played by one
+process, which reports hosts as they would. Nobody else may use the machine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plots
 import readings
-from sides import Failed, Side, ours, running
+from client import Failed
+from sides import Side, ours, running
 from work import HANDLES, Bench
 
 #: The table that the administrators' page shows.
@@ -66,9 +68,9 @@ def step(bench: Bench, total: int, count: int) -> dict[str, float]:
     }
 
 
-def measure(side: Side, options: argparse.Namespace) -> list[dict[str, float]]:
+def measure(side: Side, conductors: int, options: argparse.Namespace) -> list[dict[str, float]]:
     """One entry for each number of hosts."""
-    for number in range(1, options.conductors):
+    for number in range(1, conductors):
         side.start_conductor(f"conductor-{number + 1}")
     bench = Bench(side)
     bench.prepare()
@@ -85,6 +87,39 @@ def table(found: Sequence[dict[str, float]]) -> str:
     lines = [list(COLUMNS.values()), ["---"] * len(COLUMNS)]
     lines += [[readings.number(row[key]) for key in COLUMNS] for row in found]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def gains(found: Mapping[int, Sequence[Mapping[str, float]]]) -> str:
+    """What more conductors gain, as Markdown: medians over the numbers of hosts."""
+    keys = ("first", "unchanged")
+    head = ["conductors"]
+    for key in keys:
+        head += [COLUMNS[key], "times as many"]
+    lines = [head, ["---"] * len(head)]
+    fewest: dict[str, float] = {}
+    for count, rows in found.items():
+        cells = [str(count)]
+        for key in keys:
+            middle = statistics.median(row[key] for row in rows)
+            times = middle / fewest.setdefault(key, middle)
+            cells += [readings.number(middle), readings.number(times)]
+        lines.append(cells)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write(found: Sequence[dict[str, float]], conductors: int, options: argparse.Namespace) -> None:
+    """Print what was measured with so many conductors, and write it as the options say."""
+    options.results.mkdir(parents=True, exist_ok=True)
+    name = f"scale-{conductors}"
+    (options.results / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    (options.results / f"{name}.md").write_text(table(found))
+    print(table(found))
+    if options.docs and conductors == options.conductors[0]:
+        who = "one conductor" if conductors == 1 else f"{conductors} conductors"
+        head = f".. Written by tools/benchmarks/scale.py.\n\nWith {who}:\n\n"
+        DOCS.write_text(head + readings.rst(table(found)))
+    if options.plot:
+        plot(found, options.results / f"{name}.png")
 
 
 def plot(found: Sequence[dict[str, float]], path: pathlib.Path) -> None:
@@ -104,31 +139,29 @@ def main() -> int:
     )
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--step", type=int, default=100)
-    parser.add_argument("--conductors", type=int, default=1)
+    parser.add_argument(
+        "--conductors", type=int, nargs="+", default=[1], help="numbers of them, each by itself"
+    )
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("benchmark-results"))
-    parser.add_argument("--docs", action="store_true", help="renew the table of the docs page too")
+    parser.add_argument(
+        "--docs", action="store_true", help="renew the docs page's table, by the first"
+    )
     parser.add_argument("--plot", action="store_true", help="draw the curves; needs matplotlib")
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-benchmark-"))
     print(f"logs: {folder}", flush=True)
+    found: dict[int, list[dict[str, float]]] = {}
     try:
-        with running(ours(), folder / "ours") as side:
-            found = measure(side, options)
+        for count in options.conductors:
+            with running(ours(), folder / f"conductors-{count}") as side:
+                found[count] = measure(side, count, options)
+            write(found[count], count, options)
     except Failed as exc:
         print(exc, file=sys.stderr)
         return 1
-    options.results.mkdir(parents=True, exist_ok=True)
-    name = f"scale-{options.conductors}"
-    (options.results / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
-    (options.results / f"{name}.md").write_text(table(found))
-    print(table(found))
-    if options.docs:
-        number = options.conductors
-        who = "one conductor" if number == 1 else f"{number} conductors"
-        head = f".. Written by tools/benchmarks/scale.py.\n\nWith {who}:\n\n"
-        DOCS.write_text(head + readings.rst(table(found)))
-    if options.plot:
-        plot(found, options.results / f"{name}.png")
+    if len(found) > 1:
+        (options.results / "conductors.md").write_text(gains(found))
+        print(gains(found))
     return 0
 
 
