@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What work costs this Cyborg, beside the released upstream.
+r"""What work costs this Cyborg, beside the released upstream.
 
     python -m venv /tmp/upstream
     /tmp/upstream/bin/pip install openstack-cyborg==17.0.0 PyMySQL uwsgi 'setuptools<81'
@@ -10,6 +10,12 @@
 
 Both run at the same time, with a database, a vhost and a Placement each, and do the same in turns.
 Nobody else may use the machine. Of the rounds the medians count.
+
+Of a Cyborg that runs already, with --endpoint, the table has what its clients see: boots and lists.
+CPU, memory and statements are seen of those only that are started here.
+
+    tools/benchmarks/compare.py --endpoint http://host/accelerator/v2 --header X-Auth-Token:... \
+        --header X-Service-Token:... --profile some-profile
 """
 
 from __future__ import annotations
@@ -24,10 +30,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import endpoint
 import plots
 import readings
+from client import Failed
+from endpoint import Endpoint
 from readings import Measure
-from sides import Failed, Kind, ours, running, upstream
+from sides import Kind, ours, running, upstream
 from work import Bench
 
 #: The table that the contributors' page shows.
@@ -45,6 +54,9 @@ MEASURES = {
     "boots 1x32": Measure("boots of 1 accelerator, 32 at once", "a second", True, 12),
     "boots 4x1": Measure("boots of 4 accelerators, 1 at once", "a second", True, 10),
     "boots 4x32": Measure("boots of 4 accelerators, 32 at once", "a second", True, 35),
+    "time of boots 1x1": Measure("a boot of 1 accelerator, 1 at once", "ms"),
+    "time of boots 1x8": Measure("a boot of 1 accelerator, 8 at once", "ms"),
+    "time of boots 1x32": Measure("a boot of 1 accelerator, 32 at once", "ms"),
     "boots 1x1 cpu": Measure("CPU of a boot, 1 at once", "ms", figure=40),
     "boots 1x1 cpu api": Measure("of these the API's", "ms"),
     "boots 1x1 cpu conductor": Measure("of these the conductor's", "ms"),
@@ -140,17 +152,23 @@ def measure(
     options: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, float]], dict[str, list[Point]]]:
     """The medians of each side, and its curve of a boot's time by the ARQs that are there."""
-    kinds = [ours()]
+    kinds = [ours()] if options.endpoint is None or options.beside_ours else []
     if options.upstream_python is not None:
         kinds.append(upstream(options.upstream_python))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-benchmark-"))
     print(f"logs: {folder}", flush=True)
-    rounds: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in kinds}
+    asked = Endpoint(options) if options.endpoint is not None else None
     with benches(kinds, folder) as made:
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in made}
+        if asked is not None:
+            rounds["endpoint"] = []
         for number in range(options.rounds):
             # Who is first changes, so that nobody always is.
-            for name in sorted(made, reverse=bool(number % 2)):
-                rounds[name].append(one_round(made[name], options, number))
+            for name in sorted(rounds, reverse=bool(number % 2)):
+                if asked is not None and name == "endpoint":
+                    rounds[name].append(asked.one_round(options.size))
+                else:
+                    rounds[name].append(one_round(made[name], options, number))
                 print(f"round {number + 1}, {name}: {rounds[name][-1]}", flush=True)
         curves: dict[str, list[Point]] = {}
         for name, bench in made.items():
@@ -169,8 +187,8 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**found, "a boot's ms by the ARQs that are there": curves}
     (folder / "speed.json").write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
-    theirs = found.get("upstream", {})
-    text = readings.table(MEASURES, found["ours"], theirs)
+    sides = [found.get(name, {}) for name in ("ours", "upstream", "endpoint")]
+    text = readings.table(MEASURES, *sides)
     (folder / "speed.md").write_text(text)
     print(text)
     return text
@@ -179,7 +197,9 @@ def write(
 def main() -> int:
     """Measure, print and write; return the exit status."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=endpoint.NEEDED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--upstream-python", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=3)
@@ -189,6 +209,7 @@ def main() -> int:
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("benchmark-results"))
     parser.add_argument("--plot", action="store_true", help="draw the curves; needs matplotlib")
     parser.add_argument("--docs", action="store_true", help="renew the table of the docs page too")
+    endpoint.add_arguments(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_given: sys.exit(1))
     try:
@@ -196,7 +217,7 @@ def main() -> int:
         found, curves = measure(options)
         text = write(options.results, found, curves)
         print(f"took {(time.monotonic() - begin) / 60:.1f} minutes")
-        if options.plot:
+        if options.plot and curves:
             title = "milliseconds of a boot, 1 at once"
             plots.save(
                 options.results / "speed.png",

@@ -8,6 +8,7 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 _PROC = pathlib.Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -90,25 +91,36 @@ def reached(measure: Measure, ours: float, ratio: float | None) -> bool | None:
 
 
 def table(
-    measures: Mapping[str, Measure], ours: Mapping[str, float], theirs: Mapping[str, float]
+    measures: Mapping[str, Measure],
+    ours: Mapping[str, float],
+    theirs: Mapping[str, float],
+    endpoint: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
-    """Ours beside upstream, as Markdown."""
-    lines = ["| work | upstream | ours | times as good | aim | reached |"]
-    lines.append("|---|--:|--:|--:|--:|---|")
+    """Ours beside upstream, as Markdown; and beside an endpoint, if one was measured."""
+    head = ["work", "upstream", "ours", "times as good", "aim", "reached"]
+    rows = []
     for name, measure in measures.items():
-        if name not in ours:
+        if name not in ours and name not in endpoint:
             continue
-        ratio = times_as_good(measure, ours[name], theirs[name]) if name in theirs else None
-        done = reached(measure, ours[name], ratio)
+        own = ours.get(name)
+        both = own is not None and name in theirs
+        ratio = times_as_good(measure, own, theirs[name]) if both else None
+        done = reached(measure, own, ratio) if own is not None else None
         cells = [
             f"{measure.title} ({measure.unit})" if measure.unit else measure.title,
             number(theirs.get(name)),
-            number(ours[name]),
+            number(own),
             number(ratio),
             _aim(measure),
             "" if done is None else "yes" if done else "no",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append([*cells, number(endpoint.get(name))] if endpoint else cells)
+    marks = ["---", *["--:"] * 4, "---"]
+    if endpoint:
+        head.append("endpoint")
+        marks.append("--:")
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines.insert(1, f"|{'|'.join(marks)}|")
     return "\n".join(lines) + "\n"
 
 

@@ -13,18 +13,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import readings
 import requests
+from client import Failed, until
 
 from cyborg.tests import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = 120.0
 #: Upstream's API without Keystone: it believes the headers of identity.
 PASTE = """[pipeline:main]
 pipeline = request_id api_v2
@@ -33,23 +32,6 @@ paste.app_factory = cyborg.api.app:app_factory
 [filter:request_id]
 paste.filter_factory = oslo_middleware:RequestId.factory
 """
-
-T = TypeVar("T")
-
-
-class Failed(Exception):
-    """Why it cannot be measured, as a sentence."""
-
-
-def until(what: str, find: Callable[[], T], seconds: float = SECONDS, pause: float = 0.1) -> T:
-    """Call ``find`` until it returns something true; return that."""
-    deadline = time.monotonic() + seconds
-    while not (found := find()):
-        if time.monotonic() > deadline:
-            raise Failed(f"{what}: not within {seconds:.0f} seconds")
-        time.sleep(pause)
-    return found
-
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:

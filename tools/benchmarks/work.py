@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
-import json
-import queue
 import sqlite3
 import statistics
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import client
 import readings
 import requests
 import sqlalchemy as sa
-from sides import Failed, Side, until
+from client import Client, Failed, Target, until
+from sides import Side
 
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import servers
@@ -30,7 +27,6 @@ HOST, DEVICES, HANDLES = "benchmark-0", 32, 16
 GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 #: Nova's identity, for upstream's API without Keystone.
 IDENTITY = {
-    "Content-Type": "application/json",
     "X-User-Id": "nova",
     "X-Project-Id": "1" * 32,
     "X-Roles": "admin,member,reader,service",
@@ -63,8 +59,6 @@ _COUNTERS = {
 }
 #: Devices of the host whose unchanged report is counted: upstream asks more and more for more.
 _COUNTED = 8
-#: How often a list is asked for.
-_LISTS = 5
 #: Messages that were published on RabbitMQ since its start.
 _MESSAGES = (
     "maps:get(messages_received_total,"
@@ -93,6 +87,8 @@ class Bench:
             f"file:{side.neighbours.state}/placement.sqlite?mode=ro", uri=True
         )
         self._hosts = itertools.count(1)
+        url = f"http://127.0.0.1:{side.port}/v2"
+        self._client = Client(side.kind.name, url, IDENTITY)
 
     def prepare(self) -> None:
         """Report the host of the boots; make the profiles."""
@@ -107,62 +103,33 @@ class Bench:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the API; its answer, or None while it says 423."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.side.port, timeout=600)
-        with contextlib.closing(connection):
-            data = json.dumps(body) if body is not None else None
-            connection.request(method, f"/v2{path}", data, IDENTITY)
-            response = connection.getresponse()
-            said = response.read()
-        if response.status == 423:
-            return None
-        if response.status >= 300:
-            raise Failed(f"{self.side.kind.name}: {method} {path}: {response.status} {said!r}")
-        return json.loads(said) if said else {}
+        return self._client.ask(method, path, body)
 
     def boot(self, count: int, slot: int) -> None:
         """What Nova asks for a server with ``count`` accelerators, from its making to its end."""
-        instance = str(uuid.uuid4())
-        made = self.ask("POST", "/accelerator_requests", {"device_profile_name": f"take-{count}"})
-        arqs = [arq["uuid"] for arq in made["arqs"]]
-        arrived = [self.side.neighbours.expect(arq) for arq in arqs]
-        self.ask(
-            "PATCH",
-            "/accelerator_requests",
-            {arq: self._target(instance, 4 * slot + k) for k, arq in enumerate(arqs)},
-        )
-        for event in arrived:
-            if not event.wait(120):
-                raise Failed(f"{self.side.kind.name}: no event within 120 seconds")
-        path = f"/accelerator_requests?instance={instance}"
-        resolved = f"{path}&bind_state=resolved"
-        found = until("resolved", lambda: self.ask("GET", resolved), pause=0.01)
-        if [arq["state"] for arq in found["arqs"]] != ["Bound"] * count:
-            raise Failed(f"{self.side.kind.name}: not all are bound: {found}")
-        self.ask("DELETE", path)
+        targets = [self._target(4 * slot + each) for each in range(count)]
+        client.boot(self.ask, f"take-{count}", targets, self._expect)
 
-    def _target(self, instance: str, number: int) -> list[dict[str, str]]:
+    def _expect(self, arqs: Sequence[str]) -> Callable[[], None]:
+        """What waits for the events of these ARQs, which have not been sent yet."""
+        arrived = [self.side.neighbours.expect(arq) for arq in arqs]
+
+        def wait() -> None:
+            for event in arrived:
+                if not event.wait(120):
+                    raise Failed(f"{self.side.kind.name}: no event within 120 seconds")
+
+        return wait
+
+    def _target(self, number: int) -> Target:
         node = f"{HOST}.example" if self.side.kind.name == "ours" else HOST
-        provider = provider_uuid(f"{HOST}_{number % DEVICES:04d}")
-        values = {"hostname": node, "device_rp_uuid": provider, "instance_uuid": instance}
-        return [{"path": f"/{key}", "op": "add", "value": text} for key, text in values.items()]
+        return Target(node, provider_uuid(f"{HOST}_{number % DEVICES:04d}"))
 
     def boots(self, count: int, at_once: int, total: int) -> dict[str, float]:
         """``total`` boots, ``at_once`` at a time: boots a second, and the CPU of each in ms."""
-        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(at_once):
-            slots.put(slot)
-
-        def one(_number: int) -> None:
-            slot = slots.get()
-            try:
-                self.boot(count, slot)
-            finally:
-                slots.put(slot)
-
         with self._cpu() as used:
             begin = time.perf_counter()
-            with futures.ThreadPoolExecutor(at_once) as pool:
-                list(pool.map(one, range(total)))
+            taken = client.at_once(lambda slot: self.boot(count, slot), at_once, total)
             took = time.perf_counter() - begin
             # What is done after the last answer is part of it.
             time.sleep(0.5)
@@ -170,7 +137,8 @@ class Bench:
         costs = {part: 1000 * seconds / total for part, seconds in used.items()}
         ours = sum(costs[part] for part in SERVICES)
         each = {f"{name} cpu {part}": cost for part, cost in costs.items()}
-        return {name: total / took, f"{name} cpu": ours, **each}
+        middle = 1000 * statistics.median(taken)
+        return {name: total / took, f"time of {name}": middle, f"{name} cpu": ours, **each}
 
     @contextlib.contextmanager
     def _cpu(self) -> Iterator[dict[str, float]]:
@@ -306,12 +274,10 @@ class Bench:
 
     def listed(self, path: str, key: str) -> float:
         """Milliseconds that a list of 1,000 takes: for each thousand, if there are others."""
-        taken = []
-        for _ in range(_LISTS):
-            begin = time.perf_counter()
-            found = len(self.ask("GET", path)[key])
-            taken.append(1000 * (time.perf_counter() - begin) * 1000 / found)
-        return statistics.median(taken)
+        found = client.listed(self.ask, path, key)
+        if found is None:
+            raise Failed(f"{self.side.kind.name}: the list {path} is empty")
+        return found
 
     def memory(self) -> dict[str, float]:
         """MiB of each service."""

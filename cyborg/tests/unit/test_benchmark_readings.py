@@ -57,6 +57,24 @@ def test_table_says_how_much_better_and_what_is_reached(readings: Any) -> None:
     assert "   * - boots (a second)\n     - 2\n     - 10\n     - 5\n" in shown
 
 
+def test_an_endpoint_has_a_column_of_its_own(readings: Any) -> None:
+    """It may be measured beside the others, or alone, and not everything of it."""
+    measures = {
+        "boots": readings.Measure("boots", "a second", True, 4),
+        "cpu": readings.Measure("CPU", "ms", figure=40),
+    }
+    endpoint = {"boots": 7.0}
+    beside = readings.table(measures, {"boots": 9.0, "cpu": 30.0}, {}, endpoint).splitlines()
+    assert beside == [
+        "| work | upstream | ours | times as good | aim | reached | endpoint |",
+        "|---|--:|--:|--:|--:|---|--:|",
+        "| boots (a second) | – | 9 | – | 4 times |  | 7 |",
+        "| CPU (ms) | – | 30 | – | 40 ms | yes | – |",
+    ]
+    alone = readings.table(measures, {}, {}, endpoint).splitlines()
+    assert alone[2:] == ["| boots (a second) | – | – | – | 4 times |  | 7 |"]
+
+
 def test_cpu_and_memory_are_of_the_process_and_what_is_below_it(readings: Any) -> None:
     """A child that works is seen through its parent."""
     work = "while True: pass"
