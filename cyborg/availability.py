@@ -15,6 +15,7 @@ from sqlalchemy import orm
 
 from cyborg import program_modes
 from cyborg.db import models
+from cyborg.db.providers import Judged
 
 _HOST, _DEVICE, _DEPLOYABLE = models.Host, models.Device, models.Deployable
 
@@ -49,7 +50,7 @@ def usable() -> sa.ColumnElement[bool]:
     return sa.and_(offered(), *(column.is_(False) for column in gone))
 
 
-def is_usable(deployable: models.Deployable) -> bool:
+def is_usable(deployable: Judged) -> bool:
     """:func:`usable` for a row with its device and its host.
 
     A deployable of a missing device is missing.
@@ -75,7 +76,7 @@ def tainted() -> sa.ColumnElement[bool]:
     return sa.or_(_DEVICE.tainted, _HOST.tainted)
 
 
-def is_tainted(deployable: models.Deployable) -> bool:
+def is_tainted(deployable: Judged) -> bool:
     """:func:`tainted` for a row with its device and its host."""
     return deployable.device.tainted or deployable.device.host.tainted
 
@@ -96,7 +97,7 @@ def blank() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
 
 
-def is_blank(deployable: models.Deployable) -> bool:
+def is_blank(deployable: Judged) -> bool:
     """:func:`blank` for a row."""
     return deployable.bitstream_id is None and deployable.function_id is None
 
@@ -107,7 +108,7 @@ def runs_nothing() -> sa.ColumnElement[bool]:
     return sa.and_(mode.in_(program_modes.FOR_ALL_HANDLES), blank())
 
 
-def does_run_nothing(deployable: models.Deployable) -> bool:
+def does_run_nothing(deployable: Judged) -> bool:
     """:func:`runs_nothing` for a row."""
     return deployable.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(deployable)
 
@@ -118,7 +119,7 @@ def awaits_report() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.program_state == models.BLANK, sa.func.coalesce(left, False))
 
 
-def does_await_report(deployable: models.Deployable) -> bool:
+def does_await_report(deployable: Judged) -> bool:
     """:func:`awaits_report` for a row."""
     left = deployable.function_shown == models.LEFT_OVER
     return left and deployable.program_state == models.BLANK

@@ -20,9 +20,9 @@ from sqlalchemy import orm
 from cyborg import allocation_states as states
 from cyborg import db, errors, history, work
 from cyborg.allocations import choosing, late_claims, placement_claims, plans, service
-from cyborg.arqs import binding, refusals
+from cyborg.arqs import bind_requests, binding, refusals
 from cyborg.arqs import service as arq_service
-from cyborg.arqs.binding import BindTarget
+from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.placement import client
 
@@ -168,7 +168,7 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
     try:
         binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
     except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
-        raise _Refused(binding.whole_reason(exc)) from exc
+        raise _Refused(bind_requests.whole_reason(exc)) from exc
     failed = [arq for arq in _lock_arqs(session, row.uuid) if arq.state == models.BIND_FAILED]
     if failed:
         providers = {arq.device_rp_uuid for arq in failed if arq.device_rp_uuid}

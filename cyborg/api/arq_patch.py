@@ -13,7 +13,7 @@ from typing import Any
 
 from cyborg import errors
 from cyborg.api import arguments, versions
-from cyborg.arqs.binding import BindTarget
+from cyborg.arqs.bind_requests import BindTarget
 
 #: What messages about the body begin with.
 REFUSED = "Couldn't apply patch. Reason: "

@@ -7,70 +7,46 @@ The API does it at once where that takes nothing but the database, else a conduc
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import arq_states, availability, clients, db, errors, glance, quotas, work
-from cyborg.arqs import free_handles, matching, refusals, release, service
+from cyborg.arqs import (
+    bind_requests,
+    bind_writes,
+    free_handles,
+    matching,
+    refusals,
+    release,
+    service,
+)
+from cyborg.arqs.bind_requests import BindTarget, Clock
 from cyborg.context import RequestContext
-from cyborg.db import models
+from cyborg.db import models, providers
+from cyborg.db.providers import Provider
 from cyborg.notifications import notices
 from cyborg.programming import operations, program, trait_match
 from cyborg.request_groups import RequestGroup
 
-LOG = logging.getLogger(__name__)
-
-#: ARQs, each with its provider's deployable and the database's clock.
-_Undecided = list[tuple[models.Arq, models.Deployable | None, int]]
+#: An ARQ with its provider's deployable.
+_Pair = tuple[models.Arq, Provider | None]
 
 
-class _NotGiven(errors.Conflict):
-    """A device is not given out; ``why`` may name hosts, paths, and other projects' instances.
+class _Binds(NamedTuple):
+    """ARQs whose bind is undecided, in the order of their ids.
 
-    So it is for administrators.
+    ``begin``: what is written next makes them BindStarted, which they are in memory alone.
     """
 
-    def __init__(self, message: str, why: str) -> None:
-        super().__init__(message)
-        self.why = why
-
-
-def whole_reason(exc: errors.CyborgError) -> str:
-    """All of why a bind is refused; what is for administrators follows a colon."""
-    return f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, _NotGiven) else exc.message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindTarget:
-    """Where to bind an ARQ, as the consumer sent it.
-
-    ``hostname`` is the host's name or the name of its root provider. ``project_id`` moves the ARQ
-    to that project; None leaves it where it is.
-    """
-
-    hostname: str
-    device_rp_uuid: str
-    instance_uuid: str
-    project_id: str | None = None
-
-    def is_of(self, arq: models.Arq) -> bool:
-        """Whether the ARQ was asked to be bound exactly here before."""
-        return (
-            arq.state in models.ASKED
-            and arq.hostname == self.hostname
-            and arq.device_rp_uuid == self.device_rp_uuid
-            and arq.instance_uuid == self.instance_uuid
-            and self.project_id in {None, arq.project_id}
-        )
+    pairs: Sequence[_Pair]
+    clock: Clock
+    begin: bool = False
 
 
 def look_up_images(
@@ -123,9 +99,9 @@ def request_changes(
     except refusals.REFUSALS as exc:
         if isinstance(exc, quotas.QuotaExceeded):
             quotas.announce(exc)
-        whole = whole_reason(exc)
+        whole = bind_requests.whole_reason(exc)
         refusals.of_binds(ctx, binds, exc, whole)
-        if isinstance(exc, _NotGiven) and ctx.is_admin:
+        if isinstance(exc, bind_requests.NotGiven) and ctx.is_admin:
             raise errors.Conflict(whole) from exc
         raise
 
@@ -146,17 +122,17 @@ def _record(
         arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
-        started: _Undecided = []
-        read_at = time.monotonic()
+        due: _Binds | None = None
         if fresh:
             checked = {uuid: arqs[uuid] for uuid in fresh}
             _refuse_moves(session, checked, fresh, limits)
-            started = _begin(session, checked, fresh, images, binds.keys())
+            due = _begin(session, checked, fresh, images, binds.keys())
+        if due and len(fresh) < len(binds):
+            # The binds that were asked for before may be undecided too.
+            _write_begin(session, due.pairs)
+            due = None
         if instances:
-            # Its instances have no other ARQs than those of the request.
-            is_new = len(fresh) == len(binds)
-            undecided = started if is_new else _undecided(session, instances)
-            work.want(session, work.BIND, _bind_at_once(session, undecided, read_at, _takes_more))
+            _bind_at_once(session, due or _undecided(session, instances), _takes_more)
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
 
 
@@ -186,9 +162,7 @@ def bind_allocated(
 
     :raises NotFound, Invalid, Conflict: as :func:`request_changes` does; nothing is bound then
     """
-    read_at = time.monotonic()
-    started = _begin(session, arqs, targets, {}, targets.keys())
-    work.want(session, work.BIND, _bind_at_once(session, started, read_at, _has_programs))
+    _bind_at_once(session, _begin(session, arqs, targets, {}, targets.keys()), _has_programs)
 
 
 def _begin(
@@ -197,296 +171,54 @@ def _begin(
     targets: Mapping[str, BindTarget],
     images: Mapping[str, glance.Image],
     asked: Collection[str],
-) -> _Undecided:
-    """Make ARQs BindStarted, unless one of them is refused; ``asked`` are all of the request."""
-    providers = _check(session, arqs, targets, images)
-    now_ms = _refuse_second_request(session, targets, asked, providers)
-    _start(session, targets)
-    return _started(arqs, targets, providers, now_ms)
-
-
-def _check(
-    session: orm.Session,
-    arqs: Mapping[str, models.Arq],
-    targets: Mapping[str, BindTarget],
-    images: Mapping[str, glance.Image],
-) -> dict[str, models.Deployable]:
-    """Refuse what cannot be done; return the deployables by the uuids of their providers."""
-    for uuid, arq in arqs.items():
-        _check_state(uuid, arq)
-    providers = matching.read_providers(session, {t.device_rp_uuid for t in targets.values()})
-    coming = operations.will_run(session, providers.values())
+) -> _Binds:
+    """The binds of ARQs, unless one of them is refused; ``asked`` are all of the request."""
+    found = bind_requests.check(session, arqs, targets, images)
+    clock = bind_requests.refuse_second(session, targets, asked, found)
     for uuid, target in targets.items():
-        deployable = providers.get(target.device_rp_uuid)
-        if deployable is None:
-            raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
-        _check_match(arqs[uuid], target, deployable, coming)
-        _check_program(arqs[uuid], deployable, images.get(uuid))
-    for provider, deployable in providers.items():
-        groups = [
-            trait_match.known(arqs[uuid].request, images.get(uuid))
-            for uuid, target in targets.items()
-            if target.device_rp_uuid == provider
-        ]
-        _refuse_two_programs(groups, deployable)
-    return providers
+        _mark(arqs[uuid], target, clock)
+    pairs = [(arqs[uuid], found[target.device_rp_uuid]) for uuid, target in targets.items()]
+    return _Binds(sorted(pairs, key=lambda pair: pair[0].id), clock, begin=True)
 
 
-def _refuse_second_request(
-    session: orm.Session,
-    targets: Mapping[str, BindTarget],
-    asked: Collection[str],
-    providers: Mapping[str, models.Deployable],
-) -> int:
-    """Return if no instance has other ARQs than those ``asked``, repeated ones included.
-
-    From now on nobody takes the hosts and devices of the ``providers`` out of service before this
-    transaction has ended. Returns the database's clock, in milliseconds.
-
-    :raises RestartTransaction: somebody has done so since they were read
-    """
-    instances = {target.instance_uuid for target in targets.values()}
-    others = (
-        sa.select(models.Arq.instance_uuid)
-        .where(
-            models.Arq.instance_uuid.in_(instances),
-            models.Arq.uuid.not_in(asked),
-            models.Arq.state != models.DELETING,
-        )
-        .limit(1)
-    )
-    read = {each.device for each in providers.values()}
-    places = _PLACES.add_columns(db.now_ms(), others.scalar_subquery())
-    ids = {"hosts": {each.host_id for each in read}, "devices": {each.id for each in read}}
-    locked = session.execute(places, {name: list(each) for name, each in ids.items()}).all()
-    if {tuple(row[:-2]) for row in locked} != {_place(each) for each in read}:
-        raise db.RestartTransaction
-    now_ms, other = locked[0][-2:]
-    if other is not None:
-        raise errors.Invalid(
-            f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
-            "bind all ARQs of an instance in one request, or delete the others first."
-        )
-    return int(now_ms)
-
-
-_DEVICE, _HOST = models.Device, models.Host
-#: Devices with what :func:`_check_match` reads of them and their hosts, locked so that others may
-#: bind to them, but not change that. Hosts first, as reports do: MariaDB locks in the order in
-#: which it reads.
-_PLACES = (
-    sa.select(
-        _DEVICE.id,
-        _DEVICE.status,
-        _DEVICE.tainted,
-        _DEVICE.unhealthy,
-        _HOST.drained,
-        _HOST.tainted,
-        _HOST.down,
-    )
-    .prefix_with("STRAIGHT_JOIN", dialect="mysql")
-    .prefix_with("STRAIGHT_JOIN", dialect="mariadb")
-    .select_from(_HOST)
-    .join(_DEVICE, _DEVICE.host_id == _HOST.id)
-    .where(
-        _HOST.id.in_(sa.bindparam("hosts", expanding=True)),
-        _DEVICE.id.in_(sa.bindparam("devices", expanding=True)),
-    )
-    .order_by(_HOST.id, _DEVICE.id)
-    .with_for_update(read=True, of=(_HOST, _DEVICE))
-)
-
-
-def _place(device: models.Device) -> tuple[Any, ...]:
-    """What :data:`_PLACES` reads, as it was loaded."""
-    host = device.host
-    state = (device.status, device.tainted, device.unhealthy)
-    return (device.id, *state, host.drained, host.tainted, host.down)
-
-
-def _check_state(uuid: str, arq: models.Arq) -> None:
-    if arq.state not in arq_states.predecessors(models.BIND_STARTED):
-        raise errors.Invalid(
-            f"ARQ {uuid} is {arq.state} with other values than these; unbind it first."
-        )
-    if arq.attach_handle_id is not None:
-        raise errors.Conflict(
-            f"ARQ {uuid} still holds the attach handle of its last use, which is being cleaned; "
-            "bind it again later, or create another ARQ."
-        )
-
-
-def _check_match(
-    arq: models.Arq,
-    target: BindTarget,
-    deployable: models.Deployable,
-    coming: Mapping[str, program.Program],
-) -> None:
-    host = deployable.device.host
-    if target.hostname not in {host.name, host.node}:
-        raise errors.Invalid(
-            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
-            "which the provider is."
-        )
-    if host.down:
-        # It may come back before the bind's deadline, and be down for us alone. But nobody knows
-        # how its devices are, and a consumer that is refused at once need not wait for nothing.
-        raise _NotGiven(
-            "hostname: the host is down, and gives out nothing until its agent reports; choose "
-            "another one.",
-            f"host {host.name}.",
-        )
-    if host.drained:
-        raise _NotGiven(
-            "hostname: the host is drained, and gives out nothing new; choose another one.",
-            f"host {host.name}.",
-        )
-    if deployable.device.status != models.ENABLED:
-        raise errors.Conflict(
-            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
-            "another provider or enable device " + deployable.device.uuid + "."
-        )
-    if matching.is_kept_from(arq.request, deployable):
-        raise errors.Conflict(
-            f"device_rp_uuid: provider {target.device_rp_uuid} is tainted, and group "
-            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name} does not "
-            "tolerate that; choose another provider."
-        )
-    if deployable.device.unhealthy is not None:
-        raise _NotGiven(
-            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy; choose "
-            "another provider.",
-            deployable.device.unhealthy,
-        )
-    if deployable.withheld is not None:
-        raise _NotGiven(
-            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out; choose "
-            "another one.",
-            deployable.withheld,
-        )
-    why_not = matching.why_not_now(arq.request, deployable, coming)
-    if why_not:
-        raise errors.Conflict(
-            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {why_not}; "
-            "choose another provider."
-        )
-    why_not = matching.why_no_match(arq.request, deployable)
-    if why_not:
-        raise errors.Invalid(
-            f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
-            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {why_not}."
-        )
-
-
-def _check_program(
-    arq: models.Arq, deployable: models.Deployable, image: glance.Image | None
-) -> None:
-    """Return if the image that would be written for the ARQ may give what its group asks for."""
-    if program.lacking(arq.request, deployable) is None:
-        return
-    why_not = trait_match.why_never(arq.request, image) or matching.why_no_match(
-        trait_match.known(arq.request, image), deployable
-    )
-    if why_not:
-        raise errors.Invalid(
-            f"device_rp_uuid: what group {arq.device_profile_group_id} of device profile "
-            f"{arq.device_profile_name} asks for contradicts itself: {why_not}."
-        )
-
-
-def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: models.Deployable) -> None:
-    """Return unless some of the groups need a program that the others cannot have, or use."""
-    written = [each for each in groups if program.lacking(each, deployable) is not None]
-    for one in map(program.of_group, written):
-        for other in map(program.of_group, groups):
-            if not other or one.contradicts(other):
-                raise errors.Invalid(
-                    f"device_rp_uuid: the deployable of provider {deployable.rp_uuid} cannot be "
-                    f"programmed with {one} for one ARQ, and with {other or 'nothing'} for "
-                    "another; choose another provider for one of them."
-                )
-
-
-def _start(session: orm.Session, targets: Mapping[str, BindTarget]) -> None:
-    arq = models.Arq
-
-    def each(field: str) -> Any:
-        return sa.case({uuid: getattr(t, field) for uuid, t in targets.items()}, value=arq.uuid)
-
-    values: dict[str, Any] = {
-        name: each(name) for name in ("hostname", "device_rp_uuid", "instance_uuid")
-    }
-    moved = {uuid: target.project_id for uuid, target in targets.items() if target.project_id}
-    if moved:
-        values["project_id"] = sa.case(moved, value=arq.uuid, else_=arq.project_id)
-    where = (arq.uuid.in_(targets.keys()), arq.attach_handle_id.is_(None))
-    values |= {
+def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
+    """Give an ARQ in memory the values that its row gets when its bind begins."""
+    changed = {
+        "state": models.BIND_STARTED,
         "state_reason": None,
-        "bind_started_ms": db.now_ms(),
-        # Nova has the instance for which it binds, and is never asked for another consumer.
-        "instance_asked_ms": sa.case((arq.allocation_uuid.is_(None), db.now_ms())),
-        "instance_missed_ms": None,
-        "allocation_missed_ms": None,
+        "hostname": target.hostname,
+        "device_rp_uuid": target.device_rp_uuid,
+        "instance_uuid": target.instance_uuid,
+        "project_id": target.project_id or arq.project_id,
+        "bind_started_ms": clock.at_ms,
     }
-    if arq_states.enter(session, models.BIND_STARTED, *where, **values) != len(targets):
-        raise db.RestartTransaction
-    for uuid, target in targets.items():
-        LOG.info(
-            "ARQ %s is BindStarted: instance %s, host %s, provider %s",
-            uuid,
-            target.instance_uuid,
-            target.hostname,
-            target.device_rp_uuid,
-        )
+    for name, value in changed.items():
+        orm.attributes.set_committed_value(arq, name, value)
 
 
-def _started(
-    arqs: Mapping[str, models.Arq],
-    targets: Mapping[str, BindTarget],
-    providers: Mapping[str, models.Deployable],
-    now_ms: int,
-) -> _Undecided:
-    """What :func:`_undecided` would read after :func:`_start`; the ARQs were loaded before that."""
-    for uuid, target in targets.items():
-        changed = {
-            "state": models.BIND_STARTED,
-            "state_reason": None,
-            "hostname": target.hostname,
-            "device_rp_uuid": target.device_rp_uuid,
-            "instance_uuid": target.instance_uuid,
-            "project_id": target.project_id or arqs[uuid].project_id,
-            "bind_started_ms": now_ms,
-        }
-        for name, value in changed.items():
-            orm.attributes.set_committed_value(arqs[uuid], name, value)
-    started = [(arqs[uuid], providers[target.device_rp_uuid]) for uuid, target in targets.items()]
-    started.sort(key=lambda pair: pair[0].id)
-    return [(arq, deployable, now_ms) for arq, deployable in started]
+def _write_begin(session: orm.Session, pairs: Iterable[_Pair]) -> None:
+    bind_writes.write(session, [bind_writes.Step(arq, begins=True) for arq, _ in pairs])
 
 
 def _bind_at_once(
-    session: orm.Session,
-    undecided: _Undecided,
-    read_at: float,
-    is_later: Callable[[models.Deployable], bool],
-) -> set[str]:
-    """Decide the binds but those ``is_later`` of; the database's clock was read at ``read_at``.
-
-    Returns the instances of the others, which are decided by work.
-    """
-    later = [(arq, dep) for arq, dep, _ in undecided if dep is not None and is_later(dep)]
+    session: orm.Session, binds: _Binds, is_later: Callable[[Provider], bool]
+) -> None:
+    """Decide the binds but those ``is_later`` of, which are left to work."""
+    later = [(arq, dep) for arq, dep in binds.pairs if dep is not None and is_later(dep)]
     ids = {arq.id for arq, _ in later}
-    at_once = [each for each in undecided if each[0].id not in ids]
-    _bind(session, at_once, {}, read_at=read_at, tell_consumer=False)
-    return {arq.instance_uuid for arq, _ in later if arq.instance_uuid}
+    if binds.begin:
+        _write_begin(session, later)
+    at_once = [pair for pair in binds.pairs if pair[0].id not in ids]
+    _bind(session, binds._replace(pairs=at_once), {}, tell_consumer=False)
+    work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
 
 
-def _takes_more(deployable: models.Deployable) -> bool:
+def _takes_more(deployable: Provider) -> bool:
     """Whether binds to the deployable may take more than the database."""
     return deployable.prepares or _has_programs(deployable)
 
 
-def _has_programs(deployable: models.Deployable) -> bool:
+def _has_programs(deployable: Provider) -> bool:
     """Whether a program may have to be written for the bind, or is being written."""
     return bool(deployable.program_mode) or not deployable.is_settled
 
@@ -500,49 +232,64 @@ def bind_instance(claim: work.Claim) -> None:
     """
     claim.checkpoint()
     with db.writer() as session:
-        undecided = _undecided(session, [claim.key])
-        if _lock_programs(session, [deployable for _, deployable, _ in undecided]):
-            undecided = _undecided(session, [claim.key])
-        coming = operations.will_run(session, {dep for _, dep, _ in undecided if dep is not None})
-        _bind(session, undecided, coming)
+        binds = _undecided(session, [claim.key])
+        if _lock_programs(session, [deployable for _, deployable in binds.pairs]):
+            binds = _undecided(session, [claim.key])
+        known = [deployable for _, deployable in binds.pairs if deployable is not None]
+        _bind(session, binds, operations.will_run(session, known))
+
+
+class _Decision(NamedTuple):
+    """How a bind goes on: it ends, or the ARQ gets a handle, or both."""
+
+    end: arq_states.BindEnd | None = None
+    taken: bind_writes.Taken | None = None
 
 
 def _bind(
     session: orm.Session,
-    undecided: _Undecided,
+    binds: _Binds,
     coming: Mapping[str, program.Program],
     *,
-    read_at: float | None = None,
     tell_consumer: bool = True,
 ) -> None:
     """Give the ARQs their handles, or say why they get none.
 
     :param coming: what deployables in doubt will run, by their uuids
-    :param read_at: when the database's clock was read, if not just now, by the monotonic one
     :param tell_consumer: whether the consumers are still to be told of the binds that end here
     """
+    groups = {arq.id: arq.request for arq, _ in binds.pairs}
     refused = {
-        arq.id: matching.why_not_given(arq.request, dep, coming) for arq, dep, _ in undecided
+        arq.id: matching.why_not_given(groups[arq.id], dep, coming) for arq, dep in binds.pairs
     }
-    handles = _take_handles(session, undecided, refused)
-    to_prepare: list[str] = []
+    handles = _take_handles(session, binds.pairs, refused)
+    # When a write began, what was noted is who had a handle by then.
+    doubtful = {dep.id for _, dep in binds.pairs if dep is not None and not dep.is_settled}
+    written = operations.being_written(session, doubtful)
     decided = [
-        _decide(session, arq, dep, handles, to_prepare, refused[arq.id])
-        for arq, dep, _ in undecided
+        (arq, _decide(arq, groups[arq.id], dep, handles, written, refused[arq.id]))
+        for arq, dep in binds.pairs
     ]
-    ends = [end for end in decided if end is not None]
-    passed = 0.0 if read_at is None else time.monotonic() - read_at
-    if ends and not arq_states.end_binds(
-        session, ends, undecided[0][2] + passed * 1000, tell_consumer=tell_consumer
-    ):
+    bind_writes.write(
+        session,
+        [
+            bind_writes.Step(arq, binds.begin, each.taken)
+            for arq, each in decided
+            if binds.begin or each.taken
+        ],
+    )
+    ends = [each.end for _, each in decided if each.end is not None]
+    now_ms = binds.clock.now_ms()
+    if ends and not arq_states.end_binds(session, ends, now_ms, tell_consumer=tell_consumer):
         raise db.RestartTransaction
+    to_prepare = [each.taken.handle_uuid for _, each in decided if each.taken and not each.end]
     work.want(session, work.HOST_STEP, to_prepare)
-    _offer_the_rest(session, undecided)
+    _offer_the_rest(session, binds.pairs)
 
 
-def _offer_the_rest(session: orm.Session, undecided: _Undecided) -> None:
+def _offer_the_rest(session: orm.Session, pairs: Iterable[_Pair]) -> None:
     """Want Placement updated where nothing was offered before somebody had a handle."""
-    ids = {dep.id for _, dep, _ in undecided if dep is not None and dep.program_mode}
+    ids = {dep.id for _, dep in pairs if dep is not None and dep.program_mode}
     if ids:
         row, host = models.Deployable, models.Host
         query = sa.select(host.name).join(models.Device).join(row)
@@ -550,31 +297,29 @@ def _offer_the_rest(session: orm.Session, undecided: _Undecided) -> None:
         work.want(session, work.PLACEMENT, session.scalars(left.distinct()))
 
 
-def _undecided(session: orm.Session, instances: Collection[str]) -> _Undecided:
-    """The instances' BindStarted ARQs without a handle, with their providers and the clock."""
+def _undecided(session: orm.Session, instances: Collection[str]) -> _Binds:
+    """The instances' BindStarted ARQs without a handle."""
     arq = models.Arq
     query = (
         # A subquery, since PostgreSQL's clock runs on from row to row.
-        sa.select(arq, models.Deployable, sa.select(db.now_ms()).scalar_subquery())
-        .outerjoin(models.Deployable, models.Deployable.rp_uuid == arq.device_rp_uuid)
+        sa.select(arq, sa.select(db.now_ms()).scalar_subquery())
         .where(
             arq.instance_uuid.in_(instances),
             arq.state == models.BIND_STARTED,
             arq.attach_handle_id.is_(None),
         )
-        .options(
-            *matching.JUDGED,
-            orm.joinedload(models.Deployable.device).options(matching.JUDGED_OF_DEVICES),
-        )
         .order_by(arq.id)
         .execution_options(populate_existing=True)
     )
-    return [(row[0], row[1], row[2]) for row in session.execute(query).unique()]
+    read_at = time.monotonic()
+    rows = session.execute(query).all()
+    clock = Clock(rows[0][1] if rows else 0, read_at)
+    named = {row[0].device_rp_uuid for row in rows if row[0].device_rp_uuid}
+    found = providers.read(session, named) if named else {}
+    return _Binds([(row[0], found.get(row[0].device_rp_uuid)) for row in rows], clock)
 
 
-def _lock_programs(
-    session: orm.Session, deployables: Iterable[models.Deployable | None]
-) -> bool:
+def _lock_programs(session: orm.Session, deployables: Iterable[Provider | None]) -> bool:
     """Lock the programmable ones, so that their program stays the same; whether there is one."""
     ids = {found.id for found in deployables if found is not None and found.program_mode}
     if ids:
@@ -583,15 +328,17 @@ def _lock_programs(
     return bool(ids)
 
 
+#: Free handles of deployables, by the ids of these.
+_Handles = Mapping[int, list[sa.Row[int, str, str]]]
+
+
 def _take_handles(
-    session: orm.Session,
-    undecided: _Undecided,
-    refused: Mapping[int, str | None],
-) -> dict[int, list[sa.Row[int, str, str]]]:
+    session: orm.Session, pairs: Sequence[_Pair], refused: Mapping[int, str | None]
+) -> _Handles:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
-    single = {dep.id for _, dep, _ in undecided if dep is not None and dep.num_accelerators == 1}
-    for arq, deployable, _ in undecided:
+    single = {dep.id for _, dep in pairs if dep is not None and dep.num_accelerators == 1}
+    for arq, deployable in pairs:
         if deployable is not None and not refused[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
@@ -603,62 +350,31 @@ def _take_handles(
 
 
 def _decide(
-    session: orm.Session,
     arq: models.Arq,
-    deployable: models.Deployable | None,
-    handles: Mapping[int, list[sa.Row[int, str, str]]],
-    to_prepare: list[str],
+    group: RequestGroup,
+    deployable: Provider | None,
+    handles: _Handles,
+    written: Collection[int],
     refused: str | None,
-) -> arq_states.BindEnd | None:
-    """How the bind of one ARQ ends; None if its host prepares the handle first."""
+) -> _Decision:
+    """How the bind of one ARQ goes on; ``written`` are deployables that are being written."""
     provider = f"Provider {arq.device_rp_uuid}"
     if deployable is None or refused:
-        return arq_states.BindEnd(arq, f"{provider} is {refused}.")
-    why_not = matching.why_no_match_when_bound(arq.request, deployable)
+        return _Decision(arq_states.BindEnd(arq, f"{provider} is {refused}."))
+    why_not = matching.why_no_match_when_bound(group, deployable)
     if why_not:
         # A report has changed it since the request was checked, while nobody held a handle.
-        return arq_states.BindEnd(arq, f"{provider} changed: {why_not}.")
+        return _Decision(arq_states.BindEnd(arq, f"{provider} changed: {why_not}."))
     free = handles[deployable.id]
     if not free:
         reason = f"{provider} has no free attach handle."
-        return arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN)
+        return _Decision(arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN))
     handle = free.pop(0)
-    steps = deployable.prepares or program.lacking(arq.request, deployable) is not None
-    # When a write began, what was noted is who had a handle by then.
-    doubtful = () if deployable.is_settled else (deployable.id,)
-    needs_write = bool(operations.being_written(session, doubtful))
-    state = models.BIND_STARTED if steps else models.BOUND
-    _take(session, arq, handle, state, needs_write=needs_write)
-    if steps:
-        to_prepare.append(handle.uuid)
-        return None
+    needs_step = deployable.prepares or program.lacking(group, deployable) is not None
+    state = models.BIND_STARTED if needs_step else models.BOUND
+    needs_write = deployable.id in written
+    taken = bind_writes.Taken(handle.id, handle.uuid, state, needs_write)
+    if needs_step:
+        return _Decision(taken=taken)
     held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)
-    return arq_states.BindEnd(arq, handle=held)
-
-
-def _take(
-    session: orm.Session,
-    arq: models.Arq,
-    handle: sa.Row[int, str, str],
-    state: str,
-    *,
-    needs_write: bool,
-) -> None:
-    """Give the BindStarted ARQ a free handle; it is BindStarted still, or Bound.
-
-    :raises RestartTransaction: the ARQ or the handle has changed since it was read
-    """
-    where = (
-        models.Arq.id == arq.id,
-        models.Arq.state == models.BIND_STARTED,
-        models.Arq.attach_handle_id.is_(None),
-    )
-    try:
-        values = {"attach_handle_id": handle.id, "needs_write": needs_write}
-        taken = db.update(session, models.Arq, *where, state=state, **values)
-    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
-        # Another ARQ took the handle, or a report removed it, after we saw it free.
-        raise db.RestartTransaction from exc
-    if not taken:
-        raise db.RestartTransaction
-    LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, state, handle.uuid)
+    return _Decision(arq_states.BindEnd(arq, handle=held), taken)

@@ -16,7 +16,8 @@ from oslo_config import cfg
 
 from cyborg import availability, clients, db, errors
 from cyborg.arqs import matching
-from cyborg.db import models
+from cyborg.db import providers
+from cyborg.db.providers import Provider
 from cyborg.placement import client
 from cyborg.programming import program
 from cyborg.request_groups import RequestGroup
@@ -31,7 +32,7 @@ class Choice:
 
     #: The index of the group.
     group: int
-    deployable: models.Deployable
+    deployable: Provider
     #: Whether it does not run the preferred function.
     lacks_function: bool
     #: How many of the preferred traits it does not have.
@@ -50,7 +51,7 @@ class Candidate:
     choices: tuple[Choice, ...]
 
     @property
-    def programmed(self) -> list[models.Deployable]:
+    def programmed(self) -> list[Provider]:
         """The deployables that would be programmed, each once."""
         found = {each.deployable.id: each.deployable for each in self.choices if each.reprogram}
         return list(found.values())
@@ -120,12 +121,12 @@ def search(
         raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
     with db.reader() as session:
         named = {uuid for uuids in found.providers for uuid in uuids}
-        rows = matching.read_providers(session, named)
+        rows = providers.read(session, named)
     candidates = [
         candidate
-        for providers in found.providers
-        if all(uuid in rows for uuid in providers)
-        and (candidate := _candidate(asked, [rows[uuid] for uuid in providers], found.free))
+        for uuids in found.providers
+        if all(uuid in rows for uuid in uuids)
+        and (candidate := _candidate(asked, [rows[uuid] for uuid in uuids], found.free))
     ]
     used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
     free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
@@ -146,7 +147,7 @@ def _ask(
     return api.find_candidates(groups, most, tree[0].uuid)
 
 
-def _place(deployable: models.Deployable) -> tuple[str, ...]:
+def _place(deployable: Provider) -> tuple[str, ...]:
     """The card, its links, the PCIe switch and the NUMA node of a deployable on its host.
 
     What is not known of it is shared with no other card.
@@ -170,7 +171,7 @@ def _used(deployables: Collection[int]) -> set[int]:
 
 def _candidate(
     groups: Mapping[int, RequestGroup],
-    chosen: Sequence[models.Deployable],
+    chosen: Sequence[Provider],
     free: Mapping[str, Mapping[str, int]],
 ) -> Candidate | None:
     """The candidate, or None if it could not be bound."""
@@ -186,7 +187,7 @@ def _candidate(
     return Candidate(hostname=chosen[0].device.host.node, choices=choices)
 
 
-def _is_refused(group: RequestGroup, deployable: models.Deployable) -> bool:
+def _is_refused(group: RequestGroup, deployable: Provider) -> bool:
     """Whether a bind of the group to the deployable would be refused, even if all of it is free."""
     if not availability.is_usable(deployable) or matching.is_kept_from(group, deployable):
         return True
@@ -195,7 +196,7 @@ def _is_refused(group: RequestGroup, deployable: models.Deployable) -> bool:
 
 
 def _choice(
-    index: int, group: RequestGroup, deployable: models.Deployable, free: Mapping[str, int]
+    index: int, group: RequestGroup, deployable: Provider, free: Mapping[str, int]
 ) -> Choice:
     function = group.preferred_function
     runs = deployable.is_settled and deployable.function_id

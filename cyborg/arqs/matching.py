@@ -6,78 +6,18 @@ A function ``why_…`` returns the reason as the end of a sentence, or None if t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-import sqlalchemy as sa
 from oslo_utils import uuidutils
-from sqlalchemy import orm
 
 from cyborg import availability
-from cyborg.db import models
+from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import layouts, program, trait_match
 from cyborg.request_groups import RequestGroup
 
-_NOT_JUDGED = (
-    models.Deployable.created_at,
-    models.Deployable.updated_at,
-    models.Deployable.parent_id,
-    models.Deployable.root_id,
-    models.Deployable.driver_name,
-    models.Deployable.programmed_ms,
-    models.Deployable.programmed_by,
-    models.Deployable.verified_by,
-    models.Deployable.contradicted,
-    models.Deployable.cleans,
-    models.Deployable.clean_erases,
-    models.Deployable.blank_image,
-)
-#: What is judged of deployables and their devices, as options of a query for the former. Other
-#: columns are read when they are asked for.
-JUDGED = (
-    *(orm.defer(column) for column in _NOT_JUDGED),
-    orm.joinedload(models.Deployable.attributes).load_only(
-        models.Attribute.deployable_id, models.Attribute.key, models.Attribute.value
-    ),
-)
-JUDGED_OF_DEVICES = orm.load_only(
-    models.Device.uuid,
-    models.Device.host_id,
-    models.Device.status,
-    models.Device.unhealthy,
-    models.Device.tainted,
-)
-_OF_HOSTS = orm.load_only(
-    models.Host.name,
-    models.Host.node,
-    models.Host.down,
-    models.Host.drained,
-    models.Host.removed,
-    models.Host.tainted,
-)
 
-#: Made once, since making it takes as long as running it.
-_PROVIDERS = (
-    sa.select(models.Deployable)
-    .join(models.Deployable.device)
-    .join(models.Device.host)
-    .options(
-        orm.contains_eager(models.Deployable.device).options(
-            JUDGED_OF_DEVICES, orm.contains_eager(models.Device.host).options(_OF_HOSTS)
-        ),
-        *JUDGED,
-    )
-    .where(models.Deployable.rp_uuid.in_(sa.bindparam("uuids", expanding=True)))
-)
-
-
-def read_providers(session: orm.Session, uuids: Collection[str]) -> dict[str, models.Deployable]:
-    """Deployables by the uuids of their providers, with all that is judged here. One SELECT."""
-    found = session.scalars(_PROVIDERS, {"uuids": list(uuids)}).unique()
-    return {each.rp_uuid: each for each in found}
-
-
-def is_kept_from(group: RequestGroup, deployable: models.Deployable) -> bool:
+def is_kept_from(group: RequestGroup, deployable: Judged) -> bool:
     """Whether the deployable is tainted, and the group does not tolerate that.
 
     A bind that was accepted before is carried out nevertheless.
@@ -85,7 +25,7 @@ def is_kept_from(group: RequestGroup, deployable: models.Deployable) -> bool:
     return availability.is_tainted(deployable) and not group.tolerates_taint
 
 
-def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def why_no_match(group: RequestGroup, deployable: Judged) -> str | None:
     """Why the deployable cannot be asked for: as it is now, or as it will be when it is bound."""
     if group.image_uuid is not None and not uuidutils.is_uuid_like(group.image_uuid):
         return f"accel:bitstream_id {group.image_uuid} is no UUID of an image"
@@ -97,7 +37,7 @@ def why_no_match(group: RequestGroup, deployable: models.Deployable) -> str | No
     )
 
 
-def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def why_no_match_when_bound(group: RequestGroup, deployable: Judged) -> str | None:
     """Why the deployable does not fit the group once it is programmed for it, if it must be.
 
     Programming brings the trait of its function. A forbidden trait must not be there now either.
@@ -110,7 +50,7 @@ def why_no_match_when_bound(group: RequestGroup, deployable: models.Deployable) 
     return _why_other_class(group, deployable) or _why_other_layout(group, deployable) or why_not
 
 
-def why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def why_not_usable(group: RequestGroup, deployable: Judged) -> str | None:
     """Why a handle cannot be prepared, as a sentence: what the deployable runs is not enough."""
     if lacks_program(group, deployable):
         return "The deployable has lost its program."
@@ -118,7 +58,7 @@ def why_not_usable(group: RequestGroup, deployable: models.Deployable) -> str | 
     return f"The deployable does not fit as it is now: {why_not}." if why_not else None
 
 
-def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def why_wrong_function(group: RequestGroup, deployable: Judged) -> str | None:
     """Why a programmed deployable lacks the function's trait that the group requires."""
     if deployable.program_mode is None or not serves(group, deployable):
         return None
@@ -129,7 +69,7 @@ def why_wrong_function(group: RequestGroup, deployable: models.Deployable) -> st
 
 def why_not_now(
     group: RequestGroup,
-    deployable: models.Deployable,
+    deployable: Judged,
     coming: Mapping[str, program.Program] | None = None,
 ) -> str | None:
     """Why the deployable's program forbids to give out a handle for the group now.
@@ -155,7 +95,7 @@ def why_not_now(
 
 def why_not_given(
     group: RequestGroup,
-    deployable: models.Deployable | None,
+    deployable: Judged | None,
     coming: Mapping[str, program.Program],
 ) -> str | None:
     """Why no handle of the provider can be given out now, although the bind was accepted.
@@ -170,29 +110,29 @@ def why_not_given(
     return why_not_now(group, deployable, coming)
 
 
-def lacks_program(group: RequestGroup, deployable: models.Deployable) -> bool:
+def lacks_program(group: RequestGroup, deployable: Judged) -> bool:
     """Whether the deployable must be programmed, and the group does not say with what."""
     return availability.does_run_nothing(deployable) and not program.of_group(group)
 
 
-def serves(group: RequestGroup, deployable: models.Deployable) -> bool:
+def serves(group: RequestGroup, deployable: Judged) -> bool:
     """Whether the deployable runs what the group asks for, for certain."""
     other = program.lacking(group, deployable) is not None
     return not lacks_program(group, deployable) and not other and deployable.is_settled
 
 
-def traits(deployable: models.Deployable) -> set[str]:
+def traits(deployable: Judged) -> set[str]:
     """The traits of a deployable that is loaded with its attributes."""
     return trait_match.traits(deployable.attributes)
 
 
-def _why_other_layout(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def _why_other_layout(group: RequestGroup, deployable: Judged) -> str | None:
     """No layout is changed for a guest, who has been given one of its handles by then."""
     what = program.lacking(group, deployable) if layouts.has(deployable) else None
     return f"not known to have {what} as its layout" if what else None
 
 
-def _why_other_class(group: RequestGroup, deployable: models.Deployable) -> str | None:
+def _why_other_class(group: RequestGroup, deployable: Judged) -> str | None:
     attributes = deployable.attributes
     classes = {each.value for each in attributes if each.key == base.RESOURCE_CLASS_KEY}
     if classes.isdisjoint(group.resources):

@@ -20,7 +20,7 @@ from cyborg.context import RequestContext
 from cyborg.db import models
 
 if TYPE_CHECKING:
-    from cyborg.arqs.binding import BindTarget
+    from cyborg.arqs.bind_requests import BindTarget
 
 #: What a caller is told that will not pass by itself, or not soon.
 REFUSALS = (errors.Conflict, errors.Forbidden, errors.Invalid, errors.NotFound)

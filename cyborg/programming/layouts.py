@@ -17,6 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import errors, program_modes
 from cyborg.db import models
+from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import program
 
@@ -25,7 +26,7 @@ _DEPLOYABLE = models.Deployable
 _REPORTED = "driver"
 
 
-def has(deployable: models.Deployable) -> bool:
+def has(deployable: Judged) -> bool:
     """Whether the deployable has a layout, and no image."""
     return deployable.program_mode == program_modes.LAYOUT
 

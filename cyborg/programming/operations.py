@@ -20,6 +20,7 @@ from sqlalchemy import orm
 
 from cyborg import arq_states, db, errors, history, notifications, work
 from cyborg.db import models, paging
+from cyborg.db.providers import Judged
 from cyborg.notifications import notices
 from cyborg.programming import guard, layouts, program, states
 
@@ -420,7 +421,7 @@ def instances(operation: models.Operation) -> set[str]:
 
 
 def _will_run(
-    operation: models.Operation | None, deployable: models.Deployable
+    operation: models.Operation | None, deployable: Judged
 ) -> program.Program:
     """What a deployable will run after that operation, if any; what it has lost is restored."""
     if operation is None or operation.asked_by == RECOVERY:
@@ -429,7 +430,7 @@ def _will_run(
 
 
 def will_run(
-    session: orm.Session, deployables: Iterable[models.Deployable]
+    session: orm.Session, deployables: Iterable[Judged]
 ) -> dict[str, program.Program]:
     """What those of the deployables that are not settled will run soon, by their uuids.
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from cyborg import availability, glance
 from cyborg.db import models
+from cyborg.db.providers import Judged
 from cyborg.request_groups import RequestGroup
 
 #: The attribute that holds the trait of the function, and its origin: reports leave it alone.
@@ -36,13 +37,14 @@ class Program:
     function_name: str | None = None
 
     def __bool__(self) -> bool:
-        return any(asdict(self).values())
+        # Asked for each ARQ several times.
+        return any((self.image_uuid, self.image_name, self.function_id, self.function_name))
 
     def __str__(self) -> str:
         given = {name: value for name, value in asdict(self).items() if value}
         return " and ".join(_WORDS[name].format(value) for name, value in given.items())
 
-    def is_run_by(self, deployable: models.Deployable) -> bool:
+    def is_run_by(self, deployable: Judged) -> bool:
         """Whether the deployable is known to run it. By an image's name alone that is never known.
 
         The record of one that its driver does not program any more may be outdated.
@@ -57,7 +59,7 @@ class Program:
             and self.function_name in {None, deployable.function_name}
         )
 
-    def may_be_run_by(self, deployable: models.Deployable) -> bool:
+    def may_be_run_by(self, deployable: Judged) -> bool:
         """Whether only Glance knows: it is asked for by a name that is not known here."""
         named = self.image_name or (self.function_name and deployable.function_name is None)
         rest = replace(self, image_name=None, function_name=None)
@@ -99,7 +101,7 @@ def of_group(group: RequestGroup) -> Program:
     )
 
 
-def lacking(group: RequestGroup, deployable: models.Deployable) -> Program | None:
+def lacking(group: RequestGroup, deployable: Judged) -> Program | None:
     """The program that a group asks for and the deployable is not known to run, or None."""
     what = of_group(group)
     return what if what and not what.is_run_by(deployable) else None
@@ -123,7 +125,7 @@ def of_operation(operation: models.Operation, found: glance.Image | None = None)
     )
 
 
-def of_deployable(deployable: models.Deployable) -> Program:
+def of_deployable(deployable: Judged) -> Program:
     """What the deployable is recorded to run."""
     return Program(
         image_uuid=deployable.bitstream_id,

@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from cyborg import clients, errors, glance
 from cyborg.db import models
+from cyborg.db.providers import Fact, Judged
 from cyborg.drivers import base
 from cyborg.programming import image_match, program
 from cyborg.request_groups import REQUIRED, RequestGroup
@@ -22,13 +23,13 @@ from cyborg.request_groups import REQUIRED, RequestGroup
 _PATIENCE = 5.0
 
 
-def traits(attributes: Iterable[models.Attribute]) -> set[str]:
+def traits(attributes: Iterable[models.Attribute | Fact]) -> set[str]:
     """The traits of a deployable with those attributes."""
     return {each.value for each in attributes if each.key.startswith(base.TRAIT_PREFIX)}
 
 
 def when_programmed(
-    group: RequestGroup, attributes: Iterable[models.Attribute], vendor: str
+    group: RequestGroup, attributes: Iterable[models.Attribute | Fact], vendor: str
 ) -> set[str]:
     """The traits of a deployable once it runs what the group asks for.
 
@@ -90,12 +91,13 @@ def warnings(groups: Iterable[Mapping[str, str]]) -> list[str]:
 
 def known(group: RequestGroup, image: glance.Image | None) -> RequestGroup:
     """The group with the function of the image that is written for it, if that is known."""
-    function = image.function_id if image is not None else None
-    return replace(group, function_id=group.function_id or function)
+    if group.function_id or image is None:
+        return group
+    return replace(group, function_id=image.function_id)
 
 
 def why_of_no_use(
-    groups: Iterable[RequestGroup], deployable: models.Deployable, image: glance.Image
+    groups: Iterable[RequestGroup], deployable: Judged, image: glance.Image
 ) -> str | None:
     """Why a deployable with that image would serve none of the groups, as a sentence.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cyborg import context, db
 from cyborg.arqs import binding, service
-from cyborg.arqs.binding import BindTarget
+from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 

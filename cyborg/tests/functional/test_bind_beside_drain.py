@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import context, db, errors
-from cyborg.arqs import binding, draining, matching
-from cyborg.db import models
+from cyborg.arqs import bind_writes, draining
+from cyborg.db import models, providers
 from cyborg.inventory import admin
 from cyborg.tests import boots, hosts
 
@@ -79,14 +79,14 @@ def test_who_comes_second_waits_for_the_bind(
     hosts.apply(hosts.card("a"))
     arqs = boots.arqs(ctx)
     beside = _Beside(act)
-    start = binding._start
+    write = bind_writes.write
 
-    def start_beside(*arguments: Any) -> None:
+    def write_beside(*arguments: Any) -> None:
         beside.start()
         beside.join(SOON)
-        start(*arguments)
+        write(*arguments)
 
-    monkeypatch.setattr(binding, "_start", start_beside)
+    monkeypatch.setattr(bind_writes, "write", write_beside)
     boots.bind(ctx, arqs, models.new_uuid())
     beside.join(PATIENCE)
     assert beside.seen == [models.BOUND]
@@ -99,7 +99,7 @@ def test_a_bind_that_comes_second_is_refused(
     hosts.apply(hosts.card("a"))
     arqs = boots.arqs(ctx)
     beside = _Beside(act)
-    read = matching.read_providers
+    read = providers.read
 
     def read_before(*arguments: Any) -> Any:
         found = read(*arguments)
@@ -108,7 +108,7 @@ def test_a_bind_that_comes_second_is_refused(
             beside.join(PATIENCE)
         return found
 
-    monkeypatch.setattr(matching, "read_providers", read_before)
+    monkeypatch.setattr(providers, "read", read_before)
     with pytest.raises(errors.Conflict, match=r"drained|tainted|disabled"):
         boots.bind(ctx, arqs, models.new_uuid())
     assert (beside.seen, _asked()) == ([], [])

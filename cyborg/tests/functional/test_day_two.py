@@ -42,7 +42,7 @@ from cyborg import (
     work,
 )
 from cyborg.arqs import binding, differences, draining, release, removal, service, uses
-from cyborg.arqs.binding import BindTarget
+from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import admin

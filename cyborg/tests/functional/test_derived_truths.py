@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import bind_requests, binding, release, service
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
@@ -156,7 +156,7 @@ class Machine(stateful.RuleBasedStateMachine):
             return session.scalar(named)
 
     def _bind(self, instance: Instance) -> bool:
-        target = binding.BindTarget(
+        target = bind_requests.BindTarget(
             hostname=hosts.ROOT,
             device_rp_uuid=instance.card.provider,
             instance_uuid=instance.uuid,

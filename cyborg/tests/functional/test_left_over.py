@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import db, errors, profiles, work
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import bind_requests, binding, release, service
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
 from cyborg.programming import operations
@@ -41,7 +41,7 @@ def test_a_region_is_offered_again_after_the_next_report(
     name = models.new_uuid()
     profiles.create_profile(name=name, groups=[{"resources:FPGA": "1"}], description=None)
     (arq,) = service.create(machine.cloud.ctx, name)
-    where = binding.BindTarget(
+    where = bind_requests.BindTarget(
         hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=name
     )
     with pytest.raises(errors.Conflict, match="not reported since a write of it failed"):

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from cyborg import errors, profiles
-from cyborg.arqs import binding, service
+from cyborg.arqs import bind_requests, binding, service
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import operations, program
@@ -38,7 +38,7 @@ def ask(machine: Machine, card: Fpga, **group: str) -> str:
     cloud = machine.cloud
     cloud.placement.allocate(name, card.provider, FPGA=1)
     (arq,) = service.create(cloud.ctx, name)
-    target = binding.BindTarget(
+    target = bind_requests.BindTarget(
         hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=name
     )
     binding.request_changes(cloud.ctx, {arq.uuid: target}, [])

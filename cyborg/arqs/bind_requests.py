@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request to bind asks for, and why it is refused before anything is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import arq_states, db, errors, glance
+from cyborg.arqs import matching
+from cyborg.db import models, providers
+from cyborg.db.providers import Provider
+from cyborg.programming import operations, program, trait_match
+from cyborg.request_groups import RequestGroup
+
+
+class NotGiven(errors.Conflict):
+    """A device is not given out; ``why`` may name hosts, paths, and other projects' instances.
+
+    So it is for administrators.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+def whole_reason(exc: errors.CyborgError) -> str:
+    """All of why a bind is refused; what is for administrators follows a colon."""
+    return f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, NotGiven) else exc.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindTarget:
+    """Where to bind an ARQ, as the consumer sent it.
+
+    ``hostname`` is the host's name or the name of its root provider. ``project_id`` moves the ARQ
+    to that project; None leaves it where it is.
+    """
+
+    hostname: str
+    device_rp_uuid: str
+    instance_uuid: str
+    project_id: str | None = None
+
+    def is_of(self, arq: models.Arq) -> bool:
+        """Whether the ARQ was asked to be bound exactly here before."""
+        return (
+            arq.state in models.ASKED
+            and arq.hostname == self.hostname
+            and arq.device_rp_uuid == self.device_rp_uuid
+            and arq.instance_uuid == self.instance_uuid
+            and self.project_id in {None, arq.project_id}
+        )
+
+
+def check(
+    session: orm.Session,
+    arqs: Mapping[str, models.Arq],
+    targets: Mapping[str, BindTarget],
+    images: Mapping[str, glance.Image],
+) -> dict[str, Provider]:
+    """Refuse what cannot be done; return the deployables by the uuids of their providers."""
+    for uuid, arq in arqs.items():
+        _check_state(uuid, arq)
+    found = providers.read(session, {target.device_rp_uuid for target in targets.values()})
+    coming = operations.will_run(session, found.values())
+    of_providers: dict[str, list[RequestGroup]] = {}
+    for uuid, target in targets.items():
+        provider = found.get(target.device_rp_uuid)
+        if provider is None:
+            raise errors.NotFound.of("Deployable", rp_uuid=target.device_rp_uuid)
+        arq, image = arqs[uuid], images.get(uuid)
+        group = arq.request
+        _check_match(arq, group, target, provider, coming)
+        _check_program(arq, group, provider, image)
+        of_providers.setdefault(provider.rp_uuid, []).append(trait_match.known(group, image))
+    for rp_uuid, groups in of_providers.items():
+        _refuse_two_programs(groups, found[rp_uuid])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The database's clock, which was read at ``read_at`` by the monotonic one of this process."""
+
+    at_ms: int
+    read_at: float
+
+    def now_ms(self) -> int:
+        """What the database's clock says now, or a moment later: the way to it counts as time."""
+        return round(self.at_ms + (time.monotonic() - self.read_at) * 1000)
+
+
+def refuse_second(
+    session: orm.Session,
+    targets: Mapping[str, BindTarget],
+    asked: Collection[str],
+    found: Mapping[str, Provider],
+) -> Clock:
+    """Return if no instance has other ARQs than those ``asked``, repeated ones included.
+
+    From now on nobody takes the hosts and devices of the providers ``found`` out of service before
+    this transaction has ended.
+
+    :raises RestartTransaction: somebody has done so since they were read
+    """
+    read = {each.device for each in found.values()}
+    given = {
+        "hosts": list({each.host_id for each in read}),
+        "devices": list({each.id for each in read}),
+        "instances": list({target.instance_uuid for target in targets.values()}),
+        "asked": list(asked),
+    }
+    read_at = time.monotonic()
+    locked = session.execute(_PLACES, given).all()
+    if {tuple(row[:-2]) for row in locked} != {_place(each) for each in read}:
+        raise db.RestartTransaction
+    now_ms, other = locked[0][-2:]
+    if other is not None:
+        raise errors.Invalid(
+            f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
+            "bind all ARQs of an instance in one request, or delete the others first."
+        )
+    return Clock(now_ms, read_at)
+
+
+_ARQS, _DEVICES, _HOSTS = (
+    model.__table__ for model in (models.Arq, models.Device, models.Host)
+)
+_OTHER = (
+    sa.select(_ARQS.c.instance_uuid)
+    .where(
+        _ARQS.c.instance_uuid.in_(sa.bindparam("instances", expanding=True)),
+        _ARQS.c.uuid.not_in(sa.bindparam("asked", expanding=True)),
+        _ARQS.c.state != models.DELETING,
+    )
+    .limit(1)
+)
+#: Devices with what :func:`_check_match` reads of them and their hosts, locked so that others may
+#: bind to them, but not change that. Hosts first, as reports do: MariaDB locks in the order in
+#: which it reads. Then the clock, and an instance that has another ARQ. Made once, since making it
+#: takes longer than running it.
+_PLACES = (
+    sa.select(
+        _DEVICES.c.id,
+        _DEVICES.c.status,
+        _DEVICES.c.tainted,
+        _DEVICES.c.unhealthy,
+        _HOSTS.c.drained,
+        _HOSTS.c.tainted,
+        _HOSTS.c.down,
+        db.now_ms(),
+        _OTHER.scalar_subquery(),
+    )
+    .prefix_with("STRAIGHT_JOIN", dialect="mysql")
+    .prefix_with("STRAIGHT_JOIN", dialect="mariadb")
+    .select_from(_HOSTS)
+    .join(_DEVICES, _DEVICES.c.host_id == _HOSTS.c.id)
+    .where(
+        _HOSTS.c.id.in_(sa.bindparam("hosts", expanding=True)),
+        _DEVICES.c.id.in_(sa.bindparam("devices", expanding=True)),
+    )
+    .order_by(_HOSTS.c.id, _DEVICES.c.id)
+    .with_for_update(read=True, of=(_HOSTS, _DEVICES))
+)
+
+
+def _place(device: providers.Device) -> tuple[Any, ...]:
+    """What :data:`_PLACES` reads, as it was read before."""
+    host = device.host
+    state = (device.status, device.tainted, device.unhealthy)
+    return (device.id, *state, host.drained, host.tainted, host.down)
+
+
+def _check_state(uuid: str, arq: models.Arq) -> None:
+    if arq.state not in arq_states.predecessors(models.BIND_STARTED):
+        raise errors.Invalid(
+            f"ARQ {uuid} is {arq.state} with other values than these; unbind it first."
+        )
+    if arq.attach_handle_id is not None:
+        raise errors.Conflict(
+            f"ARQ {uuid} still holds the attach handle of its last use, which is being cleaned; "
+            "bind it again later, or create another ARQ."
+        )
+
+
+def _check_match(
+    arq: models.Arq,
+    group: RequestGroup,
+    target: BindTarget,
+    deployable: Provider,
+    coming: Mapping[str, program.Program],
+) -> None:
+    host = deployable.device.host
+    if target.hostname not in {host.name, host.node}:
+        raise errors.Invalid(
+            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
+            "which the provider is."
+        )
+    if host.down:
+        # It may come back before the bind's deadline, and be down for us alone. But nobody knows
+        # how its devices are, and a consumer that is refused at once need not wait for nothing.
+        raise NotGiven(
+            "hostname: the host is down, and gives out nothing until its agent reports; choose "
+            "another one.",
+            f"host {host.name}.",
+        )
+    if host.drained:
+        raise NotGiven(
+            "hostname: the host is drained, and gives out nothing new; choose another one.",
+            f"host {host.name}.",
+        )
+    if deployable.device.status != models.ENABLED:
+        raise errors.Conflict(
+            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
+            "another provider or enable device " + deployable.device.uuid + "."
+        )
+    if matching.is_kept_from(group, deployable):
+        raise errors.Conflict(
+            f"device_rp_uuid: provider {target.device_rp_uuid} is tainted, and group "
+            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name} does not "
+            "tolerate that; choose another provider."
+        )
+    if deployable.device.unhealthy is not None:
+        raise NotGiven(
+            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy; choose "
+            "another provider.",
+            deployable.device.unhealthy,
+        )
+    if deployable.withheld is not None:
+        raise NotGiven(
+            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out; choose "
+            "another one.",
+            deployable.withheld,
+        )
+    why_not = matching.why_not_now(group, deployable, coming)
+    if why_not:
+        raise errors.Conflict(
+            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {why_not}; "
+            "choose another provider."
+        )
+    why_not = matching.why_no_match(group, deployable)
+    if why_not:
+        raise errors.Invalid(
+            f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
+            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {why_not}."
+        )
+
+
+def _check_program(
+    arq: models.Arq, group: RequestGroup, deployable: Provider, image: glance.Image | None
+) -> None:
+    """Return if the image that would be written for the ARQ may give what its group asks for."""
+    if program.lacking(group, deployable) is None:
+        return
+    why_not = trait_match.why_never(group, image) or matching.why_no_match(
+        trait_match.known(group, image), deployable
+    )
+    if why_not:
+        raise errors.Invalid(
+            f"device_rp_uuid: what group {arq.device_profile_group_id} of device profile "
+            f"{arq.device_profile_name} asks for contradicts itself: {why_not}."
+        )
+
+
+def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: Provider) -> None:
+    """Return unless some of the groups need a program that the others cannot have, or use."""
+    written = [each for each in groups if program.lacking(each, deployable) is not None]
+    for one in map(program.of_group, written):
+        for other in map(program.of_group, groups):
+            if not other or one.contradicts(other):
+                raise errors.Invalid(
+                    f"device_rp_uuid: the deployable of provider {deployable.rp_uuid} cannot be "
+                    f"programmed with {one} for one ARQ, and with {other or 'nothing'} for "
+                    "another; choose another provider for one of them."
+                )
+
+
