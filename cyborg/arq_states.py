@@ -88,10 +88,13 @@ class BindEnd(NamedTuple):
         return BOUND if self.reason is None else BIND_FAILED
 
 
+_CLOCK = sa.select(db.now_ms())
+
+
 def end_binds(
     session: orm.Session,
     ends: Sequence[BindEnd],
-    now_ms: float | None = None,
+    now_ms: int | None = None,
     *,
     tell_consumer: bool = True,
     **values: Any,
@@ -116,6 +119,7 @@ def end_binds(
             return False
         # %r: a driver's words may hold what no log file can.
         LOG.warning("ARQs %s are BindFailed: %r", ", ".join(arq.uuid for arq in arqs), reason)
+    clock = session.execute(_CLOCK).scalar_one() if now_ms is None else now_ms
     notifications.announce(
         session,
         (
@@ -126,11 +130,11 @@ def end_binds(
                 reason=end.reason,
                 plain=end.plain,
                 handle=end.handle,
+                at_ms=clock,
             )
             for end in ends
         ),
     )
-    clock = session.execute(sa.select(db.now_ms())).scalar_one() if now_ms is None else now_ms
     db.after_commit(session, lambda: _measure(ends, clock))
     if tell_consumer:
         want_telling(session, [end.arq for end in ends])

@@ -126,30 +126,54 @@ def want(session: orm.Session, kind: str, keys: Iterable[str], *, after: int = 0
     The rows stay locked until the transaction ends; they are locked in the order of their keys,
     which avoids deadlocks. They keep the id of the API request that this thread serves, if any.
     """
+    those = sorted(set(keys))
+    if not those:
+        return
     current = oslo_context.get_current()
-    request_id = current.global_id if current else None
-    due = db.now_ms() + after * 1000
-    rows = [
+    given: dict[str, Any] = {
+        "the_kind": kind,
+        "after_ms": after * 1000,
+        "request": current.global_id if current else None,
+        "made": models.utcnow(),
+        **{f"key_{number}": key for number, key in enumerate(those)},
+    }
+    dialect = session.get_bind().dialect.name
+    wish = _wish_for_one(dialect) if len(those) == 1 else _wish(dialect, len(those))
+    session.execute(wish, given)
+    db.after_commit(session, _process.wake)
+
+
+def _wish(dialect: str, count: int) -> sa.Insert:
+    """The statement that wants work for so many keys."""
+    row = models.Work
+    due = db.now_ms() + sa.bindparam("after_ms", type_=sa.BigInteger())
+    request = sa.bindparam("request", type_=row.request_id.type)
+    values = [
         {
-            "kind": kind,
-            "key": key,
+            "kind": sa.bindparam("the_kind"),
+            "key": sa.bindparam(f"key_{number}"),
             "wanted": 1,
             "wanted_ms": due,
             "due_ms": due,
             "attempts": 0,
-            "request_id": request_id,
-            "created_at": models.utcnow(),
+            "request_id": request,
+            "created_at": sa.bindparam("made"),
         }
-        for key in sorted(set(keys))
+        for number in range(count)
     ]
-    if rows:
-        again = {
-            "wanted": models.Work.wanted + 1,
-            "wanted_ms": due,
-            "due_ms": due,
-        } | ({"request_id": request_id} if request_id else {})
-        db.upsert(session, models.Work, rows, key=["kind", "key"], update=again)
-        db.after_commit(session, _process.wake)
+    again = {
+        "wanted": row.wanted + 1,
+        "wanted_ms": due,
+        "due_ms": due,
+        "request_id": sa.func.coalesce(request, row.request_id),
+    }
+    return db.upsert_of(dialect, row, values, key=["kind", "key"], update=again)
+
+
+@functools.cache
+def _wish_for_one(dialect: str) -> sa.Insert:
+    """The same for one key, made once, since making it takes longer than running it."""
+    return _wish(dialect, 1)
 
 
 def last_error(keys: Mapping[str, str | None]) -> sa.ScalarSelect[str]:

@@ -376,5 +376,7 @@ def _decide(
     taken = bind_writes.Taken(handle.id, handle.uuid, state, needs_write)
     if needs_step:
         return _Decision(taken=taken)
-    held = notices.Handle(handle.uuid, handle.attach_type, deployable.device.uuid)
+    held = notices.Handle(
+        handle.uuid, handle.attach_type, deployable.device.uuid, matching.class_of(deployable)
+    )
     return _Decision(arq_states.BindEnd(arq, handle=held), taken)

@@ -3,43 +3,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db
 from cyborg.db import models
 
-_HANDLE = models.AttachHandle
+#: Tables, since statements of models take half as long again.
+_HANDLES: Any = models.AttachHandle.__table__
+_ARQS: Any = models.Arq.__table__
 _OF_DEPLOYABLE: sa.BindParameter[int] = sa.bindparam("deployable")
 
 
 def _dirty_part() -> sa.Exists:
     """A handle of the deployable waits until its host has cleaned it."""
-    part, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
-    held = sa.select(part.id).join(arq, arq.attach_handle_id == part.id)
-    dirty = held.where(part.deployable_id == _OF_DEPLOYABLE, arq.state.not_in(models.SERVING))
+    part, arq = _HANDLES.alias(), _ARQS.alias()
+    held = sa.select(part.c.id).join(arq, arq.c.attach_handle_id == part.c.id)
+    dirty = held.where(
+        part.c.deployable_id == _OF_DEPLOYABLE, arq.c.state.not_in(models.SERVING)
+    )
     return dirty.correlate(None).exists()
 
 
 _NOT_HELD = (
-    _HANDLE.deployable_id == _OF_DEPLOYABLE,
-    _HANDLE.missing.is_(False),
-    ~sa.exists().where(models.Arq.attach_handle_id == _HANDLE.id),
+    _HANDLES.c.deployable_id == _OF_DEPLOYABLE,
+    _HANDLES.c.missing.is_(False),
+    ~sa.exists().where(_ARQS.c.attach_handle_id == _HANDLES.c.id),
 )
 #: What makes a handle free, by whether its deployable is one accelerator: none of a card is given
 #: out before all of it is clean.
 _FREE = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
 #: Made once, since making them takes longer than running them.
 _LOCK = {
-    is_one: sa.select(_HANDLE.id, _HANDLE.uuid, _HANDLE.attach_type)
+    is_one: sa.select(_HANDLES.c.id, _HANDLES.c.uuid, _HANDLES.c.attach_type)
     .where(*free)
-    .order_by(_HANDLE.id)
+    .order_by(_HANDLES.c.id)
     .limit(sa.bindparam("count", type_=sa.Integer()))
-    .with_for_update(of=_HANDLE, skip_locked=True)
+    .with_for_update(of=_HANDLES, skip_locked=True)
     for is_one, free in _FREE.items()
 }
 _COUNT = {
-    is_one: sa.select(sa.func.count()).select_from(_HANDLE).where(*free)
+    is_one: sa.select(sa.func.count()).select_from(_HANDLES).where(*free)
     for is_one, free in _FREE.items()
 }
 

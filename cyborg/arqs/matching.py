@@ -126,6 +126,12 @@ def traits(deployable: Judged) -> set[str]:
     return trait_match.traits(deployable.attributes)
 
 
+def class_of(deployable: Judged) -> str | None:
+    """The resource class of a deployable that is loaded with its attributes."""
+    keyed = (each.value for each in deployable.attributes if each.key == base.RESOURCE_CLASS_KEY)
+    return next(keyed, None)
+
+
 def _why_other_layout(group: RequestGroup, deployable: Judged) -> str | None:
     """No layout is changed for a guest, who has been given one of its handles by then."""
     what = program.lacking(group, deployable) if layouts.has(deployable) else None
@@ -133,8 +139,7 @@ def _why_other_layout(group: RequestGroup, deployable: Judged) -> str | None:
 
 
 def _why_other_class(group: RequestGroup, deployable: Judged) -> str | None:
-    attributes = deployable.attributes
-    classes = {each.value for each in attributes if each.key == base.RESOURCE_CLASS_KEY}
-    if classes.isdisjoint(group.resources):
-        return f"it offers {', '.join(sorted(classes))}, not {', '.join(sorted(group.resources))}"
+    its = class_of(deployable)
+    if its not in group.resources:
+        return f"it offers {its or 'nothing'}, not {', '.join(sorted(group.resources))}"
     return None

@@ -455,17 +455,28 @@ def upsert(
     ``rows`` and ``update`` map column names to values, ``key`` names the columns of a unique
     constraint. The rows stay locked until the transaction ends.
     """
-    table = cast(sa.Table, model.__table__)
-    dialect = session.get_bind().dialect.name.replace("mariadb", "mysql")
+    dialect = session.get_bind().dialect.name
+    session.execute(upsert_of(dialect, model, rows, key=key, update=update))
+
+
+def upsert_of(
+    dialect: str,
+    model: type[orm.DeclarativeBase],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    key: Sequence[str],
+    update: Mapping[str, Any],
+) -> sa.Insert:
+    """The statement of :func:`upsert`, for the database in use."""
+    name = dialect.replace("mariadb", "mysql")
     # Already loaded for the database in use; those of the others would take 4 MiB.
-    insert: Any = importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert
+    insert: Any = importlib.import_module(f"sqlalchemy.dialects.{name}").insert
     # SQLAlchemy compiles an INSERT of several rows each time.
-    statement = insert(table).values(rows[0] if len(rows) == 1 else list(rows))
-    if dialect == "mysql":
-        statement = statement.on_duplicate_key_update(**update)
-    else:
-        statement = statement.on_conflict_do_update(index_elements=list(key), set_=dict(update))
-    session.execute(statement)
+    statement = insert(model.__table__).values(rows[0] if len(rows) == 1 else list(rows))
+    if name == "mysql":
+        return cast(sa.Insert, statement.on_duplicate_key_update(**update))
+    changed = statement.on_conflict_do_update(index_elements=list(key), set_=dict(update))
+    return cast(sa.Insert, changed)
 
 
 def update(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from cyborg.db import models
@@ -313,6 +314,8 @@ class Notice(NamedTuple):
     payload: Payload
     #: What the owner may read of a failure's reason.
     plain: str | None = None
+    #: Columns of its entry in the history, where the caller knows them without looking.
+    known: Mapping[str, Any] = MappingProxyType({})
 
 
 class Handle(NamedTuple):
@@ -321,6 +324,8 @@ class Handle(NamedTuple):
     uuid: str
     type: str
     device_uuid: str
+    #: What it counts as, if the caller has that at hand.
+    resource_class: str | None = None
 
 
 def of_arq(
@@ -331,11 +336,17 @@ def of_arq(
     reason: str | None = None,
     plain: str | None = None,
     handle: Handle | None = None,
+    at_ms: int | None = None,
 ) -> Notice:
     """``arq`` is in ``state`` now; its row still has the old state.
 
-    ``plain`` is what its owner may read of ``reason``, why its bind failed.
+    ``plain`` is what its owner may read of ``reason``, why its bind failed. ``at_ms`` is the
+    database's clock, if the caller has read it.
     """
+    known = {
+        "started_ms": at_ms,
+        "resource_class": handle.resource_class if handle else None,
+    }
     return Notice(
         event,
         AcceleratorRequestPayload(
@@ -356,6 +367,7 @@ def of_arq(
             created_at=_zoned(arq.created_at),
         ),
         plain,
+        {name: value for name, value in known.items() if value is not None},
     )
 
 

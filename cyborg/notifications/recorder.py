@@ -62,7 +62,20 @@ def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
 def _of_arq(
     notice: notices.Notice, arq: notices.AcceleratorRequestPayload
 ) -> list[dict[str, Any]]:
-    entry: dict[str, Any] = {
+    if notice.event is notices.ARQ_BOUND and arq.attach_handle_uuid is not None:
+        used = {**_about(arq), "kind": history.USED, **notice.known}
+        if "resource_class" not in used:
+            used["resource_class"] = history.class_of_handle(arq.attach_handle_uuid)
+        return [used]
+    if notice.event is notices.ARQ_BIND_FAILED:
+        return [{**_about(arq), **_failed(arq.state_reason, notice.plain)}]
+    if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
+        return [{**_about(arq), **_failed(_why_given_up(arq), _NOT_IN_TIME)}]
+    return []
+
+
+def _about(arq: notices.AcceleratorRequestPayload) -> dict[str, Any]:
+    return {
         "project_id": arq.project_id,
         "instance_uuid": arq.instance_uuid,
         "arq_uuid": arq.uuid,
@@ -70,15 +83,12 @@ def _of_arq(
         "device_uuid": arq.device_uuid or history.device_of_provider(arq.device_rp_uuid),
         "handle_uuid": arq.attach_handle_uuid,
     }
-    if notice.event is notices.ARQ_BOUND and arq.attach_handle_uuid is not None:
-        rc = history.class_of_handle(arq.attach_handle_uuid)
-        return [{**entry, "kind": history.USED, "resource_class": rc}]
+
+
+def _failed(reason: object, plain: str | None) -> dict[str, Any]:
+    """What all entries of binds that failed have."""
     ended = {"kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
-    if notice.event is notices.ARQ_BIND_FAILED:
-        return [{**entry, **ended, "reason": arq.state_reason, "plain": notice.plain}]
-    if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
-        return [{**entry, **ended, "reason": _why_given_up(arq), "plain": _NOT_IN_TIME}]
-    return []
+    return {**ended, "reason": reason, "plain": plain}
 
 
 def _why_given_up(arq: notices.AcceleratorRequestPayload) -> sa.ColumnElement[str]:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from cyborg import context, db, errors
 from cyborg.arqs import bind_writes, draining
@@ -81,10 +82,11 @@ def test_who_comes_second_waits_for_the_bind(
     beside = _Beside(act)
     write = bind_writes.write
 
-    def write_beside(*arguments: Any) -> None:
-        beside.start()
-        beside.join(SOON)
-        write(*arguments)
+    def write_beside(session: orm.Session, steps: Sequence[bind_writes.Step]) -> None:
+        if steps:
+            beside.start()
+            beside.join(SOON)
+        write(session, steps)
 
     monkeypatch.setattr(bind_writes, "write", write_beside)
     boots.bind(ctx, arqs, models.new_uuid())

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, profiles, work
-from cyborg.arqs import release, service
+from cyborg.arqs import binding, release, service
 from cyborg.db import models, round_trips
 from cyborg.inventory import report
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 
@@ -170,28 +171,42 @@ def test_an_unchanged_report_takes_one_round_trip(
 
 
 @on_mysql
+@pytest.mark.parametrize(("count", "budget"), [(1, 26), (4, 29)])
 def test_the_budget_of_a_boot_in_round_trips(
     ctx: context.RequestContext,
     conf: cfg.ConfigOpts,
     sink: NovaSink,
     database: sa.Engine,
     monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    budget: int,
 ) -> None:
-    """All that API and conductor send for one accelerator, from its request to its deletion."""
-    hosts.apply(hosts.card("a"))
-    profiles.create_profile(name="one", groups=[boots.GROUP], description=None, uuid=None)
+    """All that API and conductor send for accelerators, from their request to their deletion.
+
+    Each is one of a device of its own, as Nova mostly asks for several.
+    """
+    letters = "abcd"[:count]
+    hosts.apply(*[hosts.card(letter) for letter in letters])
+    groups = [boots.GROUP] * count
+    profiles.create_profile(name="some", groups=groups, description=None, uuid=None)
     engine.drain(conf)
     commands = noted(monkeypatch)
 
     instance = models.new_uuid()
-    (arq,) = service.create(ctx, "one", most=1000)
-    boots.bind(ctx, [arq.uuid], instance)
+    arqs = [arq.uuid for arq in service.create(ctx, "some", most=1000)]
+    places = [provider_uuid(f"host-1_{letter}") for letter in letters]
+    targets = {
+        arq: boots.target(instance, device_rp_uuid=place)
+        for arq, place in zip(arqs, places, strict=True)
+    }
+    binding.request_changes(ctx, targets, [])
     engine.drain(conf)
-    (bound,) = service.list_arqs(ctx, instance_uuid=instance)
+    bound = service.list_arqs(ctx, instance_uuid=instance)
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
 
-    assert bound.state == models.BOUND
-    assert sink.events == {arq.uuid: "completed"}
-    # One of them takes the lock under which a project's unbound ARQs are counted.
-    assert len(commands) <= 27, commands
+    assert [arq.state for arq in bound] == [models.BOUND] * count
+    assert sink.events == dict.fromkeys(arqs, "completed")
+    # One of them takes the lock under which a project's unbound ARQs are counted. Each device more
+    # costs one: the look for a free handle of it.
+    assert len(commands) <= budget, commands
