@@ -190,19 +190,7 @@ def _check_state(uuid: str, arq: models.Arq) -> None:
         )
 
 
-def _check_match(
-    arq: models.Arq,
-    group: RequestGroup,
-    target: BindTarget,
-    deployable: Provider,
-    coming: Mapping[str, program.Program],
-) -> None:
-    host = deployable.device.host
-    if target.hostname not in {host.name, host.node}:
-        raise errors.Invalid(
-            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
-            "which the provider is."
-        )
+def _check_host(host: providers.Host) -> None:
     if host.down:
         # It may come back before the bind's deadline, and be down for us alone. But nobody knows
         # how its devices are, and a consumer that is refused at once need not wait for nothing.
@@ -216,6 +204,22 @@ def _check_match(
             "hostname: the host is drained, and gives out nothing new; choose another one.",
             f"host {host.name}.",
         )
+
+
+def _check_match(
+    arq: models.Arq,
+    group: RequestGroup,
+    target: BindTarget,
+    deployable: Provider,
+    coming: Mapping[str, program.Program],
+) -> None:
+    host = deployable.device.host
+    if target.hostname not in {host.name, host.node}:
+        raise errors.Invalid(
+            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
+            "which the provider is."
+        )
+    _check_host(host)
     if deployable.device.status != models.ENABLED:
         raise errors.Conflict(
             f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
