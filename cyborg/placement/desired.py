@@ -101,34 +101,59 @@ def read(host_name: str) -> HostState | None:
         )
 
 
-def _on(host_id: int) -> sa.ColumnElement[bool]:
-    """Whether a deployable is on the host."""
-    of_host = sa.select(models.Device.id).where(models.Device.host_id == host_id)
-    return models.Deployable.device_id.in_(of_host)
+_WHICH: sa.BindParameter[int] = sa.bindparam("host")
+#: Whether a deployable is on the host.
+_ON_HOST = models.Deployable.device_id.in_(
+    sa.select(models.Device.id).where(models.Device.host_id == _WHICH)
+)
+_PARENT = orm.aliased(models.Deployable)
+#: Made once, like those below, since making them takes longer than running them.
+_DEPLOYABLES = (
+    sa.select(
+        models.Deployable.id,
+        models.Deployable.rp_uuid,
+        _PARENT.rp_uuid,
+        models.Deployable.name,
+        models.Deployable.num_accelerators,
+        availability.on_offer(),
+        availability.tainted(),
+    )
+    .join(models.Device, models.Device.id == models.Deployable.device_id)
+    .join(models.Host, models.Host.id == models.Device.host_id)
+    .outerjoin(_PARENT, _PARENT.id == models.Deployable.parent_id)
+    .where(models.Device.host_id == _WHICH)
+)
+_ATTRIBUTES = (
+    sa.select(models.Attribute.deployable_id, models.Attribute.key, models.Attribute.value)
+    .join(models.Deployable, models.Deployable.id == models.Attribute.deployable_id)
+    .where(
+        _ON_HOST,
+        sa.or_(
+            models.Attribute.key.in_([base.RESOURCE_CLASS_KEY, base.BOARD_FUNCTIONS_KEY]),
+            models.Attribute.key.startswith(base.TRAIT_PREFIX),
+        ),
+    )
+)
+_IS_MISSING = models.AttachHandle.missing
+_IS_UNUSABLE = sa.or_(_IS_MISSING, models.Arq.state.not_in(models.SERVING))
+_HANDLES = (
+    sa.select(
+        models.AttachHandle.deployable_id,
+        sa.func.sum(sa.case((_IS_MISSING, 1), else_=0)),
+        sa.func.sum(sa.case((_IS_UNUSABLE, 1), else_=0)),
+    )
+    .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
+    .join(models.Deployable, models.Deployable.id == models.AttachHandle.deployable_id)
+    .where(_ON_HOST)
+    .group_by(models.AttachHandle.deployable_id)
+)
 
 
 def _providers(session: orm.Session, host_id: int) -> tree.Tree:
-    deployable, device = models.Deployable, models.Device
-    parent = orm.aliased(deployable)
-    query = (
-        sa.select(
-            deployable.id,
-            deployable.rp_uuid,
-            parent.rp_uuid,
-            deployable.name,
-            deployable.num_accelerators,
-            availability.on_offer(),
-            availability.tainted(),
-        )
-        .join(device, device.id == deployable.device_id)
-        .join(models.Host, models.Host.id == device.host_id)
-        .outerjoin(parent, parent.id == deployable.parent_id)
-        .where(device.host_id == host_id)
-    )
     classes, traits, units = _classes_traits_and_units(session, host_id)
     held = _held(session, host_id)
     providers: dict[str, tree.Provider] = {}
-    for row in session.execute(query):
+    for row in session.execute(_DEPLOYABLES, {"host": host_id}):
         row_id, uuid, parent_uuid, name, accelerators, on_offer, tainted = row
         its = held.get(row_id, _NOT_HELD)
         total = accelerators + its.missing
@@ -160,22 +185,10 @@ def _classes_traits_and_units(
 
     Each is by deployable id.
     """
-    attribute = models.Attribute
-    query = (
-        sa.select(attribute.deployable_id, attribute.key, attribute.value)
-        .join(models.Deployable, models.Deployable.id == attribute.deployable_id)
-        .where(
-            _on(host_id),
-            sa.or_(
-                attribute.key.in_([base.RESOURCE_CLASS_KEY, base.BOARD_FUNCTIONS_KEY]),
-                attribute.key.startswith(base.TRAIT_PREFIX),
-            ),
-        )
-    )
     classes: dict[int, str] = {}
     traits: dict[int, list[str]] = {}
     units: dict[int, int] = {}
-    for row_id, key, value in session.execute(query):
+    for row_id, key, value in session.execute(_ATTRIBUTES, {"host": host_id}):
         if key == base.RESOURCE_CLASS_KEY:
             classes[row_id] = value
         elif key == base.BOARD_FUNCTIONS_KEY:
@@ -201,22 +214,30 @@ _NOT_HELD = _Held(0, 0)
 
 def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
     """By deployable id."""
-    handle = models.AttachHandle
-    is_left = models.Arq.state.not_in(models.SERVING)
-    unusable = sa.or_(handle.missing, is_left)
-    query = (
-        sa.select(
-            handle.deployable_id,
-            sa.func.sum(sa.case((handle.missing, 1), else_=0)),
-            sa.func.sum(sa.case((unusable, 1), else_=0)),
-        )
-        .join(models.Arq, models.Arq.attach_handle_id == handle.id)
-        .join(models.Deployable, models.Deployable.id == handle.deployable_id)
-        .where(_on(host_id))
-        .group_by(handle.deployable_id)
-    )
-    rows = session.execute(query)
+    rows = session.execute(_HANDLES, {"host": host_id})
     return {row_id: _Held(int(missing), int(unusable)) for row_id, missing, unusable in rows}
+
+
+def _records_of_host() -> sa.Select[models.ResourceProvider]:
+    row, deployable, device = models.ResourceProvider, models.Deployable, models.Device
+    ours = (
+        sa.select(row.id)
+        .outerjoin(deployable, deployable.rp_uuid == row.uuid)
+        .outerjoin(device, device.id == deployable.device_id)
+        .where(row.host_id == _WHICH, sa.or_(device.id.is_(None), device.host_id == _WHICH))
+    )
+    reported = (
+        sa.select(row.id)
+        .join(deployable, deployable.rp_uuid == row.uuid)
+        .join(device, device.id == deployable.device_id)
+        .where(device.host_id == _WHICH)
+    )
+    # An OR instead of the UNION would read both tables from end to end.
+    ids = sa.union(ours, reported).subquery()
+    return sa.select(row).join(ids, ids.c.id == row.id)
+
+
+_RECORDS = _records_of_host()
 
 
 def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
@@ -225,23 +246,8 @@ def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
     Likewise a row of this host is left out if another host has the deployable now: the allocations
     of the provider move there with it.
     """
-    row, deployable, device = models.ResourceProvider, models.Deployable, models.Device
-    ours = (
-        sa.select(row.id)
-        .outerjoin(deployable, deployable.rp_uuid == row.uuid)
-        .outerjoin(device, device.id == deployable.device_id)
-        .where(row.host_id == host_id, sa.or_(device.id.is_(None), device.host_id == host_id))
-    )
-    reported = (
-        sa.select(row.id)
-        .join(deployable, deployable.rp_uuid == row.uuid)
-        .join(device, device.id == deployable.device_id)
-        .where(device.host_id == host_id)
-    )
-    # An OR instead of the UNION would read both tables from end to end.
-    ids = sa.union(ours, reported).subquery()
-    query = sa.select(row).join(ids, ids.c.id == row.id)
-    return {found.uuid: _record(found) for found in session.scalars(query)}
+    found = session.scalars(_RECORDS, {"host": host_id})
+    return {row.uuid: _record(row) for row in found}
 
 
 def _record(row: models.ResourceProvider) -> Record:
