@@ -33,6 +33,8 @@ def delete_devices(session: orm.Session, rows: Iterable[models.Device]) -> int:
 def forget(session: orm.Session, hosts: Sequence[models.Host]) -> int:
     """Delete hosts that have no agent, and return how many devices they had."""
     ids = [host.id for host in hosts]
+    if not ids:
+        return 0
     gone = delete_devices(session, devices(session, ids))
     db.delete(session, models.Host, models.Host.id.in_(ids))
     return gone

@@ -209,7 +209,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         try:
             new = apply.apply(session, host.id, plan, handles)
             work.want(session, work.PLACEMENT, [host.name])
-            deleted = missing.discard(session, host.id)
+            deleted = missing.discard(session, host.id) if known else frozenset()
             if _is_held_at_old_place(session, host.id, moved, before):
                 raise db.RestartTransaction
         except (

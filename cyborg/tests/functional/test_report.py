@@ -166,6 +166,9 @@ def test_new_devices_are_inserted_and_not_changed_again(count_sql: CountSql) -> 
         hosts.apply(*(hosts.device(f"{n}", hosts.deployable(f"host-1_{n}")) for n in range(40)))
     changed = {text.split()[1] for text in counter.statements if text.startswith("UPDATE")}
     assert changed == {"hosts"}
+    assert not [text for text in counter.statements if text.startswith("DELETE")]
+    others = [text for text in counter.statements if not text.startswith("INSERT")]
+    assert len(others) <= 15, others
 
 
 def test_the_digest_of_a_report_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
