@@ -84,7 +84,7 @@ def test_the_budget_of_a_bind_whose_handles_are_prepared_on_many_providers(
     with count_sql() as more:
         binding.bind_instance(claim)
     statements = counter.statements + more.statements
-    assert len(statements) <= 9 + 2 * len(letters), statements
+    assert len(statements) <= 10 + len(letters), statements
     assert len(boots.handles(ctx)) == len(letters)
 
 
