@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cyborg.drivers import registry
+from cyborg.tests import layouts_site
 from cyborg.tests.compute import Compute
 from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
@@ -125,6 +126,9 @@ def test_no_shell_is_changed_while_a_guest_has_the_card(
     # The card shows nothing now, and is of the same kind with the same record for an agent that
     # has just been started.
     fpga.host.call(forget)
+    text = f"[DEFAULT]\nstate_path = {xrt}\n{OPTIONS}"
+    (device,) = fpga.host.call(layouts_site._discover, "xilinx_fpga_driver", text)
+    assert device.deployables[0].program_mode == "layout"
     fpga.site.hurry(fpga.site.idle)
     shown = fpga.deployable(card)
     assert (shown["program"]["mode"], fpga.layout(card)) == ("layout", XDMA)
