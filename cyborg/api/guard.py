@@ -76,7 +76,9 @@ def check_url(environ: Mapping[str, Any]) -> None:
         # Where we are mounted is a part of the URLs in answers.
         environ.get("SCRIPT_NAME", "").encode("latin-1").decode()
         path = environ.get("PATH_INFO", "").encode("latin-1").decode()
-        query = urllib.parse.unquote_plus(environ.get("QUERY_STRING", ""), errors="strict")
+        # Some servers pass on bytes that the client has not encoded.
+        sent = environ.get("QUERY_STRING", "").encode("latin-1")
+        query = urllib.parse.unquote_to_bytes(sent).decode()
     except UnicodeError as exc:
         raise errors.Invalid("The URL must be percent-encoded UTF-8.") from exc
     if "\0" in path or "\0" in query:

@@ -182,6 +182,13 @@ def test_bad_input_is_the_clients_fault_and_reaches_no_table(
     assert counter.statements == []
 
 
+@pytest.mark.parametrize("path", ["/", "/v2/devices"])
+def test_bytes_in_a_query_that_are_no_utf8_are_the_clients_fault(call: Call, path: str) -> None:
+    answer = call("GET", path, QUERY_STRING="type=\xff")
+    assert answer.status_int == 400
+    assert "UTF-8" in sentence(answer)
+
+
 def test_a_form_is_no_json(call: Call) -> None:
     answer = call(
         "POST", "/v2/device_profiles", b"_method=DELETE", CONTENT_TYPE="multipart/form-data"

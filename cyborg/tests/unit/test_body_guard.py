@@ -171,6 +171,7 @@ def test_other_types_are_refused(content_type: str) -> None:
         ("/v2/\xff", "", "UTF-8"),
         ("/v2", "name=%ff", "UTF-8"),
         ("/v2", "name=%ed%a0%80", "UTF-8"),
+        ("/v2", "name=\xff", "UTF-8"),
     ],
 )
 def test_a_url_is_utf8_without_nul(path: str, query: str, sentence: str) -> None:
