@@ -31,6 +31,16 @@ SOUND = {
     "driver": "snd_hda_intel",
     "group": "graphics",
 }
+#: Two functions of a card of the Open FPGA Stack that have no region, beside the one that has.
+OFS = {
+    "card": "n3000",
+    "name": "ofs",
+    "id": "8086:bcce",
+    "functions": [
+        {"id": "8086:bcce", "subsystem": "8086:0000", "class": "120000", "driver": "dfl-pci"}
+        for _number in range(2)
+    ],
+}
 GRAPHICS = {"card": "t4", "mdev": None, "group": "graphics", "functions": [SOUND]}
 
 
@@ -134,3 +144,17 @@ def test_both_functions_of_an_alveo_card_come_together(
     arqs = compute.boot(compute.make_profile(group), models.new_uuid())
 
     assert sorted(in_guest(compute, arqs)) == [card, f"{card[:-1]}1"]
+
+
+def test_two_functions_of_an_ofs_card_come_together(
+    start_layouts: Any, compute: Compute
+) -> None:
+    """The first one stays the host's, which manages the card by it."""
+    card = addresses([OFS], "ofs")[0]
+    both = [f"{card[:-1]}{number}" for number in (1, 2)]
+    text = "".join(board_spec(address, "ofs") for address in both)
+    start_layouts([OFS], "pci_driver", f"[pci]\n{text}")
+
+    arqs = compute.boot(compute.make_profile(whole("CUSTOM_OFS", 2)), models.new_uuid())
+
+    assert sorted(in_guest(compute, arqs)) == both
