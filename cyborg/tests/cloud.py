@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -212,6 +213,15 @@ class Cloud:
         if not self.kill_before and session.get_bind() is self._engine:
             self._count()
 
+    def write(
+        self, statement: sa.Update | sa.Delete, given: Mapping[str, Any], write: Any = db.write
+    ) -> int:
+        """Die right after a statement that is a transaction by itself, where it is time."""
+        matching: int = write(statement, given)
+        if not self.kill_before:
+            self._count()
+        return matching
+
     def _count(self) -> None:
         if self.commits_left is not None:
             self.commits_left -= 1
@@ -330,6 +340,7 @@ def cloud(
     """The parts of a cloud; ``renew`` begins a history of it."""
     found = Cloud(conf, ctx, placement)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
+    monkeypatch.setattr(db, "write", found.write)
     sa.event.listen(database, "commit", found.before_commit)
     sa.event.listen(orm.Session, "after_commit", found.after_commit)
     yield found

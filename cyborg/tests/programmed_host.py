@@ -413,6 +413,7 @@ def fpgas(
     monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)
+    monkeypatch.setattr(db, "write", found.write)
     monkeypatch.setattr(glance, "find_image", found.find_image)
     # First of all: who is killed has ended nothing.
     sa.event.listen(database, "commit", found.before_commit, insert=True)
