@@ -209,7 +209,7 @@ XILINX_LAYOUTS = cfg.ListOpt(
     default=[],
     help="Shells that administrators and function pools may give to Xilinx cards with two stages "
     "(DFX-2RP), such as xilinx_u250_gen3x16_xdma_shell_4_1, by the names that xbmgmt examine "
-    "shows. A card that can have one of them is not programmed with images. Change it only while "
+    "shows. A card of the board of one of them is not programmed with images. Change it only while "
     "no guest has such a card.",
 )
 

@@ -30,8 +30,8 @@ _XCLBIN_SIZE = 432
 class XilinxFpgaDriver(pci.PciDriver):
     """Reports each card as one accelerator with a handle for each of its functions.
 
-    A card that can have shells which the operator lists is given those, as layouts; any other one
-    is programmed with images.
+    A card of whose board the operator lists shells is given those, as layouts; any other one is
+    programmed with images.
     """
 
     match = (pci.Match(vendor="10ee", class_code="1200*"),)
@@ -79,7 +79,8 @@ class XilinxFpgaDriver(pci.PciDriver):
         ):
             return device
         written = card_tools.is_running(self.conf, address)
-        if shells := self._shells.of(function, functions):
+        if self._shells.are_of(function, functions):
+            shells = self._shells.of(function, functions)
             layouts = {f"{base.LAYOUT_PREFIX}{name}": "1" for name in shells}
             divided = replace(
                 deployable,
@@ -126,7 +127,6 @@ class XilinxFpgaDriver(pci.PciDriver):
         if shown != wanted:
             raise RuntimeError(f"FPGA {address} shows {shown} as loaded, not {wanted}")
         return base.Programmed(function=shown, verified_by="xclbinuuid in sysfs")
-
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Load a shell with ``xbmgmt``, unless the card has it."""

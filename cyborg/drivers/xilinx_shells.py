@@ -7,6 +7,7 @@ a guest has nothing is known but what was seen before.
 
 from __future__ import annotations
 
+import errno
 import logging
 import pathlib
 import re
@@ -26,8 +27,9 @@ _NAME = slice(352, 416)
 #: The file of the managing function with the ids of the base and, behind it, of the shell.
 _SHOWN = "logic_uuids"
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-#: The kinds of the kept facts: the board of a card with two stages, and its last shell.
-_BOARDS, _SHELLS = "boards", "shells"
+#: The kinds of the kept facts: the board of a card with two stages, its last shell, and the names
+#: of shells by their ids: one may run that is not installed any more.
+_BOARDS, _SHELLS, _NAMES = "boards", "shells", "names"
 
 
 class Shown(NamedTuple):
@@ -56,22 +58,24 @@ class Shells:
             return False
         return self._kept.get(_BOARDS, card.address) is None
 
+    def are_of(self, card: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the operator lists shells of the card's board, installed on the host or not."""
+        return bool(self._listed(card, functions))
+
     def of(self, card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
-        """The ids of the shells that a card can have, by their names."""
+        """The ids of the shells that a card can have now, by their names."""
+        listed = self._listed(card, functions)
+        there = self._partitions(functions) if listed else {}
+        return {name: there[name] for name in listed if name in there}
+
+    def _listed(self, card: pci.Function, functions: pci.Snapshot) -> list[str]:
         if not self._names:
-            return {}
+            return []
         shown = _shown(card.address, functions)
         if shown is not None:
             self._kept.set(_BOARDS, card.address, shown.board)
         board = shown.board if shown else self._kept.get(_BOARDS, card.address)
-        if not board:
-            return {}
-        there = self._partitions(functions)
-        return {
-            name: there[name]
-            for name in self._names
-            if name in there and f"_{board}_" in name
-        }
+        return [name for name in self._names if board and f"_{board}_" in name]
 
     def shown(self, card: pci.Function, functions: pci.Snapshot) -> str | None:
         """The name of the shell that a card shows, or its id; None if the card shows nothing."""
@@ -79,7 +83,7 @@ class Shells:
         if shown is None:
             return None
         by_id = {each: name for name, each in self._partitions(functions).items()}
-        name = by_id.get(shown.shell, shown.shell)
+        name = by_id.get(shown.shell) or self._kept.get(_NAMES, shown.shell) or shown.shell
         self._kept.set(_SHELLS, card.address, name)
         return name
 
@@ -96,17 +100,31 @@ class Shells:
             for path in sorted(privileged.XILINX_PARTITIONS.glob("*/partition.xsabin")):
                 if _ID.fullmatch(path.parent.name) and (name := _name(path)):
                     found[name] = path.parent.name
+                    self._kept.set(_NAMES, path.parent.name, name)
             known = self._files = functions, found
         return known[1]
 
 
 def _shown(address: str, functions: pci.Snapshot) -> Shown | None:
-    board = functions.text(address, "board_name")
-    text = functions.text(address, _SHOWN)
-    if not board or not text:
+    """What a card shows; None if it has one stage only, or has not its managing driver.
+
+    :raises OSError: it cannot be read, so that it must not be taken for a card of one stage
+    :raises ValueError: it shows something else
+    """
+    board = functions.if_there(address, "board_name")
+    try:
+        text = functions.if_there(address, _SHOWN)
+    except OSError as exc:
+        # So the driver answers for a card of which it has no such table.
+        if exc.errno != errno.EINVAL:
+            raise
+        text = None
+    if not text:
         return None
-    _base, *above = text.lower().split()
-    return Shown(board, above[0] if above else "")
+    ids = text.lower().split()
+    if not board or not all(map(_ID.fullmatch, ids)):
+        raise ValueError(f"board_name or {_SHOWN} of {address} says nothing: {text[:40]!r}")
+    return Shown(board, ids[1] if len(ids) > 1 else "")
 
 
 def _name(partition: pathlib.Path) -> str:

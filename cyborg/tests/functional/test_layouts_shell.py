@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cyborg.drivers import registry
+from cyborg.agent import discovery
+from cyborg.drivers import privileged, registry
 from cyborg.tests import layouts_site
 from cyborg.tests.compute import Compute
 from cyborg.tests.contract import passes
@@ -238,6 +239,65 @@ def test_a_card_whose_kind_cannot_be_told_is_not_offered(
 
     assert only.errors == {}
     assert len(only.devices["xilinx_fpga_driver"]) == offered
+
+
+def found(simulated: Any, tmp_path: pathlib.Path, partitions: pathlib.Path) -> Any:
+    """What a new agent finds, and what it cannot read."""
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{OPTIONS}"
+    return simulated.call(one_pass, text, partitions)
+
+
+def one_pass(text: str, partitions: pathlib.Path) -> Any:
+    privileged.XILINX_PARTITIONS = partitions
+    conf = passes.configured(text, ["xilinx_fpga_driver"], "host-1")
+    one = discovery.Discovery("host-1", registry.load(conf).drivers, timeout=60)
+    findings = one.run()
+    one.remember()
+    return findings.devices["xilinx_fpga_driver"], findings.unread
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("board_name", ""),
+        ("board_name", None),
+        ("logic_uuids", "nonsense"),
+        ("logic_uuids", "9" * 5000),
+        ("logic_uuids", None),
+    ],
+)
+def test_a_card_whose_shell_cannot_be_read_is_no_other_kind_of_card(
+    simulate: Any, tmp_path: pathlib.Path, file: str, text: str | None
+) -> None:
+    simulated = simulate({"cards": [CARD]})
+    card = simulated.card("fpga")
+    broken = simulated.root / "sys" / simulated.path(card) / file
+    broken.unlink()
+    if text is None:
+        broken.symlink_to("/proc/self/mem")  # a read of it fails
+    else:
+        broken.write_text(text)
+
+    devices, unread = found(simulated, tmp_path, tmp_path)
+
+    assert devices == ()
+    assert card in unread
+
+
+def test_a_card_stays_what_it_is_if_its_shells_are_not_installed_any_more(
+    simulate: Any, tmp_path: pathlib.Path, xrt: pathlib.Path
+) -> None:
+    simulated = simulate({"cards": [CARD]})
+    path = f"{simulated.path(simulated.card('fpga'))}/logic_uuids"
+    simulated.files.put(path, f"9e7b8a3f1d5c4e60a2b47c8d9e0f1a2b\n{PARTITIONS[XDMA]}")
+    ((before,), _) = found(simulated, tmp_path, xrt / "partitions")
+
+    ((after,), _) = found(simulated, tmp_path, tmp_path / "none")
+
+    (was,), (now,) = before.deployables, after.deployables
+    assert (was.program_mode, was.function) == ("layout", XDMA)
+    assert (now.program_mode, now.function, now.traits) == ("layout", XDMA, was.traits)
+    assert f"layout_{XDMA}" not in now.attributes
 
 
 def test_a_name_that_no_layout_can_have_is_an_error_of_the_driver() -> None:
