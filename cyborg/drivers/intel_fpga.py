@@ -333,7 +333,10 @@ def _has_vf_per_region(card: pci.Function, regions: Sequence[_Region]) -> bool:
 
 @pci.once
 def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
-    """A card's regions in the order of their ports."""
+    """A card's regions in the order of their ports.
+
+    :raises OSError: what one has loaded cannot be read
+    """
     address = card.address
     interfaces = list(_interfaces(address, functions))
     ports = sorted(
@@ -345,7 +348,8 @@ def _regions(card: pci.Function, functions: pci.Snapshot) -> Sequence[_Region]:
     node = _node(address, functions)
     return [
         _Region(
-            afu_id=functions.text(address, f"{path}/afu_id"),
+            # One that cannot be read is not one that cannot be programmed: the port may be busy.
+            afu_id=functions.if_there(address, f"{path}/afu_id"),
             # All ports of one region have the same interface.
             interface_id=interfaces[min(number, len(interfaces) - 1)] if interfaces else None,
             node=node,

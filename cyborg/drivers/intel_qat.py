@@ -151,7 +151,11 @@ class IntelQatDriver(pci.PciDriver):
         return base.Programmed(function=shown, verified_by="cfg_services in sysfs")
 
     def _has_layouts(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        return bool(self._layouts) and functions.text(function.address, _SHOWN) is not None
+        """Whether an endpoint has layouts.
+
+        :raises OSError: that cannot be told; without them each part is a deployable
+        """
+        return bool(self._layouts) and functions.if_there(function.address, _SHOWN) is not None
 
     def _vfs_of(
         self, function: pci.Function, functions: pci.Snapshot, handles: int

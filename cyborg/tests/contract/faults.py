@@ -112,6 +112,7 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
                 for what in (
                     *_harm(sound, found, affected, path, absent=way in _absences(root, path)),
                     *(_relaxed(sound, found) if way not in _removals(root, path) else ()),
+                    *(_changed_kinds(sound, found) if way not in _kinds(root, path) else ()),
                 )
             ]
     if _agent(drivers, text).run() != sound:
@@ -274,6 +275,12 @@ def _removals(root: str, path: str) -> set[str]:
     # Not every function has these files, and virtual machines show empty ones of links.
     optional = {"missing", "dangling", "empty"} if _OPTIONAL.search(path) else set()
     return {"gone", *optional}
+
+
+def _kinds(root: str, path: str) -> set[str]:
+    """The ways after which the kernel says that a device is of another kind."""
+    # Such as an endpoint without a file of its services, or a port without a function.
+    return {*_removals(root, path), *_ABSENT}
 
 
 @contextlib.contextmanager
@@ -447,6 +454,20 @@ def _relaxed(sound: discovery.Findings, found: discovery.Findings) -> Iterator[s
     yield from (f"{name} is not cleaned any more" for name in sorted(unclean & present))
 
 
+def _changed_kinds(sound: discovery.Findings, found: discovery.Findings) -> Iterator[str]:
+    """Devices with the same functions that are given out, or programmed, in another way."""
+    before = {str(device.control_path): device for device in _devices(sound)}
+    for device in _devices(found):
+        was = before.get(str(device.control_path), device)
+        same = _functions(was) == _functions(device) and not _functions(device) & found.unread
+        if same and (kinds := [*map(_kinds_of, (was, device))])[0] != kinds[1]:
+            yield f"{device.control_path} changes from {kinds[0]} to {kinds[1]}"
+
+
+def _kinds_of(device: base.Device) -> list[tuple[str, str | None]]:
+    return [(part.name, part.program_mode) for part in device.deployables]
+
+
 def _offers(found: discovery.Findings) -> set[tuple[str, str, str]]:
     """Each function that a guest could get: driver, resource class, address."""
     return {
@@ -459,8 +480,12 @@ def _offers(found: discovery.Findings) -> set[tuple[str, str, str]]:
 
 
 def _parts(found: discovery.Findings) -> Iterator[base.Deployable]:
-    for device in (device for devices in found.devices.values() for device in devices):
+    for device in _devices(found):
         yield from device.deployables
+
+
+def _devices(found: discovery.Findings) -> Iterator[base.Device]:
+    return itertools.chain.from_iterable(found.devices.values())
 
 
 def _cleaned(found: discovery.Findings) -> set[str]:
