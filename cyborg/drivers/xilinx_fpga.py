@@ -140,6 +140,8 @@ class XilinxFpgaDriver(pci.PciDriver):
         card_tools.check_not_running(self.conf, address)
         card_tools.check_whole_card(target, _slot(address, functions))
         shown = self._shells.shown(functions[address], functions)
+        if shown is None:
+            raise base.NothingWritten(f"Card {address} shows no shell: a guest may have it")
         if shown != wanted:
             self._load_shell(address, shells[wanted], target.until)
             functions = pci.scan()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import privileged, registry
+from cyborg.drivers import base, privileged, registry
 from cyborg.tests import layouts_site
 from cyborg.tests.compute import Compute
 from cyborg.tests.contract import passes
@@ -135,6 +135,31 @@ def test_no_shell_is_changed_while_a_guest_has_the_card(
     assert (shown["program"]["mode"], fpga.layout(card)) == ("layout", XDMA)
     assert "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1" in fpga.traits(card)
     compute.delete(instance)
+
+
+def test_the_agent_runs_no_tool_on_a_card_that_a_guest_has(
+    fpga: LayoutsSite, xrt: pathlib.Path
+) -> None:
+    """Whatever a conductor asks, as for one that was started before its shell was put back."""
+    card = place(fpga)
+    assert fpga.give(card, XDMA)["error"] is None
+    text = f"[DEFAULT]\nstate_path = {xrt}\n{OPTIONS}"
+    (device,) = fpga.host.call(layouts_site._discover, "xilinx_fpga_driver", text)
+    (part,) = device.deployables
+    target = base.ProgramTarget(
+        deployable=part.name,
+        control_path=device.control_path,
+        attach_handles=part.attach_handles,
+        function=QDMA,
+    )
+    fpga.host.call(give_to_guest, card)
+
+    answer = fpga.host.call(
+        layouts_site._act, "xilinx_fpga_driver", text, "set_layout", target
+    )
+
+    assert answer == ("NothingWritten", f"Card {card} shows no shell: a guest may have it")
+    assert len(asked(xrt)) == 1
 
 
 def test_a_guest_gets_its_shell_back_after_a_reboot(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
