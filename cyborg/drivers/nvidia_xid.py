@@ -35,9 +35,14 @@ class XidLog:
         self._log = kernel_log.KernelLog("[gpu_devices] unhealthy_xids")
 
     def read(self) -> None:
-        """Take in what has been logged since the last call."""
+        """Take in what has been logged since the last call.
+
+        :raises OSError: what is kept cannot be read; the log has it for the next call
+        """
         if not self._numbers:
             return
+        # The log shows a line once: none is taken that could not be noted.
+        self._kept.all(_KIND)
         for line in self._log.lines():
             self._take(line)
 

@@ -111,6 +111,28 @@ def test_a_boot_id_that_cannot_be_read_heals_no_gpu(simulate, log, kept, tmp_pat
     assert f"{path} cannot be read" in error
 
 
+def told_when_facts_can_be_read(text: str, log: str, facts: str) -> list[str | None]:
+    """The health of each card, told by an agent that could not read the facts at first."""
+    kernel_log.PATH, path = log, pathlib.Path(facts)
+    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    agent = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    path.parent.mkdir()
+    path.symlink_to(path)
+    assert facts in agent.run().errors["nvidia_gpu_driver"]
+    path.unlink()
+    return [device.unhealthy for device in agent.run().devices["nvidia_gpu_driver"]]
+
+
+def test_an_xid_is_not_missed_while_what_is_kept_cannot_be_read(simulate, log, kept, tmp_path):
+    simulated = simulate({"cards": ["t4"]})
+    pathlib.Path(log).write_text(xid(simulated.card("t4").removesuffix(".0"), 48))
+    facts = str(tmp_path / "facts/gpu_devices.json")
+
+    (said,) = simulated.call(told_when_facts_can_be_read, kept + XIDS, log, facts)
+
+    assert "Xid 48" in (said or "")
+
+
 @pytest.mark.parametrize(("ago", "healthy"), [(1000, True), (1, False)])
 def test_a_gpu_recovers_by_itself_if_the_operator_wants_that(simulate, log, kept, ago, healthy):
     simulated = simulate({"cards": ["t4"]})
