@@ -119,11 +119,12 @@ def _shown(address: str, functions: pci.Snapshot) -> Shown | None:
         if exc.errno != errno.EINVAL:
             raise
         text = None
-    if not text:
+    # The driver has no name for some boards.
+    if not board or not text:
         return None
     ids = text.lower().split()
-    if not board or not all(map(_ID.fullmatch, ids)):
-        raise ValueError(f"board_name or {_SHOWN} of {address} says nothing: {text[:40]!r}")
+    if not all(map(_ID.fullmatch, ids)):
+        raise ValueError(f"{_SHOWN} of {address} holds no ids: {text[:40]!r}")
     return Shown(board, ids[1] if len(ids) > 1 else "")
 
 

@@ -284,7 +284,6 @@ def one_pass(text: str, partitions: pathlib.Path) -> Any:
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("board_name", ""),
         ("board_name", None),
         ("logic_uuids", "nonsense"),
         ("logic_uuids", "9" * 5000),
