@@ -260,7 +260,9 @@ def _first(places: Iterable[str]) -> str | None:
 
 def _routed() -> Iterator[str]:
     """Network interfaces with a route, or with an IPv6 address beyond their link."""
-    yield from _parsed(_ROUTES, _below("Iface", _ROUTES), _route)
+    # Until an interface is up, if only the loopback, the kernel has no table, and no heading.
+    if any(_addressed()) or _lines(_ROUTES):
+        yield from _parsed(_ROUTES, _below("Iface", _ROUTES), _route)
     # A kernel without IPv6 has no such file.
     with contextlib.suppress(FileNotFoundError):
         yield from filter(None, _parsed(_IPV6, _lines(_IPV6), _ipv6_address))

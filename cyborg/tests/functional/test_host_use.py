@@ -247,3 +247,18 @@ def test_a_virtual_function_without_its_link_is_none_the_less_one(simulate):
 
     assert {address for address, pf in found.items() if pf == card} == set(vfs)
     assert found[simulated.card("t4")] is None
+
+
+@pytest.mark.parametrize(("addressed", "refused"), [([], False), (["lo"], True)])
+def test_a_host_has_no_routes_before_an_interface_is_up(
+    tmp_path, monkeypatch, *, addressed, refused
+):
+    """By then the table has not even a heading; afterwards it has lost that."""
+    routes = tmp_path / "route"
+    routes.touch()
+    monkeypatch.setattr(host_use, "_ROUTES", str(routes))
+    monkeypatch.setattr(host_use, "_addressed", lambda: iter(addressed))
+
+    doubt = host_use.read().doubt
+
+    assert (doubt is not None and str(routes) in doubt) is refused
