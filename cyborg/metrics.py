@@ -80,7 +80,7 @@ REPORT_SECONDS = _histogram(
 )
 MESSAGES_REFUSED = _counter(
     "cyborg_messages_refused",
-    "Messages between services that were refused for their signature.",
+    "Messages between services that were refused for their signature, or cannot be read.",
     "method",
     "reason",
 )

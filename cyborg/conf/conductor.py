@@ -62,7 +62,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Most bytes that a host's report may have as JSON; a device has one or two thousand. "
         "A larger one is refused as a whole, and GET /v2/services shows that as the error "
-        "refused-messages of the host. What is sent at all is bounded by the message broker.",
+        "refused-messages of the host. No message has more than 16 MiB, whatever this says, or as "
+        "many as the message broker takes.",
     ),
     cfg.FloatOpt(
         "max_gone_share",

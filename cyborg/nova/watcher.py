@@ -19,6 +19,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients
+from cyborg.rpc import intake
 
 LOG = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ def missed_profile(payload: Mapping[str, Any]) -> str | None:
     if _data(data.get("reason")).get("exception") not in NO_VALID_HOST:
         return None
     flavor = _data(_data(data.get("request_spec")).get("flavor"))
-    profile = (flavor.get("extra_specs") or {}).get("accel:device_profile")
-    return str(profile) if profile else None
+    specs = flavor.get("extra_specs")
+    profile = specs.get("accel:device_profile") if isinstance(specs, Mapping) else None
+    return profile if isinstance(profile, str) and profile else None
 
 
 def _data(notified: Any) -> Mapping[str, Any]:
@@ -95,6 +97,7 @@ class Watcher:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        intake.install(conf)
         self._transport = messaging.get_notification_transport(
             conf, url=conf[GROUP].transport_url
         )

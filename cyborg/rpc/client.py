@@ -65,10 +65,14 @@ class Client:
         agent: str | None,
         replies_of: str | None,
     ) -> None:
+        self._in_memory = url.transport == "fake"
+        if not self._in_memory:
+            from cyborg.rpc import intake  # noqa: PLC0415 - it loads kombu
+
+            intake.install(cfg.CONF)
         # oslo.messaging reads its options from the global configuration, whatever it is given. In
         # a service there is no other.
         self.transport = messaging.get_rpc_transport(cfg.CONF, url=url)
-        self._in_memory = url.transport == "fake"
         if self._in_memory:
             memory.deliver_at_once(self.transport, url)
         if replies_of is not None and not self._in_memory:

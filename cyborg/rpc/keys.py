@@ -11,7 +11,7 @@ import logging
 from typing import Any, Protocol
 
 from cyborg import metrics
-from cyborg.rpc import signing
+from cyborg.rpc import lines, signing
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +33,9 @@ class Keys(Protocol):
         :raises Refused: it is not from there, or not new
         """
 
+
+#: More than a true host or conductor of a fleet could be refused in a minute.
+_REFUSED_MAX = 200
 
 _keys: dict[str, Keys] = {}
 
@@ -64,5 +67,6 @@ def check(side: str, said: signing.Said, signature: object) -> None:
         keys.check(said, signature)
     except signing.Refused as exc:
         metrics.MESSAGES_REFUSED.labels(said.method, exc.reason).inc()
-        LOG.warning("Refused message %r of host %r: %s", said.method, said.host, exc)
+        text = "Refused message %r of host %.255r: %s"
+        lines.warn(LOG, text, said.method, said.host, exc, most=_REFUSED_MAX)
         raise

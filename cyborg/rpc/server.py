@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import threading
@@ -14,7 +15,7 @@ from oslo_context import context as oslo_context
 from oslo_messaging import opts
 
 from cyborg import errors
-from cyborg.rpc import faults, keys, payloads, signing, version
+from cyborg.rpc import faults, keys, lines, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -206,6 +207,43 @@ def _outcome(method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
         return {"failed": f"{type(exc).__name__}; the log of the service that failed has more"}
 
 
+class Dispatcher(messaging.RPCDispatcher):
+    """Calls methods. What is no call of one is answered and said in one line, without a traceback.
+
+    Whoever may send to a queue may send that, without a signature.
+    """
+
+    def dispatch(self, incoming: Any) -> Any:
+        """The answer of the method that is called.
+
+        :raises ExpectedException: there is none
+        """
+        message = incoming.message
+        if not any(self._takes(endpoint, message) for endpoint in self.endpoints):
+            # The thread that says that a call goes on would never end.
+            incoming.client_timeout = None
+        try:
+            return super().dispatch(incoming)
+        except Exception as exc:
+            method = str(message.get("method"))
+            lines.warn(LOG, "Cannot call %.64r: %s", method, type(exc).__name__)
+            LOG.debug("A call failed", exc_info=True)
+            raise messaging.ExpectedException from exc
+
+    def _takes(self, endpoint: Any, message: dict[str, Any]) -> bool:
+        """Whether it has the method of a call, in its version, and with its arguments."""
+        method = getattr(endpoint, message["method"], None)
+        target = getattr(endpoint, "target", self._default_target)
+        if not inspect.ismethod(method) or message["method"].startswith("_"):
+            return False
+        try:
+            inspect.signature(method).bind({}, **message.get("args", {}))
+        except TypeError:
+            return False
+        fits = self._is_compatible(target, message.get("version", "1.0"))
+        return bool(fits and self._is_namespace(target, message.get("namespace")))
+
+
 class Server:
     """Receives messages in a thread, which first waits until there is a broker.
 
@@ -259,6 +297,7 @@ class Server:
         while not self._stopping.is_set():
             # A server whose start has failed cannot be started again.
             server = messaging.get_rpc_server(self._transport, self._target, [self._methods])
+            server.dispatcher = Dispatcher([self._methods], None)
             opts.set_defaults(server.conf, executor_thread_pool_size=self._threads)
             try:
                 server.start()

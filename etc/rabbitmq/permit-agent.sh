@@ -19,7 +19,8 @@
 #   So nothing but Cyborg may be in VHOST, no other service and no notifications.
 # - Messages that its own queues drop as dead, or that an exchange of its own passes on, reach every
 #   queue that is bound to EXCHANGE, whatever it may send there itself.
-# - It can send as much as it likes.
+# - It can send as much as it likes, and anything: services drop what they cannot read, and quorum queues
+#   with [oslo_messaging_rabbit] rabbit_quorum_delivery_limit what they do not survive.
 # - With cyborg as EXCHANGE it can delete that, or make one of another kind in its place: no message
 #   of anybody arrives from then on. Nothing holds that back but amq.topic.
 

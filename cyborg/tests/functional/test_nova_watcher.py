@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg import context
 from cyborg.nova import watcher
-from cyborg.tests import servers
+from cyborg.tests import mutants, servers
 from cyborg.tests.compute import Client
 from cyborg.tests.fpgas import AES, SIX, Fpgas
 from cyborg.tests.service import Site, until
@@ -61,6 +61,30 @@ def test_a_server_without_a_host_is_a_miss(
     announce("with-aes")
 
     assert until(lambda: cloud.counts(pool).get("misses")) == 2
+
+
+def test_what_nova_does_not_send_stops_nothing(
+    cloud: Fpgas,
+    site: Site,
+    conf: cfg.ConfigOpts,
+    announce: Announce,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool = cloud.pool(free=0, max_devices=1)
+    groups = [{"resources:FPGA": "1", "accel:function_id": AES}]
+    site.call("POST", "/device_profiles", [{"name": "with-aes", "groups": groups}])
+    true = {"event_type": watcher.EVENT, "publisher_id": "a", "priority": "ERROR", "payload": {}}
+    sender = mutants.Sender(servers.url_of("rabbitmq"))
+    found = [*mutants.special(true | {"message_id": "1", "timestamp": "2"}), next(mutants.bombs())]
+    for mutant in found[::3]:
+        sender.send(conf[watcher.GROUP].pool, mutant)
+    sender.close()
+
+    announce("with-aes")
+
+    assert until(lambda: cloud.counts(pool).get("misses")) == 1
+    assert "Traceback" not in caplog.text
+    assert all(line.isprintable() for line in caplog.messages)
 
 
 @pytest.mark.parametrize(
