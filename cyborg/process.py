@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import gc
 import logging
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -77,18 +79,35 @@ def set_up_log(conf: cfg.ConfigOpts) -> None:
             )
 
 
+#: What no line may have, and no part of several.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 class _SaysOnce(formatters.ContextFormatter):
     """Does not add an exception to a line that says it already.
 
     oslo.log adds the exception that is being handled to each warning and error, whether or not it
-    is given to the logger.
+    is given to the logger. Nor is what others say ever a line of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        head = copy.copy(record)
+        head.exc_info = head.exc_text = None
+        said = [self._head(head)]
+        if record.exc_info:
+            # Each line of it begins with the name of the logger.
+            said += self.formatException(record.exc_info, record=head).split("\n")
+        return "\n".join(_CONTROL.sub(_escaped, each) for each in said)
+
+    def _head(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         added = getattr(record, "error_summary", "")
         said = added.partition(": ")[2]
-        if record.exc_info or not said or said not in record.getMessage():
+        if not said or said not in record.getMessage():
             return line
         return line.removesuffix(f": {added}")
 

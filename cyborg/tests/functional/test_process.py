@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 from oslo_config import cfg
@@ -19,6 +20,7 @@ PATIENCE = 60
 
 PROGRAM = """
 import threading
+from collections.abc import Callable
 from cyborg import process
 
 class Service:
@@ -134,26 +136,17 @@ def test_a_loop_that_is_stopped_makes_no_further_call():
     assert "trial" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_line_says_an_exception_once(tmp_path: pathlib.Path) -> None:
-    """oslo.log adds what is being handled to each warning, though most of ours say it."""
+def logged(folder: pathlib.Path, say: Callable[[logging.Logger], None]) -> list[str]:
+    """The lines of a service's log after something was said."""
     conf = cfg.ConfigOpts()
     process.register_log(conf)
-    file = tmp_path / "log"
+    file = folder / "log"
     conf(["--log-file", str(file)], default_config_files=[], default_config_dirs=[])
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     process.set_up_log(conf)
-    log = logging.getLogger("cyborg.test")
-
-    def refuse() -> None:
-        raise errors.Conflict("It is in use.")
-
     try:
-        try:
-            refuse()
-        except errors.Conflict as exc:
-            log.warning("Cannot do that: %s", exc)
-            log.warning("Cannot do that either.")
+        say(logging.getLogger("cyborg.test"))
     finally:
         for handler in root.handlers[:]:
             if handler not in before:
@@ -163,7 +156,45 @@ def test_a_line_says_an_exception_once(tmp_path: pathlib.Path) -> None:
             if handler not in root.handlers:
                 root.addHandler(handler)
         root.setLevel(level)
-    first, second = file.read_text().splitlines()
+    return file.read_text().splitlines()
+
+
+def fail(fault: Exception) -> None:
+    raise fault
+
+
+def test_a_line_says_an_exception_once(tmp_path: pathlib.Path) -> None:
+    """oslo.log adds what is being handled to each warning, though most of ours say it."""
+
+    def refuse(log: logging.Logger) -> None:
+        try:
+            fail(errors.Conflict("It is in use."))
+        except errors.Conflict as exc:
+            log.warning("Cannot do that: %s", exc)
+            log.warning("Cannot do that either.")
+
+    first, second = logged(tmp_path, refuse)
     assert first.endswith("Cannot do that: It is in use.")
     # What is said nowhere else is added.
     assert second.endswith("Cannot do that either.: cyborg.errors.Conflict: It is in use.")
+
+
+def test_what_is_said_is_no_line_of_its_own(tmp_path: pathlib.Path) -> None:
+    forged = "x\n2026-01-01 ERROR cyborg [-] forged\r\x1b[2J\u2028\ud800"
+    lines = logged(tmp_path, lambda log: log.warning("Somebody says %s", forged))
+    assert len(lines) == 1
+    assert lines[0].isprintable()
+
+
+def test_a_traceback_keeps_its_lines(tmp_path: pathlib.Path) -> None:
+    def say(log: logging.Logger) -> None:
+        try:
+            fail(OSError("first\nforged\r"))
+        except OSError:
+            log.exception("It failed")
+
+    first, *others = logged(tmp_path, say)
+    assert "It failed" in first
+    assert len(others) > 3
+    # Each says whose it is.
+    assert all("ERROR cyborg.test" in line and line.isprintable() for line in others)
