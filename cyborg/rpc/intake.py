@@ -178,7 +178,8 @@ class Channel(pyamqp.Channel):
                 message.said = read(message)
             except Exception as exc:  # noqa: BLE001 - what stays would come again for ever
                 self.basic_reject(message.delivery_tag, requeue=False)
-                why = exc if isinstance(exc, Unreadable) else type(exc).__name__
+                # Not the exception, whose frames would keep it, and so the message.
+                why = str(exc) if isinstance(exc, Unreadable) else type(exc).__name__
                 metrics.MESSAGES_REFUSED.labels("unknown", signing.UNREADABLE).inc()
                 lines.warn(LOG, "Dropped a message of the broker: %s", why)
             else:
