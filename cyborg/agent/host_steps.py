@@ -88,9 +88,10 @@ class Endpoint:
         del context
         try:
             asked = rpc.HostStep.from_wire(step)
-            handle = asked.handle()
-        except (KeyError, TypeError, ValueError) as exc:
-            raise rpc.HostStepFailed(f"This is no host step: {exc!r}") from exc
+            value_checks.seconds("wait", wait)
+        except (rpc.Unreadable, ValueError) as exc:
+            raise rpc.HostStepFailed(f"This is no host step: {exc}") from exc
+        handle = asked.handle()
         self._refuse_old(asked)
         method, key, received = self._ability(asked), _handle_key(handle), time.monotonic()
 
@@ -204,9 +205,10 @@ class Endpoint:
     def _program(self, step: dict[str, Any], wait: float) -> rpc.ProgramAnswer:
         try:
             asked = rpc.ProgramStep.from_wire(step)
-            target = asked.target()
-        except (KeyError, TypeError, ValueError) as exc:
-            raise rpc.ProgramFailed(f"This is no such step: {exc!r}", written=False) from exc
+            value_checks.seconds("wait", wait)
+        except (rpc.Unreadable, ValueError) as exc:
+            raise rpc.ProgramFailed(f"This is no such step: {exc}", written=False) from exc
+        target = asked.target()
         self._refuse_old(asked)
         driver = self._drivers.get(asked.driver)
         if driver is None:
@@ -390,9 +392,10 @@ class _Locks:
 
 
 class _NewestRequests:
-    """When the newest step of each key was asked for.
+    """When the newest step of each key was asked for, by the database's clock.
 
-    Of keys that were forgotten, only the newest of their times is known.
+    Of keys that were forgotten, only the newest of their times is known. No message is as late as
+    :data:`cyborg.rpc.AGE_MAX`: one that looks older than that is new, and the clock was set back.
     """
 
     def __init__(self) -> None:
@@ -401,7 +404,8 @@ class _NewestRequests:
 
     def is_newer(self, keys: Iterable[str], asked_ms: int) -> bool:
         """Whether a newer step of any of the keys was asked for, or may have been."""
-        return any(asked_ms < self._asked.get(key, self._forgotten_ms) for key in keys)
+        known = (self._asked.get(key, self._forgotten_ms) for key in keys)
+        return any(0 < newest - asked_ms <= rpc.AGE_MAX for newest in known)
 
     def note(self, keys: Iterable[str], asked_ms: int) -> None:
         """Store the time of a request that is the newest for all of the keys."""

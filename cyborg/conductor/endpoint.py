@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors, metrics, process, rpc
+from cyborg import metrics, process, rpc
 from cyborg.arqs import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits
 
 LOG = logging.getLogger(__name__)
-
-M = TypeVar("M")
 
 
 class ConductorEndpoint:
@@ -47,7 +45,7 @@ class ConductorEndpoint:
     def report_unchanged(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
         """Note that a host reports what is stored; False if something else is stored."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
-            said = _read(rpc.UnchangedReport.from_wire, report)
+            said = rpc.UnchangedReport.from_wire(report)
             stored = inventory_report.note_unchanged(said)
             labels["outcome"] = (
                 inventory_report.UNCHANGED if stored else inventory_report.UNKNOWN
@@ -58,21 +56,14 @@ class ConductorEndpoint:
         self, context: Mapping[str, Any], request: Mapping[str, Any]
     ) -> rpc.WritePermit:
         """Say whether a host may write a deployable now."""
-        return permits.permit_write(_read(rpc.WriteRequest.from_wire, request))
+        return permits.permit_write(rpc.WriteRequest.from_wire(request))
 
     def held_handles(
         self, context: Mapping[str, Any], request: Mapping[str, Any]
     ) -> dict[str, str]:
         """The ARQ of each attach handle of a host that is in use, by the handle's uuid."""
-        return host_steps.held_on(_read(rpc.HeldRequest.from_wire, request).host)
+        return host_steps.held_on(rpc.HeldRequest.from_wire(request).host)
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""
         self._kick()
-
-
-def _read(from_wire: Callable[[Mapping[str, Any]], M], data: Mapping[str, Any]) -> M:
-    try:
-        return from_wire(data)
-    except rpc.UNREADABLE as exc:
-        raise errors.Invalid(f"The message cannot be read: {exc!r}") from exc

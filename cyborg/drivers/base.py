@@ -176,16 +176,22 @@ class Deployable:
         value_checks.number("num_accelerators", self.num_accelerators, value_checks.COUNT_MAX)
         for name in ("prepares", "cleans", "clean_erases"):
             value_checks.flag(name, getattr(self, name))
-        for key, value in self.attributes.items():
-            value_checks.text("attribute key", key, value_checks.NAME_MAX)
-            value_checks.fact(key, value)
-            if key == RESOURCE_CLASS_KEY or key.startswith(TRAIT_PREFIX):
-                raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
-            if key.startswith(LAYOUT_PREFIX):
-                value_checks.layout(key.removeprefix(LAYOUT_PREFIX), value)
+        _check_attributes(self.attributes)
         infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
         if len(infos) != len(self.attach_handles):
             raise ValueError(f"deployable {self.name!r} has an attach handle twice")
+
+
+def _check_attributes(attributes: object) -> None:
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes must be a dictionary, not {attributes!r}")
+    for key, value in attributes.items():
+        value_checks.text("attribute key", key, value_checks.NAME_MAX)
+        value_checks.fact(key, value)
+        if key == RESOURCE_CLASS_KEY or key.startswith(TRAIT_PREFIX):
+            raise ValueError(f"attribute key {key!r} is reserved; use resource_class, traits")
+        if key.startswith(LAYOUT_PREFIX):
+            value_checks.layout(key.removeprefix(LAYOUT_PREFIX), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +223,8 @@ class Device:
         for name in ("std_board_info", "vendor_board_info", "unhealthy"):
             if getattr(self, name) is not None:
                 value_checks.storable(name, getattr(self, name))
+        for name in ("health_unknown", "being_written"):
+            value_checks.flag(name, getattr(self, name))
         names = [deployable.name for deployable in self.deployables]
         if len(set(names)) != len(names):
             raise ValueError("a device has two deployables of one name")
@@ -237,7 +245,8 @@ class Device:
         """
         values = known_values(cls, data)
         values["control_path"] = ControlPath(**known_values(ControlPath, data["control_path"]))
-        values["deployables"] = tuple(map(_deployable_from_wire, data["deployables"]))
+        parts = value_checks.items("deployables", data["deployables"], Mapping)
+        values["deployables"] = tuple(map(_deployable_from_wire, parts))
         return cls(**values)
 
 
@@ -275,7 +284,11 @@ def handles_from_wire(data: Iterable[Mapping[str, Any]]) -> tuple[AttachHandle, 
 
     :raises TypeError, ValueError: one of them is no attach handle
     """
-    return tuple(AttachHandle(**known_values(AttachHandle, each)) for each in data)
+    found = value_checks.items("attach_handles", data, Mapping)
+    wanted = set(_names(AttachHandle))
+    if not all(each.keys() >= wanted for each in found):
+        raise TypeError(f"each of attach_handles must have {sorted(wanted)}, not {data!r}")
+    return tuple(AttachHandle(**known_values(AttachHandle, each)) for each in found)
 
 
 def _deployable_from_wire(data: Mapping[str, Any]) -> Deployable:
@@ -283,7 +296,7 @@ def _deployable_from_wire(data: Mapping[str, Any]) -> Deployable:
     values["attach_handles"] = handles_from_wire(data["attach_handles"])
     for name in ("traits", "prepared"):
         if values.get(name) is not None:
-            values[name] = tuple(values[name])
+            values[name] = value_checks.items(name, values[name], str)
     return Deployable(**values)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from cyborg import program_modes
 
@@ -91,10 +92,23 @@ def number(field_name: str, value: object, limit: int = NUMBER_MAX) -> None:
         raise ValueError(f"{field_name} must be a number from 0 to {limit}, not {value!r}")
 
 
+def seconds(field_name: str, value: object) -> None:
+    """A time that one can wait."""
+    if type(value) not in {int, float} or not 0 <= value <= COUNT_MAX:  # type: ignore[operator]
+        raise ValueError(f"{field_name} must be seconds from 0 to {COUNT_MAX}, not {value!r}")
+
+
 def flag(field_name: str, value: object) -> None:
     """A truth value."""
     if not isinstance(value, bool):
         raise TypeError(f"{field_name} must be true or false, not {value!r}")
+
+
+def items(field_name: str, value: object, kind: Any = object) -> tuple[Any, ...]:
+    """A list of values of a type."""
+    if not (isinstance(value, list | tuple) and all(isinstance(each, kind) for each in value)):
+        raise TypeError(f"{field_name} must be a list, not {value!r}")
+    return tuple(value)
 
 
 def texts(field_name: str, values: object, limit: int = NAME_MAX) -> None:

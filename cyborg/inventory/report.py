@@ -22,12 +22,6 @@ from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
-#: Milliseconds. No message is delivered later than this after it was sent.
-_MAX_DELAY = 300_000
-
-#: Characters that are quoted of what cannot be read.
-_QUOTED_MAX = 500
-
 #: What is shown with a host for a while.
 _DROPPED = f"{liveness.DROPPED}: it was late, or two agents report as this host"
 
@@ -36,7 +30,7 @@ APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 REFUSED = "refused"
 
 
-def read(data: Mapping[str, Any], max_bytes: int) -> rpc.HostReport:
+def read(data: Any, max_bytes: int) -> rpc.HostReport:
     """The report of a message.
 
     :raises Refused: it is none, or has too many bytes; that is logged and shown with the host
@@ -44,18 +38,16 @@ def read(data: Mapping[str, Any], max_bytes: int) -> rpc.HostReport:
     try:
         acceptance.check_size(data, max_bytes)
         return rpc.HostReport.from_wire(data)
-    except acceptance.Refused as exc:
-        _note(data["host"], exc)
-        raise
-    except rpc.UNREADABLE as exc:
-        refused = acceptance.Refused(f"it cannot be read: {exc!r:.{_QUOTED_MAX}}")
-        _note(data["host"], refused)
+    except (acceptance.Refused, rpc.Unreadable) as exc:
+        refused = acceptance.Refused(str(exc))
+        _note(data.get("host") if isinstance(data, Mapping) else None, refused)
         raise refused from exc
 
 
-def _note(host_name: str, refused: acceptance.Refused) -> None:
-    LOG.warning("Refused a report of host %r: %s", host_name, refused)
-    liveness.note_refusal(host_name, f"a report was refused: {refused}")
+def _note(host_name: object, refused: acceptance.Refused) -> None:
+    LOG.warning("Refused a report of host %.300r: %s", host_name, refused)
+    if isinstance(host_name, str) and rpc.is_host_name(host_name):
+        liveness.note_refusal(host_name, f"a report was refused: {refused}")
 
 
 def apply_report(
@@ -162,7 +154,7 @@ def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
     A report that looks old long after the last one comes from a host whose clock was set back: it
     is applied, or else the host would be ignored until its clock is where it was.
     """
-    if now_ms - host.last_seen_ms > _MAX_DELAY:
+    if now_ms - host.last_seen_ms > rpc.AGE_MAX:
         return False
     return (host.report_started, host.report_counter) >= (report.started, report.counter)
 

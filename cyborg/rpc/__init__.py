@@ -29,12 +29,12 @@ from cyborg.rpc.faults import (
     ProgramFailed,
     ReportFailed,
     TooOld,
+    Unreadable,
     WriteRefused,
 )
 from cyborg.rpc.keys import CONDUCTOR, HOST
 from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
-    UNREADABLE,
     HeldRequest,
     HostReport,
     HostStep,
@@ -46,12 +46,13 @@ from cyborg.rpc.payloads import (
     is_host_name,
 )
 from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
+from cyborg.rpc.signing import AGE_MAX
 from cyborg.rpc.version import VERSION
 
 __all__ = [
+    "AGE_MAX",
     "CONDUCTOR",
     "HOST",
-    "UNREADABLE",
     "VERSION",
     "AgentEndpoint",
     "BadMessage",
@@ -70,6 +71,7 @@ __all__ = [
     "ReportFailed",
     "Server",
     "UnchangedReport",
+    "Unreadable",
     "WritePermit",
     "WriteRefused",
     "WriteRequest",
@@ -204,8 +206,6 @@ def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
         if "failed" in answer:
             raise NoPermit(answer["failed"])
         permit = WritePermit.from_wire(answer)
-    except KeyError as exc:
-        raise NoPermit(f"The conductor's answer lacks {exc}") from exc
     except (BadMessage, HostUnreachable) as exc:
         raise NoPermit(str(exc)) from exc
     if permit.refused is not None:
@@ -315,10 +315,6 @@ def _program(
         raise ProgramFailed(str(exc), written=False) from exc
     except BadMessage as exc:
         raise ProgramFailed(str(exc), written=True) from exc
-    except KeyError as exc:
-        raise ProgramFailed(f"The agent's answer lacks {exc}", written=True) from exc
-    except (TypeError, ValueError) as exc:
-        raise ProgramFailed(f"The agent's answer cannot be read: {exc}", written=True) from exc
 
 
 def _number(said: object) -> int | None:

@@ -10,6 +10,10 @@ class BadMessage(errors.CyborgError):
     """The other service does not understand the message, or failed to handle it."""
 
 
+class Unreadable(BadMessage):
+    """What a message holds is not what such a message has; the sentence names the field."""
+
+
 class TooOld(BadMessage):
     """The other service, or the version that is pinned for it, has no such method."""
 

@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 from cyborg.drivers import base, value_checks
+from cyborg.rpc.faults import Unreadable
 
 #: Which of what conductors have ever derived from a report: now with distinct functions' traits.
 _DERIVED = 2
 
-#: What is raised for data that is no message.
-UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
+#: What is raised inside for data that is no message.
+_FAULTS = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 
-#: Characters of the name of a driver.
+#: More PCI functions than any host has.
+_FUNCTIONS_MAX = 1_000_000
+
+#: Characters of the name of a driver, of texts by texts, and those that are quoted of a fault.
 _DRIVER_MAX = 100
+_TEXTS_MAX = 65_536
+_QUOTED_MAX = 500
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 
@@ -26,6 +33,30 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 def is_host_name(value: object) -> bool:
     """Whether what a message has in the place of a host's name is one."""
     return isinstance(value, str) and _HOST_NAME.fullmatch(value) is not None
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Have whatever is wrong with the data of a message raise one error, with one sentence."""
+    try:
+        yield
+    except _FAULTS as exc:
+        said = f"it lacks {exc}" if isinstance(exc, KeyError) else f"{exc}"
+        raise Unreadable(f"The message cannot be read: {said:.{_QUOTED_MAX}}") from exc
+
+
+def _texts(name: str, value: object) -> None:
+    value_checks.texts(name, value, _TEXTS_MAX)
+
+
+#: What checks the value of a field, by the type with which it is declared.
+_CHECKS: Mapping[str, Callable[[str, object], None]] = {
+    "bool": value_checks.flag,
+    "float": value_checks.seconds,
+    "int": value_checks.number,
+    "str": value_checks.storable,
+    "Mapping[str, str]": _texts,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,24 +71,39 @@ class _Message:
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
         """Itself from a message. Unknown keys are ignored: the sender may be newer.
 
-        :raises KeyError: a field is missing
-        :raises TypeError, ValueError: a text or a number is none that a database stores
+        :raises Unreadable: a field is missing, or its value is none that a database stores
         """
-        values = base.known_values(cls, data)
-        for each in fields(cls):
-            if each.name in values:
-                _check(each.name, str(each.type), values[each.name])
-            elif each.default is each.default_factory is MISSING:
-                raise KeyError(each.name)
-        return cls(**values)
+        with _reading():
+            values = base.known_values(cls, _dictionary("The message", data))
+            if "attach_handles" in values:
+                values["attach_handles"] = base.handles_from_wire(values["attach_handles"])
+            for each in fields(cls):
+                if each.name in values:
+                    _check(each.name, str(each.type), values[each.name])
+                elif each.default is each.default_factory is MISSING:
+                    raise KeyError(each.name)
+            one = cls(**values)
+            one.parts()
+            return one
+
+    def parts(self) -> None:
+        """Make what a driver gets, if it is for one.
+
+        :raises TypeError, ValueError: no driver reports such a thing
+        """
 
 
 def _check(name: str, declared: str, value: object) -> None:
-    """Check a text or a number."""
-    if declared == "int":
-        value_checks.number(name, value)
-    elif declared == "str" or (declared == "str | None" and value is not None):
-        value_checks.storable(name, value)
+    """Check the value of a field. What has no check is a dataclass, which has its own."""
+    kind = declared.removesuffix(" | None")
+    if kind in _CHECKS and not (kind != declared and value is None):
+        _CHECKS[kind](name, value)
+
+
+def _dictionary(what: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a dictionary, not {value!r:.{_QUOTED_MAX}}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,21 +166,29 @@ class HostReport:
         }
 
     @classmethod
+    @_reading()
     def from_wire(cls, data: Mapping[str, Any]) -> HostReport:
         """The report of a message. Unknown keys are ignored: the sender may be newer.
 
         So may its words be: a device with an unknown one is left out, with an error of its driver.
 
-        :raises KeyError, TypeError, ValueError: the data is no report
+        :raises Unreadable: the data is no report
         """
-        errors = dict(data.get("errors", {}))
-        for driver in (*errors, *data["devices"]):
+        errors = dict(_dictionary("errors", _dictionary("The report", data).get("errors", {})))
+        devices = _dictionary("devices", data["devices"])
+        unread = value_checks.items("unread", data.get("unread", ()), str)
+        for driver in (*errors, *devices):
             value_checks.text("driver", driver, _DRIVER_MAX)
-        if not all(isinstance(said, str) for said in errors.values()):
-            raise TypeError("errors must be texts")
+        texts = {"host": [data["host"]], "node": [data["node"]]}
+        texts |= {"errors": list(errors.values()), "unread": list(unread)}
+        for name, said in texts.items():
+            for each in said:
+                value_checks.storable(name, each)
         for name in ("started", "counter"):
             value_checks.number(name, data[name])
-        read = {driver: _read(devices) for driver, devices in data["devices"].items()}
+        if data.get("not_offered") is not None:
+            value_checks.number("not_offered", data["not_offered"], _FUNCTIONS_MAX)
+        read = {driver: _read(driver, found) for driver, found in devices.items()}
         for driver, found in read.items():
             if found.errors:
                 said = [errors[driver]] if driver in errors else []
@@ -147,7 +201,7 @@ class HostReport:
             errors=errors,
             # A driver with an error and without devices has failed: those it has are kept.
             devices={driver: found.devices for driver, found in read.items() if not found.lost},
-            unread=tuple(map(str, data.get("unread", ()))),
+            unread=unread,
             not_offered=data.get("not_offered"),
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
@@ -164,16 +218,17 @@ class _Read:
     lost: bool = False
 
 
-def _read(devices: Iterable[Mapping[str, Any]]) -> _Read:
+def _read(driver: str, devices: object) -> _Read:
     found = _Read()
-    for data in devices:
+    for data in value_checks.items(f"devices of {driver}", devices):
         try:
             found.devices += (base.Device.from_wire(data),)
-        except UNREADABLE as exc:
+        except _FAULTS as exc:
             path = _path(data)
             name = "a device" if path is None else f"device {' '.join(path)}"
             because = "perhaps because cyborg-agent is newer than cyborg-conductor"
-            found.errors += (f"{name} is left out, {because}: {type(exc).__name__}: {exc}",)
+            said = f"{exc}"[:_QUOTED_MAX]
+            found.errors += (f"{name} is left out, {because}: {type(exc).__name__}: {said}",)
             found.unknown += () if path is None else (path,)
             found.lost = found.lost or path is None
     return found
@@ -181,9 +236,9 @@ def _read(devices: Iterable[Mapping[str, Any]]) -> _Read:
 
 def _path(data: Mapping[str, Any]) -> tuple[str, str] | None:
     try:
-        path = data["control_path"]
-        return str(path["cpid_type"]), base.canonical_json(dict(path["cpid_info"]))
-    except UNREADABLE:
+        path = base.ControlPath(**base.known_values(base.ControlPath, data["control_path"]))
+        return path.cpid_type, base.canonical_json(dict(path.cpid_info))
+    except _FAULTS:
         return None
 
 
@@ -242,6 +297,10 @@ class HostStep(_Message):
             in_use=self.in_use,
         )
 
+    def parts(self) -> None:
+        """Make the handle."""
+        self.handle()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStep(_Message):
@@ -287,14 +346,9 @@ class ProgramStep(_Message):
             signature=self.signature,
         )
 
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """The step of a message. Unknown keys are ignored: the sender may be newer.
-
-        :raises KeyError, TypeError, ValueError: the data is no step
-        """
-        handles = base.handles_from_wire(data["attach_handles"])
-        return cls(**{**base.known_values(cls, data), "attach_handles": handles})
+    def parts(self) -> None:
+        """Make the target."""
+        self.target()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

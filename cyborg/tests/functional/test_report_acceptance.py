@@ -100,8 +100,11 @@ def test_a_name_that_is_none(field: str, name: object) -> None:
 
 @pytest.mark.parametrize("count", [-1, 10**9, "many", 1.5])
 def test_a_count_that_is_none(count: object) -> None:
-    with pytest.raises(acceptance.Refused, match=r"^not_offered: "):
-        send(evil(device(), not_offered=count))
+    send(evil(device()))
+    wire = evil(device()).to_wire() | {"not_offered": count}
+    with pytest.raises(acceptance.Refused, match="not_offered must be a number"):
+        inventory_report.read(wire, 10**6)
+    assert "not_offered must be a number" in hosts.errors_of("evil")["refused-messages"]
 
 
 def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:

@@ -16,7 +16,7 @@ import pytest
 from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import base, pci
-from cyborg.tests.unit.test_payloads import step
+from cyborg.tests.unit.test_payloads import program_step, step
 
 PATIENCE = 60
 
@@ -361,6 +361,49 @@ def test_a_message_that_was_held_up_does_not_undo_a_newer_step(ask, driver):
     with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
         ask(action="clean", asked_ms=1)
 
+    assert driver.calls.empty()
+
+
+@pytest.mark.parametrize("jump", [2**62, 10**12, 86_400_000, rpc.AGE_MAX + 1])
+def test_a_step_is_taken_after_one_of_a_clock_that_was_ahead(ask, driver, jump):
+    now = 1_800_000_000_000
+    ask(action="prepare", asked_ms=now + jump)
+    ask(action="clean", asked_ms=now)
+    ask(action="prepare", asked_ms=now + 1)
+    assert [driver.calls.get_nowait()[0] for _ in range(3)] == ["prepare", "clean", "prepare"]
+
+    # What was asked for before, by the clock that is right again, is old as ever.
+    for age in (1, 60_000, rpc.AGE_MAX - 1):
+        with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+            ask(action="clean", asked_ms=now + 1 - age)
+    assert driver.calls.empty()
+
+
+def test_a_clock_that_was_a_little_ahead_blocks_for_no_longer_than_that(ask, driver):
+    now, ahead = 1_800_000_000_000, 60_000
+    ask(action="prepare", asked_ms=now + ahead)
+    with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
+        ask(action="clean", asked_ms=now + ahead - 1)
+    ask(action="clean", asked_ms=now + ahead)
+
+
+def test_a_clock_that_was_ahead_blocks_no_handle_that_is_not_remembered(ask, monkeypatch):
+    monkeypatch.setattr(host_steps, "REMEMBERED_MAX", 10)
+    for number in range(20):
+        info = {"bus": f"{number}"}
+        ask(asked_ms=2**62 + number, attach_handle_uuid=f"{number}", attach_info=info)
+    for asked_ms in (1000, 2000):
+        ask(asked_ms=asked_ms, attach_handle_uuid="new", attach_info={"bus": "new"})
+
+
+@pytest.mark.parametrize("wait", [None, "1", [], {}, True, -1, float("nan"), 1e300, 2**70])
+def test_a_time_to_wait_that_is_none_is_refused(agent, driver, wait):
+    wire = step().to_wire()
+    with pytest.raises(rpc.HostStepFailed, match="wait must be seconds"):
+        agent.host_step({}, wire, wait)
+    with pytest.raises(rpc.ProgramFailed, match="wait must be seconds") as caught:
+        agent.program({}, program_step().to_wire(), wait)
+    assert not caught.value.written
     assert driver.calls.empty()
 
 

@@ -206,5 +206,5 @@ def test_data_that_is_no_report_is_refused(missing):
     wire = report().to_wire()
     del wire[missing]
 
-    with pytest.raises(KeyError):
+    with pytest.raises(rpc.Unreadable, match=f"lacks .{missing}"):
         rpc.HostReport.from_wire(wire)
