@@ -13,11 +13,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import prometheus_client
 from oslo_config import cfg
 from prometheus_client import multiprocess, registry
+
+from cyborg import host_header
 
 LOG = logging.getLogger(__name__)
 
@@ -211,7 +214,7 @@ def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[End
     shown = _shown()
     for collector in collectors:
         shown.register(collector)
-    return [Endpoint(str(conf.metrics.host), conf.metrics.port, shown)]
+    return [Endpoint(conf, shown)]
 
 
 def _shown() -> prometheus_client.CollectorRegistry:
@@ -233,10 +236,10 @@ class Endpoint:
     processes of one WSGI server the first gets the port, and another one when that has ended.
     """
 
-    def __init__(self, host: str, port: int, shown: prometheus_client.CollectorRegistry) -> None:
-        self._host = host
-        self._port = port
-        self._shown = shown
+    def __init__(self, conf: cfg.ConfigOpts, shown: prometheus_client.CollectorRegistry) -> None:
+        self._host, self._port = str(conf.metrics.host), conf.metrics.port
+        self._names = (conf.host, self._host, *conf.metrics.names)
+        self._show = prometheus_client.make_wsgi_app(shown)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -253,9 +256,10 @@ class Endpoint:
         warned = False
         while not self._stopping.is_set():
             try:
-                server, _ = prometheus_client.start_http_server(
-                    self._port, self._host, registry=self._shown
-                )
+                # Until it has its application, it has nothing to show.
+                nothing = prometheus_client.CollectorRegistry()
+                server, _ = prometheus_client.start_http_server(self._port, self._host, nothing)
+                server.set_app(self._answer)
             except OSError as exc:
                 if not warned:
                     LOG.warning(
@@ -268,3 +272,11 @@ class Endpoint:
                 self._stopping.wait()
                 server.shutdown()
                 server.server_close()
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """The metrics, unless a name that is not this machine's has led here."""
+        if host_header.is_own(environ.get("HTTP_HOST", ""), *self._names):
+            shown: Iterable[bytes] = self._show(environ, start_response)
+            return shown
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"The Host of the request is no name of this machine; see [metrics] names.\n"]

@@ -10,22 +10,18 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-import socket
-import urllib.parse
 from collections.abc import Iterable
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg import errors, host_header
 from cyborg.api import faults, versions
 
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
 #: What a proxy adds to a request; with X-Forwarded all names that begin so.
 _OF_PROXIES = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_FORWARDED", "HTTP_X_REAL_IP")
-#: How many texts of clients are remembered with what they mean: few, since they may be long.
-_KEPT = 16
 _ADMIN = {
     "HTTP_X_USER_ID": "admin",
     "HTTP_X_PROJECT_ID": "default",
@@ -64,7 +60,8 @@ class OnlyOurs:
         if not self._conf.api.noauth_allow_remote:
             _check_client(environ)
         host = environ.get("HTTP_HOST", "")
-        if not self._is_own_name(_name_of(f"//{host}")):
+        public = host_header.name_of(self._conf.api.public_endpoint or "")
+        if not host_header.is_own(host, public, self._conf.host):
             raise errors.Forbidden(
                 f"There is no authentication, so the Host {host[:100]!r} is refused: it is neither "
                 "an address nor a name of this machine; see [api] public_endpoint."
@@ -75,11 +72,6 @@ class OnlyOurs:
                 f"There is no authentication, so web pages of {origin[:100]!r} are refused; see "
                 "[cors] allowed_origin."
             )
-
-    def _is_own_name(self, name: str) -> bool:
-        public = _name_of(self._conf.api.public_endpoint or "")
-        own = {"", "localhost", public, socket.gethostname().lower(), self._conf.host.lower()}
-        return name in own or is_address(name)
 
     def _is_own_origin(self, origin: str, environ: WSGIEnvironment) -> bool:
         allowed = self._conf.cors.allowed_origin if "cors" in self._conf else None
@@ -99,25 +91,7 @@ def _check_client(environ: WSGIEnvironment) -> None:
         )
 
 
-@functools.lru_cache(_KEPT)
-def _name_of(url: str) -> str:
-    try:
-        return (urllib.parse.urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return "?"
-
-
-@functools.lru_cache(_KEPT)
-def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address."""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(host_header.KEPT)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``."""
     if host == "localhost":

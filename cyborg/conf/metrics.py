@@ -18,6 +18,13 @@ OPTS: list[cfg.Opt] = [
         help="Address of that port. There is no authentication: everyone who can reach it sees how "
         "many accelerators there are and how busy the services are.",
     ),
+    cfg.ListOpt(
+        "names",
+        default=[],
+        help="Names by which Prometheus reaches that port, besides addresses, [DEFAULT] host, the "
+        "name of the machine and localhost. A request for any other name is answered 403: a web "
+        "page could have a name of its own lead here, and read the metrics in a browser.",
+    ),
     cfg.FloatOpt(
         "database_interval",
         default=10.0,

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pathlib
 import sqlite3
 from typing import Any
 
@@ -30,15 +33,30 @@ def prepare(engine: sa.Engine) -> None:
     sa.event.listen(engine, "begin", _on_begin)
     engine.dispose()
     try:
+        if engine.url.database not in {None, "", ":memory:"}:
+            make_private(str(engine.url.database))
         raw = engine.raw_connection()
         # Set once, as the file keeps the mode. Here, because setting it ignores the busy timeout.
         raw.cursor().execute("PRAGMA journal_mode=WAL")
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, OSError) as exc:
         raise errors.Misconfigured(
             f"[database] connection names the file {engine.url.database}, which cannot be used: "
             f"{exc}."
         ) from exc
     raw.close()
+
+
+def make_private(path: str) -> None:
+    """Let only this user read and write a database, whatever the umask and the folder.
+
+    SQLite gives new files beside it the same mode. It is opened only if it is new: closing it would
+    end the locks that this process has on it.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    for each in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            pathlib.Path(each).chmod(0o600)
 
 
 def _on_connect(dbapi_connection: Any, _record: Any) -> None:

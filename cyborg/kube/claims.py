@@ -2,13 +2,18 @@
 """Binds what Kubernetes' scheduler has allocated to a claim, and gives it back.
 
 What a claim has on a node is a consumer of Cyborg's (:func:`consumer_of`). Cyborg keeps all that is
-known of it: here nothing is stored, so any of the services may be restarted at any time.
+known of it: here only a secret is stored, so any of the services may be restarted at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hmac
 import logging
+import pathlib
+import secrets
+import tempfile
 import threading
 import time
 import uuid
@@ -58,9 +63,26 @@ def consumer_of(conf: cfg.ConfigOpts, uid: str) -> str:
     """The consumer that a claim is on this host.
 
     A claim may go to another node while this one cannot be reached, and keeps its uid. When the
-    kubelet here ends the old pod at last, it must not free what the claim has there.
+    kubelet here ends the old pod at last, it must not free what the claim has there. Nobody else
+    can tell which consumer it will be, or another project could have one of that uuid before.
     """
-    return str(uuid.uuid5(uuid.UUID(uid), conf.host))
+    path = pathlib.Path(conf.kube.plugins_dir, conf.kube.driver_name, "consumers.key")
+    derived = hmac.digest(_secret(path), f"{uid} {conf.host}".encode(), "sha256")
+    return str(uuid.UUID(bytes=derived[:16], version=4))
+
+
+@functools.cache
+def _secret(path: pathlib.Path) -> bytes:
+    """The secret of this node, which is made once, and lasts as long as what the kubelet keeps."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent) as draft:
+            draft.write(secrets.token_bytes(32))
+            draft.flush()
+            # Another one that starts may have been faster, and all must have the same.
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(draft.name)
+    return path.read_bytes()
 
 
 class Claims:
@@ -97,7 +119,7 @@ class Claims:
             api.delete(f"/allocations/{consumer}")
             raise NotPrepared("It had other devices, which are being given back.")
         given = [_given(n, result, allocation) for n, result in enumerate(results)]
-        LOG.info("Claim %s/%s has %d devices", namespace, name, len(given))
+        LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
         return given
 
     def unprepare(self, uid: str, call: Call) -> None:

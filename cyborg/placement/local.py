@@ -18,6 +18,8 @@ from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 from oslo_db.sqlalchemy import enginefacade
 
+from cyborg.db import sqlite
+
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -40,6 +42,7 @@ def load_app(state_dir: pathlib.Path) -> WSGIApplication:
     from placement.objects import resource_class, trait  # noqa: PLC0415
 
     path = state_dir / DATABASE
+    sqlite.make_private(str(path))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         # Kept in the file: readers and the one writer do not wait for each other.
         connection.execute("PRAGMA journal_mode=WAL")

@@ -11,6 +11,7 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -422,6 +423,41 @@ def test_a_node_does_not_free_what_a_claim_has_on_another(tainted: Node) -> None
     # The kubelet there asks by what it remembers, long after the claim has gone.
     elsewhere.unprepare(claim[2], call_for(5))
     assert tainted.allocation(claim[2])["state"] == "Active"
+
+
+def test_nobody_else_can_tell_which_consumer_a_claim_is(tainted: Node) -> None:
+    plugin = tainted.start()
+    claim = tainted.cluster.claim(tainted.devices()[0])
+    # Another project knows the uid, the host and this code; it has no secret but its own.
+    conf = tainted.site.conf
+    with tempfile.TemporaryDirectory() as name:
+        kube: Any = types.SimpleNamespace(plugins_dir=name, driver_name=conf.kube.driver_name)
+        other: Any = types.SimpleNamespace(kube=kube, host=conf.host)
+        guess = claims.consumer_of(other, claim[2])
+    guesses = {guess, str(uuid.uuid5(uuid.UUID(claim[2]), conf.host)), claim[2]}
+    assert plugin.prepare(claim)[claim[2]].error == ""
+    assert tainted.consumer(claim[2]) not in guesses
+
+    secret = pathlib.Path(conf.kube.plugins_dir, conf.kube.driver_name, "consumers.key")
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert len(secret.read_bytes()) == 32
+    assert [path.name for path in secret.parent.glob("tmp*")] == []
+    # A driver that starts again knows it still.
+    before = tainted.consumer(claim[2])
+    tainted.stop()
+    claims._secret.cache_clear()
+    assert tainted.consumer(claim[2]) == before
+    plugin = tainted.start()
+    assert plugin.unprepare(claim)[claim[2]].error == ""
+    assert tainted.allocation(claim[2]) is None
+
+
+def test_processes_that_start_at_once_have_one_secret(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "driver" / "consumers.key"
+    with futures.ThreadPoolExecutor(8) as pool:
+        # Each as in a process of its own.
+        found = set(pool.map(lambda _: claims._secret.__wrapped__(path), range(64)))
+    assert found == {path.read_bytes()}
 
 
 def test_a_call_has_one_deadline(tainted: Node) -> None:

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -82,8 +83,9 @@ def answers(port: int) -> bool:
 
 def config(folder: pathlib.Path, **groups: Mapping[str, object]) -> pathlib.Path:
     """A configuration file with these options; DEFAULT has a transport in memory."""
-    lines = ["[DEFAULT]", "transport_url = fake://"]
-    for group, options in groups.items():
+    lines = []
+    own = {"transport_url": "fake://", **groups.get("DEFAULT", {})}
+    for group, options in {**groups, "DEFAULT": own}.items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in options.items())]
     path = folder / f"{uuid.uuid4().hex}.conf"
     path.write_text("\n".join(lines))
@@ -189,6 +191,36 @@ def test_a_conductor_without_its_database_says_so(tmp_path: pathlib.Path) -> Non
         assert conductor.wait(TIMEOUT) == 0
     assert seen.get("cyborg_database_up") == 0
     assert "cyborg_work_rows" not in seen.names
+
+
+def test_a_name_that_is_not_this_machines_is_not_answered(tmp_path: pathlib.Path) -> None:
+    port = free_port()
+    path = config(
+        tmp_path,
+        DEFAULT={"host": "Compute-1"},
+        metrics={"port": port, "names": "metrics.example, node.example"},
+    )
+    with process("cyborg-agent", path):
+        wait_for("the endpoint", lambda: answers(port))
+        own = socket.gethostname()
+        for name in ("127.0.0.1", "10.0.0.7", "[::1]", "localhost", "LOCALHOST", own, "compute-1"):
+            assert asked_as(name, port) == 200, name
+        for name in ("metrics.example", "Node.Example"):
+            assert asked_as(f"{name}:{port}", port) == 200, name
+        # Nor is a client refused that says none, as no browser does.
+        assert asked_as("", port) == 200
+        for name in ("evil.example", "localhost.evil.example", "compute-1.evil.example", "[::1"):
+            for host in (name, f"{name}:{port}"):
+                assert asked_as(host, port) == 403, host
+        assert asked_as("evil.example", port, "/") == 403
+
+
+def asked_as(host: str, port: int, path: str = "/metrics") -> int:
+    """The status of an answer to a request for that host; no metrics come with a refusal."""
+    url = f"http://127.0.0.1:{port}{path}"
+    answer = requests.get(url, headers={"Host": host}, timeout=TIMEOUT)
+    assert answer.ok is ("cyborg_agent" in answer.text)
+    return answer.status_code
 
 
 def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(

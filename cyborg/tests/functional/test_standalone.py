@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cyborg.cmd import standalone
+from cyborg.placement import local
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.standalone_site import HOST, PROFILE, RP, TIMEOUT, Instance, Site, wait_for
 
@@ -107,6 +108,32 @@ def test_the_command_says_one_line_and_ends_on_ctrl_c(tmp_path: pathlib.Path) ->
         rest = process.stdout.read()
     assert line == f"Cyborg is ready: {site.url}/v2 (state in {tmp_path})\n"
     assert (rest, process.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("was", ["new", "readable"])
+def test_no_other_user_reads_the_databases(tmp_path: pathlib.Path, was: str) -> None:
+    site = Site(tmp_path)
+    tmp_path.chmod(0o777)
+    names = (standalone.DATABASE, local.DATABASE)
+    if was == "readable":
+        # As one of before has left them.
+        with site.serve():
+            site.prepare()
+        for path in tmp_path.glob("*.sqlite*"):
+            path.chmod(0o644)
+    with subprocess.Popen(
+        [BIN / "cyborg-standalone", *site.arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        umask=0,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        site.prepare()
+        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("*.sqlite*")}
+        process.send_signal(signal.SIGINT)
+    assert modes == {f"{name}{end}": "0o600" for name in names for end in ("", "-wal", "-shm")}
+    assert process.returncode == 0
 
 
 def test_a_directory_in_use_is_refused(serving: Site) -> None:
