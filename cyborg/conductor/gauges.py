@@ -7,6 +7,7 @@ conductor shows the same values.
 
 from __future__ import annotations
 
+import collections
 import logging
 import threading
 import time
@@ -49,6 +50,10 @@ METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
     "cyborg_notifications_waiting": ("Notifications that are not sent yet.", ()),
     "cyborg_notifications_oldest_seconds": ("Seconds since the oldest of them occurred.", ()),
 }
+
+#: Resource classes that have a label of their own, and what all others are together.
+_CLASSES_MAX = 100
+_OTHER = "other"
 
 #: A metric's name, the values of its labels, and its value.
 _Sample = tuple[str, Sequence[str], float]
@@ -164,8 +169,15 @@ def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
 def _handles(session: orm.Session) -> Iterator[_Sample]:
     query = handles.joined(models.AttachHandle.id)
     states = handles.conditions()
-    for name, state, count in _by_state(session, query, handles.RESOURCE_CLASS, states):
-        yield "cyborg_attach_handles", (name, state), count
+    found = list(_by_state(session, query, handles.RESOURCE_CLASS, states))
+    totals, shown = collections.Counter[str](), collections.Counter[tuple[str, str]]()
+    for name, _, count in found:
+        totals[name] += int(count)
+    most = {name for name, _ in totals.most_common(_CLASSES_MAX)}
+    for name, state, count in found:
+        shown[name if name in most else _OTHER, state] += int(count)
+    for labels, count in shown.items():
+        yield "cyborg_attach_handles", labels, count
 
 
 def _devices(session: orm.Session) -> Iterator[_Sample]:

@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     orphans.delete_expired,
     audit.take_turns,
+    audit.sweep_names,
     orphans.want_check,
     lost_allocations.take_turns,
     leases.release_expired,

@@ -553,6 +553,21 @@ class Brake(Base):
     used: orm.Mapped[int] = orm.mapped_column()
 
 
+class MadeName(Base):
+    """A trait or resource class that Cyborg has made in Placement, by its path there."""
+
+    __tablename__ = "made_names"
+    __table_args__ = table_args(
+        sa.Index("ix_made_names_host_name", "host_name"), sa.Index("ix_made_names_due_ms", "due_ms")
+    )
+
+    path: orm.Mapped[str] = orm.mapped_column(string(300), unique=True)
+    #: The host whose report has it first; null if a request for candidates did.
+    host_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: When to look next whether anything names it.
+    due_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
+
+
 class Work(Base):
     """Something still to be done outside SQL, written with the change that wants it."""
 

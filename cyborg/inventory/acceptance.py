@@ -23,6 +23,15 @@ from cyborg.drivers import base
 #: Milliseconds that a time in a report may be ahead of the database's clock.
 _MAX_AHEAD = 60_000
 
+#: Of all these no host has nearly as many: drivers; traits with resource classes, also those that
+#: it had and that are not swept yet; and deployables, handles and attributes a device that it may
+#: have. And characters that are kept of a sentence, and that an attribute may have.
+_DRIVERS_MAX = 64
+_NAMES_MAX = 256
+_PARTS_MAX = 16
+_SENTENCE_MAX = 1000
+_TEXT_MAX = 8192
+
 #: Under these names conductors say something of a host.
 _NO_DRIVERS = {liveness.CONDUCTOR, liveness.REFUSALS}
 
@@ -59,41 +68,86 @@ def check_size(data: Mapping[str, Any], max_bytes: int) -> None:
         )
 
 
-def check_report(report: rpc.HostReport, max_devices: int) -> rpc.HostReport:
+def check_report(
+    report: rpc.HostReport, max_devices: int, made: frozenset[str] = frozenset()
+) -> rpc.HostReport:
     """The report without the devices that no host may report, each with an error of its driver.
 
-    What is known of such a device stays as it is.
+    What is known of such a device stays as it is. ``made`` are traits and resource classes that the
+    host had before, and that Placement still has.
 
-    :raises Refused: a name is none, or there are too many devices
+    :raises Refused: a name is none, or there is too much of something
     """
     for field, name in (("host", report.host), ("node", report.node)):
         if not rpc.is_host_name(name):
-            raise Refused(f"{field}: {name!r} is no name of a host.")
+            raise Refused(f"{field}: {name!r:.300} is no name of a host.")
+    _check_amounts(report, max_devices)
+    said = {driver: text for driver, text in report.errors.items() if driver not in _NO_DRIVERS}
+    unknown = set(report.unknown)
+    devices: dict[str, tuple[base.Device, ...]] = {}
+    names = set(made)
+    for driver, found in report.devices.items():
+        kept = []
+        for device in found:
+            its = {name for dep in device.deployables for name in (dep.resource_class, *dep.traits)}
+            wrong = next(_faults(report.host, device), None) or _crowding(names, its)
+            if wrong is None:
+                names |= its
+                kept.append(replace(device, unhealthy=_cut(device.unhealthy)))
+            else:
+                path = device.control_path
+                unknown.add((path.cpid_type, base.canonical_json(dict(path.cpid_info))))
+                said[driver] = "; ".join([*([said[driver]] if driver in said else []), wrong])
+        devices[driver] = tuple(kept)
+    said = {driver: _cut(text) or "" for driver, text in said.items()}
+    return replace(report, devices=devices, errors=said, unknown=frozenset(unknown))
+
+
+def _cut(sentence: str | None) -> str | None:
+    """What is kept of a driver's sentence, which may be of any length."""
+    if sentence is None or len(sentence) <= _SENTENCE_MAX:
+        return sentence
+    return f"{sentence[:_SENTENCE_MAX]}… ({len(sentence)} characters, cut)"
+
+
+def _crowding(names: set[str], its: set[str]) -> str | None:
+    """Why a device is left out that has these traits and classes beside the other ``names``."""
+    if its <= names or len(names | its) <= _NAMES_MAX:
+        return None
+    return (
+        f"a device is left out: with {min(its - names)!r} the host has had more than {_NAMES_MAX} "
+        "traits and resource classes; those that nothing names any more are removed within hours"
+    )
+
+
+def _check_amounts(report: rpc.HostReport, max_devices: int) -> None:
+    drivers = report.errors.keys() | report.devices.keys()
+    if len(drivers) > _DRIVERS_MAX:
+        raise Refused(f"devices: {len(drivers)} drivers are more than a host has, {_DRIVERS_MAX}.")
     count = sum(len(found) for found in report.devices.values())
     if count > max_devices:
         raise Refused(
             f"devices: {count} are more than a host may report; raise [conductor] "
             f"max_report_devices, which is {max_devices}, if it really has so many."
         )
-    said = {driver: text for driver, text in report.errors.items() if driver not in _NO_DRIVERS}
-    unknown = set(report.unknown)
-    devices: dict[str, tuple[base.Device, ...]] = {}
-    for driver, found in report.devices.items():
-        kept = []
-        for device in found:
-            wrong = next(_faults(report.host, device), None)
-            if wrong is None:
-                kept.append(device)
-            else:
-                path = device.control_path
-                unknown.add((path.cpid_type, base.canonical_json(dict(path.cpid_info))))
-                said[driver] = "; ".join([*([said[driver]] if driver in said else []), wrong])
-        devices[driver] = tuple(kept)
-    return replace(report, devices=devices, errors=said, unknown=frozenset(unknown))
+    parts = sum(
+        1 + len(dep.attach_handles) + len(dep.attributes)
+        for found in report.devices.values()
+        for device in found
+        for dep in device.deployables
+    )
+    if parts > max_devices * _PARTS_MAX:
+        raise Refused(
+            f"devices: {parts} deployables, attach handles and attributes are more than "
+            f"{max_devices * _PARTS_MAX}, which are {_PARTS_MAX} for each of [conductor] "
+            "max_report_devices."
+        )
 
 
 def _faults(host: str, device: base.Device) -> Iterator[str]:
     """Why a device is left out."""
+    if len(f"{device.std_board_info}{device.vendor_board_info}") > 2 * _TEXT_MAX:
+        yield f"device {device.control_path} is left out: its board info is too long"
     for deployable in device.deployables:
         whose = f"deployable {deployable.name!r} is left out"
         if not deployable.name.isprintable():
@@ -105,6 +159,9 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
                 f"{whose}: resource class {deployable.resource_class!r} is not FPGA, PGPU, VGPU "
                 "or CUSTOM_…"
             )
+        texts = map(str, deployable.attributes.values())
+        if any(len(text) > _TEXT_MAX for text in texts):
+            yield f"{whose}: an attribute has more than {_TEXT_MAX} characters"
         for trait in deployable.traits:
             if not _TRAIT.fullmatch(trait):
                 yield f"{whose}: trait {trait!r} is not CUSTOM_…, HW_… or OWNER_CYBORG"

@@ -19,6 +19,7 @@ from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.db import models
 from cyborg.inventory import acceptance, apply, bare_metal, diff, losses, missing
 from cyborg.notifications import notices
+from cyborg.placement import names
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +65,9 @@ def apply_report(
     if note_unchanged(said):
         return UNCHANGED
     try:
-        accepted = acceptance.check_report(report, max_devices)
+        accepted = acceptance.check_report(
+            report, max_devices, names.made_for(report.host)
+        )
         applied = _apply(accepted, said.digest, max_gone_share)
     except acceptance.Refused as exc:
         _note(report.host, exc)

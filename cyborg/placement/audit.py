@@ -8,11 +8,17 @@ its turn more often: its allocations may be explained or gone by then.
 
 from __future__ import annotations
 
+import logging
+
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.placement import client, names
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds between two looks at a host that has a withheld provider.
 _WITHHELD_INTERVAL = 60
@@ -23,6 +29,21 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
     _turn(conf, _WITHHELD_INTERVAL, _withholds())
     if interval := conf.conductor.placement_audit_interval:
         _turn(conf, interval)
+
+
+def sweep_names(conf: cfg.ConfigOpts) -> None:
+    """Remove from Placement what Cyborg has made there and nothing names any more."""
+    if not (paths := names.unnamed()):
+        return
+    api = client.Client(conf)
+    removed: list[str] = []
+    try:
+        removed.extend(path for path in paths if api.remove_name(path))
+    except (client.PlacementError, ka_exc.ClientException) as exc:
+        LOG.warning("Traits and resource classes are removed from Placement later: %s", exc)
+    if removed:
+        names.forget(removed)
+        LOG.info("Removed from Placement, as nothing names it: %s", ", ".join(removed))
 
 
 def _turn(conf: cfg.ConfigOpts, interval: int, *which: sa.ColumnElement[bool]) -> None:

@@ -17,6 +17,7 @@ from keystoneauth1 import adapter as ka_adapter
 from oslo_config import cfg
 
 from cyborg import clients, errors
+from cyborg.placement import names as made_names
 from cyborg.placement import tree
 from cyborg.request_groups import RequestGroup
 
@@ -148,8 +149,10 @@ class Client:
     ``ClientException`` if Placement or Keystone cannot be reached.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, host: str | None = None) -> None:
         self._proxy = clients.proxy(conf, "placement")
+        #: For which host the names are made that are missing.
+        self._host = host
         with _lock:
             self._known = _known.setdefault(self._proxy, _Known())
 
@@ -270,6 +273,16 @@ class Client:
         self, groups: Sequence[RequestGroup], limit: int, root: str | None = None
     ) -> Combinations:
         """Where all groups have room together, below the provider ``root`` if that is given."""
+        try:
+            return self._find_candidates(groups, limit, root)
+        except Refused:
+            # A name that we had made may have been removed since: make it again.
+            self._known.names.clear()
+            return self._find_candidates(groups, limit, root)
+
+    def _find_candidates(
+        self, groups: Sequence[RequestGroup], limit: int, root: str | None
+    ) -> Combinations:
         query = {"limit": str(limit), "group_policy": "none"}
         for number, group in enumerate(groups):
             self._ensure("/resource_classes", group.resources)
@@ -363,8 +376,20 @@ class Client:
                 continue
             with self._known.naming:
                 if path not in self._known.names:
-                    self._call("PUT", path)
+                    if self._send("PUT", path).status_code == HTTPStatus.CREATED:
+                        made_names.note(path, self._host)
                     self._known.names.add(path)
+
+    def remove_name(self, path: str) -> bool:
+        """Remove a resource class or a trait; False if a provider has it."""
+        self._known.names.discard(path)
+        try:
+            self._send("DELETE", path)
+        except NotFound:
+            return True
+        except Refused:
+            return False
+        return True
 
     def _list(self, **query: str) -> list[Listed]:
         listed = self._call("GET", "/resource_providers", query=query)["resource_providers"]
@@ -387,12 +412,24 @@ class Client:
         query: dict[str, str] | None = None,
         microversion: str = _MICROVERSION,
     ) -> Any:
+        response = self._send(method, path, body, query=query, microversion=microversion)
+        return response.json() if response.content else None
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: dict[str, str] | None = None,
+        microversion: str = _MICROVERSION,
+    ) -> requests.Response:
         response = self._proxy.request(
             path, method, json=body, params=query, microversion=microversion
         )
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)
-        return response.json() if response.content else None
+        return response
 
 
 def _root_first(found: list[Listed], root_name: str) -> bool:

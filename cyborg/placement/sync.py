@@ -60,7 +60,7 @@ def sync_host(
     :raises work.TryLater: something has to wait: Nova has yet to make the root, a provider still
         has allocations, or Placement refuses a request
     """
-    api = client.Client(conf)
+    api = client.Client(conf, host_name)
     for _ in range(MAX_ROUNDS):
         state = desired.read(host_name)
         if state is None or not (state.providers or state.records or state.removed):

@@ -359,3 +359,96 @@ def test_an_administrator_moves_a_node() -> None:
     with db.writer() as session:
         db.update(session, models.Host, removed=True, down=True)
     assert send(evil(device(), node=hosts.ROOT)) == inventory_report.APPLIED
+
+
+def many(count: int, **changes: object) -> rpc.HostReport:
+    """A report of a device with ``count`` deployables, each with what ``changes`` says of it."""
+    parts = [
+        replace(
+            hosts.deployable(f"evil_{n}", (n,)),
+            **{name: made(n) for name, made in changes.items()},  # type: ignore[operator]
+        )
+        for n in range(count)
+    ]
+    return evil(*(hosts.device(part.name, part) for part in parts))
+
+
+def test_traits_and_classes_of_a_host_are_bounded() -> None:
+    send(many(300, traits=lambda n: (f"CUSTOM_{n}",), resource_class=lambda n: f"CUSTOM_C{n}"))
+    found = hosts.deployables()
+    named = {row.value for each in found for row in each.attributes}
+    assert 200 < len({name for name in named if name.startswith("CUSTOM_")}) <= 256
+    assert "had more than 256 traits and resource classes" in hosts.errors_of("evil")["fake_driver"]
+    # A host that has as many devices, and no more kinds of them, has all.
+    send(many(300, traits=lambda _n: ("CUSTOM_SAME",)))
+    assert len([row for row in hosts.deployables() if not row.missing]) >= 300
+    assert hosts.errors_of("evil") == {}
+
+
+def test_texts_of_a_host_are_bounded() -> None:
+    ill = replace(device(), unhealthy="x" * 10**6)
+    long = {f"driver-{n}": "y" * 10**6 for n in range(5)}
+    assert send(replace(evil(ill), errors=long)) == inventory_report.APPLIED
+    (found,) = liveness.list_services(binary=liveness.AGENT, host="evil")
+    assert len(str(found.errors)) < 10_000
+    assert found.errors["driver-0"].endswith("… (1000000 characters, cut)")
+    (row,) = hosts.deployables()
+    assert row.device.unhealthy is not None
+    assert len(row.device.unhealthy) < 1100
+
+    # Of many devices that are left out, not each has its sentence.
+    wrong = [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", (n,))) for n in range(200)]
+    send(evil(*wrong))
+    assert len(str(hosts.errors_of("evil"))) < 2000
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attributes": {"a": "x" * 10_000}}, "an attribute has more than 8192 characters"),
+        ({"std_board_info": "x" * 20_000}, "its board info is too long"),
+    ],
+)
+def test_a_device_with_too_long_a_text_is_left_out(changes: Any, sentence: str) -> None:
+    bad = device(**changes) if "attributes" in changes else replace(device(), **changes)
+    send(evil(bad, hosts.device("y", hosts.deployable("evil_y"))))
+    assert names() == ["evil_y"]
+    assert sentence in hosts.errors_of("evil")["fake_driver"]
+
+
+def test_a_report_of_too_much_is_refused_as_a_whole_and_changes_nothing() -> None:
+    send(evil(device()))
+    before = names()
+    drivers = {f"driver-{n}": "is broken" for n in range(65)}
+    attributes = {f"key-{n}": "x" for n in range(200)}
+    for report, sentence in (
+        (replace(evil(device()), errors=drivers), "66 drivers are more than a host has, 64"),
+        (evil(device(attributes=attributes)), "more than 64, which are 16 for each"),
+    ):
+        with pytest.raises(acceptance.Refused, match=sentence):
+            inventory_report.apply_report(report, max_devices=4)
+        assert sentence in hosts.errors_of("evil")["refused-messages"]
+        assert names() == before
+
+
+@pytest.mark.every_database
+def test_a_huge_report_holds_up_no_other_host() -> None:
+    hosts.apply(hosts.card("a"))
+    # As large as a host with a thousand devices may send it.
+    facts = {f"key-{n:03}": "x" * 100 for n in range(155)}
+    huge = many(100, attributes=lambda _n: facts)
+    ended: list[str] = []
+
+    def attack() -> None:
+        ended.append(inventory_report.apply_report(huge, max_devices=1024))
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    took: list[float] = []
+    while attacker.is_alive() or not took:
+        began = time.monotonic()
+        hosts.apply(hosts.card("a", traits=(f"CUSTOM_{len(took)}",)))
+        took.append(time.monotonic() - began)
+    assert ended == [inventory_report.APPLIED]
+    # SQLite has one writer, so there a report waits for the other.
+    assert max(took) < 20, took

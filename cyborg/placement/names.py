@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traits and resource classes that Cyborg has made in Placement: recorded, and swept.
+
+What somebody else has made is not recorded, and stays. What a provider has, whoever made it,
+Placement does not delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from cyborg import db
+from cyborg.db import models
+from cyborg.drivers import base
+
+#: Seconds from when a name is made until it may be swept, and between two looks at it.
+INTERVAL = 3600
+#: Names that are looked at in one turn.
+BATCH = 50
+
+_ROW = models.MadeName
+
+
+@db.retry
+def note(path: str, host_name: str | None) -> None:
+    """Record that a name was made, for a host if it has it; ``path`` is that in Placement."""
+    due = {"due_ms": db.now_ms() + INTERVAL * 1000, "host_name": host_name}
+    new = {"path": path, "created_at": models.utcnow(), **due}
+    with db.writer() as session:
+        db.upsert(session, _ROW, [new], key=["path"], update=due)
+
+
+@db.retry
+def made_for(host_name: str) -> frozenset[str]:
+    """The names that were made for a host and are not swept yet."""
+    query = sa.select(_ROW.path).where(_ROW.host_name == host_name)
+    with db.reader() as session:
+        return frozenset(path.rpartition("/")[2] for path in session.scalars(query))
+
+
+def unnamed() -> list[str]:
+    """Some of the paths that no device and no device profile names; each once in the interval."""
+    rows = db.change_due(_ROW, _ROW.due_ms < db.now_ms(), limit=BATCH, change=_postpone)
+    return _without_use({row.path for row in rows}) if rows else []
+
+
+def _postpone(session: sa.orm.Session, rows: list[models.MadeName]) -> None:
+    due = db.now_ms() + INTERVAL * 1000
+    db.update(session, _ROW, _ROW.id.in_([row.id for row in rows]), due_ms=due)
+
+
+@db.retry
+def _without_use(paths: Collection[str]) -> list[str]:
+    attribute, profile = models.Attribute, models.DeviceProfile
+    names = {path: path.rpartition("/")[2] for path in paths}
+    is_name = sa.or_(
+        attribute.key == base.RESOURCE_CLASS_KEY, attribute.key.startswith(base.TRAIT_PREFIX)
+    )
+    of_devices = sa.select(attribute.value).where(attribute.value.in_(names.values()), is_name)
+    groups = sa.type_coerce(profile.groups, sa.Text)
+    mentions = (groups.contains(name, autoescape=True) for name in names.values())
+    with db.reader() as session:
+        found = set(session.scalars(of_devices.distinct()))
+        said = " ".join(session.scalars(sa.select(groups).where(sa.or_(*mentions))))
+    return [path for path, name in names.items() if name not in found and name not in said]
+
+
+@db.retry
+def forget(paths: Collection[str]) -> None:
+    """The names are gone from Placement."""
+    with db.writer() as session:
+        db.delete(session, _ROW, _ROW.path.in_(paths))
