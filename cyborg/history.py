@@ -67,6 +67,9 @@ _HOUR_MS = 3_600_000
 #: What the owner may read of a handle that is not clean.
 _NOT_CLEAN = "What the instance had could not be cleaned yet, and is given to nobody."
 
+#: And of a device that is unhealthy.
+_UNHEALTHY = "The device is unhealthy. What uses it may fail; the administrator of the cloud knows."
+
 #: Entries that are deleted in one transaction.
 _BATCH = 500
 
@@ -152,7 +155,7 @@ _END_USES = (
     sa.update(_TABLE)
     .where(
         _TABLE.c.arq_uuid.in_(sa.bindparam("arqs", expanding=True)),
-        _TABLE.c.kind == USED,
+        _TABLE.c.kind.in_([USED, UNHEALTHY]),
         _TABLE.c.ended_ms.is_(None),
     )
     .values(ended_ms=db.now_ms())
@@ -171,6 +174,33 @@ def end_of_devices(
     """What is written of the devices in these kinds is over."""
     if device_uuids:
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
+
+
+def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    """Entries for those who have handles of devices that are unhealthy, each for its reason."""
+    arq, handle, device = models.Arq, models.AttachHandle, models.Device
+    held = (
+        sa.select(arq, handle.uuid, device.uuid)
+        .join(handle, handle.id == arq.attach_handle_id)
+        .join(models.Deployable, models.Deployable.id == handle.deployable_id)
+        .join(device, device.id == models.Deployable.device_id)
+        .where(device.uuid.in_(ill), arq.state == models.BOUND)
+    )
+    return [
+        {
+            "kind": UNHEALTHY,
+            "device_uuid": device_uuid,
+            "handle_uuid": handle_uuid,
+            "resource_class": row.resource_class,
+            "project_id": row.project_id,
+            "instance_uuid": row.instance_uuid,
+            "arq_uuid": row.uuid,
+            "hostname": row.hostname,
+            "reason": ill[device_uuid],
+            "plain": _UNHEALTHY,
+        }
+        for row, handle_uuid, device_uuid in session.execute(held)
+    ]
 
 
 def note_unclean(

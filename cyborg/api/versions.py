@@ -85,8 +85,8 @@ MANAGED_BY = Version(2, 29)
 HOST_NODE = Version(2, 30)
 #: Consumers on other hosts: under which name they connect, and with which key.
 REMOTE_CONSUMERS = Version(2, 31)
-#: Usages say since when they are whole.
-USAGES_SINCE = Version(2, 32)
+#: Usages say since when they are whole, and owners see whether what they have is healthy.
+USAGES_SINCE = HEALTH = Version(2, 32)
 MAX = USAGES_SINCE
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."

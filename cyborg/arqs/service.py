@@ -6,16 +6,17 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, notifications, profiles, quotas
+from cyborg import arq_states, availability, db, errors, notifications, profiles, quotas
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
+from cyborg.inventory import query
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -376,3 +377,18 @@ def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:
     if ctx.project_scope is None:
         return []
     return [_ARQ.project_id == ctx.project_scope]
+
+
+@db.retry
+def healths(handle_uuids: Collection[str]) -> Mapping[str, str]:
+    """The health of the devices of attach handles, by the uuids of the handles; one SELECT."""
+    device, deployable, handle = models.Device, models.Deployable, models.AttachHandle
+    health = sa.case((availability.healthy(), query.HEALTHY), else_=query.UNHEALTHY)
+    rows = (
+        sa.select(handle.uuid, health)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .join(device, device.id == deployable.device_id)
+        .where(handle.uuid.in_(handle_uuids))
+    )
+    with db.reader() as session:
+        return dict(list(session.execute(rows))) if handle_uuids else {}

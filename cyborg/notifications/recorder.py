@@ -43,6 +43,7 @@ def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
     released: list[str] = []
     ended: dict[str, list[str]] = {}
     begun: list[dict[str, Any]] = []
+    ill: dict[str, str | None] = {}
     for notice in found:
         match notice.payload:
             case notices.AcceleratorRequestPayload() as arq:
@@ -53,10 +54,12 @@ def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
                 for kind in _ENDS.get(notice.event, ()):
                     ended.setdefault(kind, []).append(device.uuid)
                 begun += _of_device(notice, device)
+                if notice.event is notices.DEVICE_UNHEALTHY:
+                    ill[device.uuid] = device.unhealthy
     history.end_uses(session, released)
     for kind, devices in ended.items():
         history.end_of_devices(session, devices, {kind})
-    history.write(session, begun)
+    history.write(session, [*begun, *(history.of_owners(session, ill) if ill else ())])
 
 
 def _of_arq(

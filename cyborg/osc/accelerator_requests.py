@@ -17,6 +17,7 @@ class List(command.Lister):
     short = ("uuid", "state", "device_profile_name", "instance_uuid", "attach_handle_info")
     rest = (
         "attach_handle_type",
+        "health",
         "state_reason",
         "hostname",
         "device_rp_uuid",

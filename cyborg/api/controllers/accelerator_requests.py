@@ -148,6 +148,10 @@ class AcceleratorRequests(Resource):
             "dhchap_key": found.key,
         }
 
+    def views(self, request: Request, rows: Iterable[service.Shown]) -> list[dict[str, Any]]:
+        """ARQs, with the health of what they have."""
+        return put_health(request, super().views(request, rows))
+
     def view(self, request: Request, arq: service.Shown) -> dict[str, Any]:
         """An ARQ with its attach handle, if the guest may use that."""
         # A handle is taken before its host step is done, but shown only once the guest may use it.
@@ -165,10 +169,21 @@ class AcceleratorRequests(Resource):
             "attach_handle_type": arq.attach_type or "" if is_bound else "",
             "attach_handle_uuid": arq.handle_uuid if is_bound else None,
             "attach_handle_info": json.loads(arq.attach_info or "{}") if is_bound else {},
+            "health": None,
             "links": [self_link(request, "accelerator_requests", arq.uuid)],
             "created_at": timestamp(arq.created_at),
             "updated_at": timestamp(arq.updated_at),
         }
+
+
+def put_health(request: Request, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The bodies, in which each attach handle that is shown is so with its device's health."""
+    if request.version >= versions.HEALTH:
+        uuids = {body["attach_handle_uuid"] for body in bodies}
+        found = service.healths(uuids - {None})
+        for body in bodies:
+            body["health"] = found.get(body["attach_handle_uuid"])
+    return bodies
 
 
 def _change(request: Request, body: dict[str, Any]) -> None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from cyborg import allocation_states as states
 from cyborg import errors, quotas
 from cyborg.allocations import executor, plans, service, wishes
 from cyborg.api import arguments, declare, versions
+from cyborg.api.controllers.accelerator_requests import put_health
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
@@ -83,6 +84,14 @@ class Allocations(Resource):
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete an allocation."""
         service.delete(request.caller, uuid)
+
+    def views(
+        self, request: Request, rows: Iterable[service.Allocation]
+    ) -> list[dict[str, Any]]:
+        """Allocations, with the health of what their consumers have."""
+        bodies = super().views(request, rows)
+        put_health(request, [each for body in bodies for each in body["accelerators"]])
+        return bodies
 
     def view(self, request: Request, found: service.Allocation) -> dict[str, Any]:
         """An allocation with what its consumer is given."""
@@ -171,22 +180,23 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
         return answer | {"state": types.IMPOSSIBLE, "state_reason": reason}
     # What Placement has where is shown to those who may ask for candidates.
     shown = request.caller.may(device_profile.CANDIDATES)
+    accelerators: list[dict[str, Any]] = [
+        {
+            "arq_uuid": None,
+            "state": None,
+            "device_profile_name": _profile(new.profile_name),
+            "group": new.group_id,
+            "hostname": place.hostname if shown else None,
+            "device_rp_uuid": place.rp_uuid if shown else None,
+            **_NO_HANDLE,
+        }
+        for place in choice.plan
+        for new in plans.arqs([place])
+    ]
     return answer | {
         "alternative": choice.alternative,
         "hosts": sorted({place.hostname for place in choice.plan}) if shown else [],
-        "accelerators": [
-            {
-                "arq_uuid": None,
-                "state": None,
-                "device_profile_name": _profile(new.profile_name),
-                "group": new.group_id,
-                "hostname": place.hostname if shown else None,
-                "device_rp_uuid": place.rp_uuid if shown else None,
-                **_NO_HANDLE,
-            }
-            for place in choice.plan
-            for new in plans.arqs([place])
-        ],
+        "accelerators": put_health(request, accelerators),
     }
 
 

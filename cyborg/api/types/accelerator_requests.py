@@ -11,6 +11,7 @@ from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
 from cyborg.arqs import service
 from cyborg.db import models
+from cyborg.inventory import query
 
 _REGULAR = versions.REGULAR
 #: From 2.6 an administrator may ask for those whose deletion waits for their host.
@@ -37,6 +38,11 @@ class AcceleratorRequest(Object):
     attach_handle_type = Field(fields.TEXT, "The kind of attach handle; empty until it is Bound.")
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle; null until it is Bound.")
     attach_handle_info = Field({str: str}, "What the guest is given; empty until it is Bound.")
+    health = Field(
+        fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
+        "Whether its device is healthy; null until it is Bound.",
+        since=versions.HEALTH,
+    )
     links = Field([fields.Link], "Links to the request itself.")
     created_at = Field(fields.TIME, "When it was made, in UTC.")
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")

@@ -11,6 +11,7 @@ from cyborg.allocations import plans, service, wishes
 from cyborg.api import arguments, versions
 from cyborg.api.types import device_profiles, fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value, Versioned
+from cyborg.inventory import query
 
 #: What a dry run finds, in the place of a state.
 POSSIBLE = "Possible"
@@ -135,6 +136,11 @@ class AllocatedAccelerator(Object):
     attach_handle_type = Field(fields.TEXT, "The kind of attach handle; empty until it is Bound.")
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle; null until it is Bound.")
     attach_handle_info = Field({str: str}, "How to reach it; empty until it is Bound.")
+    health = Field(
+        fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
+        "Whether its device is healthy; null until it is Bound.",
+        since=versions.HEALTH,
+    )
 
 
 class Allocation(Object):

@@ -86,6 +86,71 @@ def test_who_had_which_handle_from_when_to_when(
     assert len(entries()) == 3
 
 
+def owners_view(conf: cfg.ConfigOpts, path: str, project: str, version: str = "2.32") -> Any:
+    """What a member of a project is answered."""
+    headers = {
+        "OpenStack-API-Version": f"accelerator {version}",
+        "X-User-Id": "user-1",
+        "X-Project-Id": project,
+        "X-Roles": "member,reader",
+    }
+    conf.set_override("auth_strategy", "noauth", group="api")
+    request = webob.Request.blank(path, headers=headers, remote_addr="127.0.0.1")
+    answer = request.get_response(app.load(conf))
+    assert answer.status_code == 200, answer.text
+    return answer.json
+
+
+@pytest.mark.every_database
+def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
+) -> None:
+    conf.set_override("host", "controller-1")
+    instance = boot(conf, ctx, 2)
+    secret = "GPU 0000:3b:00.0 of host-1 burns, ask bob@host-1.example."
+
+    def told(project: str) -> list[tuple[str, str | None]]:
+        found = owners_view(conf, "/v2/history?kind=unhealthy", project)["history"]
+        assert not any(each["actor"] or each["hostname"] for each in found)
+        return sorted((each["arq_uuid"], each["ended_at"]) for each in found)
+
+    def healths(version: str = "2.32") -> list[str]:
+        found = owners_view(conf, "/v2/accelerator_requests", "project-1", version)["arqs"]
+        path = f"/v2/accelerator_requests/{found[0]['uuid']}"
+        one = owners_view(conf, path, "project-1", version)
+        assert one.get("health", "absent") == found[0].get("health", "absent")
+        return [arq.get("health", "absent") for arq in found]
+
+    assert healths() == ["healthy"] * 2
+    assert told("project-1") == []
+    hosts.apply(hosts.card("a", unhealthy=secret))
+    assert healths() == ["unhealthy"] * 2
+    assert healths("2.31") == ["absent"] * 2
+    mine = sorted(boots.states(ctx))
+    assert told("project-1") == [(uuid, None) for uuid in mine]
+    assert told("project-2") == []
+    answer = owners_view(conf, "/v2/history", "project-1")
+    for word in ("burns", "0000:3b", "host-1", "bob"):
+        assert word not in str(answer), word
+    (first, _) = [e for e in answer["history"] if e["kind"] == history.UNHEALTHY]
+    assert (first["project_id"], first["instance_uuid"]) == ("project-1", instance)
+    assert (first["device_uuid"], first["resource_class"]) == (card, "FPGA")
+    assert first["attach_handle_uuid"] in boots.handles(ctx)
+    assert "The device is unhealthy" in first["reason"]
+    # An administrator reads the device's own entry besides, and why.
+    (of_device,) = [e for e in entries(kind=history.UNHEALTHY) if e.project_id is None]
+    assert of_device.reason == secret
+
+    # The card is well again for one, and not theirs any more for the other.
+    with db.writer() as session:
+        release.unbind(session, list(release.lock_arqs(session, ctx, [mine[0]]).values()))
+    assert [ended is not None for _, ended in told("project-1")] == [True, False]
+    hosts.apply(hosts.card("a"))
+    assert all(ended for _, ended in told("project-1"))
+    (usage,) = owners_view(conf, "/v2/usages", "project-1")["usages"]
+    assert usage["in_use"] == 1
+
+
 @pytest.mark.every_database
 def test_the_reason_of_a_failed_bind_outlives_the_request(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
