@@ -13,7 +13,7 @@ from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.inventory import acceptance
 from cyborg.placement import audit, client, names
-from cyborg.request_groups import RequestGroup
+from cyborg.request_groups import TAINT, RequestGroup
 from cyborg.tests import hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -103,6 +103,20 @@ def test_what_a_profile_names_stays(
     sweep(conf)
     assert traits(placement) >= {"CUSTOM_ASKED", "CUSTOM_SHUNNED"}
     assert "CUSTOM_UNNAMED" not in traits(placement)
+
+
+def test_the_trait_of_tainted_devices_stays(
+    placement: PlacementServer, root: str, conf: cfg.ConfigOpts
+) -> None:
+    for tainted in (True, False):
+        with db.writer() as session:
+            db.update(session, models.Device, tainted=tainted)
+        report(placement, "CUSTOM_OTHER")
+    client.Client(conf)._ensure("/traits", [TAINT])
+    report(placement)
+    sweep(conf)
+    assert TAINT in traits(placement)
+    assert "CUSTOM_OTHER" not in traits(placement)
 
 
 def test_who_asks_for_what_was_removed_is_answered(
