@@ -100,7 +100,7 @@ def choose(conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish) -> Choic
     for number, parts in enumerate(wish.alternatives):
         if plan := chooser.choose(parts):
             return Choice(alternative=number, plan=plan)
-    short = shortages.explain(wish.alternatives, of_hosts=ctx.may(host.GET_ONE))
+    short = shortages.explain(conf, wish.alternatives, of_hosts=ctx.may(host.GET_ONE))
     raise errors.Conflict(f"There is no room for this now: {short}.")
 
 

@@ -3,41 +3,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import availability, db
-from cyborg.allocations import plans
+from cyborg import availability, db, errors, work
+from cyborg.allocations import fitting, plans
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import pools
-from cyborg.programming import program
+from cyborg.placement import audit, compare
 from cyborg.request_groups import RequestGroup
 
 _CLOSED = (
     "none of {} is given out: their devices or hosts are disabled, unhealthy, down, drained or "
     "withheld"
 )
+_WAITING = (
+    "none of {} can be given out yet: they run nothing, or wait for a write, a cleaning or a report"
+)
+_ROOTLESS = "none of {} is in Placement: nova-compute of their nodes has yet to make the root there"
+_NOT_TOGETHER = "each group has room by itself, and there is no room for all of them together"
+_CLAIMED = (
+    "Cyborg's record has room for it and Placement's has none: others have claimed it there and "
+    "not bound it yet, or no device gives just that amount"
+)
+_DRIFT = (
+    "Placement does not have what Cyborg's record says there is, and is being put right; ask again "
+    "in a minute"
+)
 _UNTOLD = "what is free where it must be is told only to those who may look at hosts"
+#: Of a refusal that the record contradicts: the parts and hosts that are looked for, the hosts that
+#: are compared with Placement, the providers of each that are read, the differences that are told.
+_MOST_PARTS, _MOST_HOSTS, _MOST_COMPARED, _MOST_READ, _MOST_TOLD = 5, 20, 3, 4, 3
 _HOST, _DEPLOYABLE, _HANDLE = models.Host, models.Deployable, models.AttachHandle
 
 
-@db.retry
-def explain(alternatives: Sequence[plans.Alternative], *, of_hosts: bool) -> str:
+def explain(
+    conf: cfg.ConfigOpts, alternatives: Sequence[plans.Alternative], *, of_hosts: bool
+) -> str:
     """What is short of what for each alternative. One SELECT for each different group.
 
-    Unless it may tell ``of_hosts``, it says the same of a host that is asked for whether there is
-    such a host or not.
+    Where nothing is short by the database, Placement is compared with it, and put right. Unless it
+    may tell ``of_hosts``, it says the same of a host that is asked for whether there is such a host
+    or not.
     """
-    known: dict[Hashable, str | None] = {}
     found = []
-    with db.reader() as session:
-        for number, parts in enumerate(alternatives):
-            named = f"alternative {number}: " if len(alternatives) > 1 else ""
-            found.append(f"{named}{'; '.join(_short(session, parts, known, of_hosts=of_hosts))}")
+    for number, (sentences, hosts) in enumerate(_read(alternatives, of_hosts=of_hosts)):
+        # What a caller must not be told is put right all the same.
+        drift = _drift(conf, hosts, of_hosts=of_hosts) if hosts else None
+        groups = sum(len(part.groups) for part in alternatives[number])
+        said = sentences or [drift or (_CLAIMED if groups == 1 else _NOT_TOGETHER)]
+        named = f"alternative {number}: " if len(alternatives) > 1 else ""
+        found.append(f"{named}{'; '.join(said)}")
     return "; ".join(found)
+
+
+@db.retry
+def _read(
+    alternatives: Sequence[plans.Alternative], *, of_hosts: bool
+) -> list[tuple[list[str], Sequence[str]]]:
+    known: dict[Hashable, str | None] = {}
+    with db.reader() as session:
+        return [_short(session, parts, known, of_hosts=of_hosts) for parts in alternatives]
 
 
 def _short(
@@ -46,33 +77,50 @@ def _short(
     known: dict[Hashable, str | None],
     *,
     of_hosts: bool,
-) -> list[str]:
-    """A sentence for each group that has no room, or one about all of them."""
+) -> tuple[list[str], Sequence[str]]:
+    """A sentence for each group that has no room; hosts with room for a part if each has some."""
     found: list[str] = []
+    reasons: list[str | None] = []
     wanted = [(group, part) for part in parts for group in part.groups]
     for number, (group, part) in enumerate(wanted):
-        key = plans.group_key(group), part.hosts, part.provider
+        asked, key = RequestGroup.parse(group), (plans.group_key(group), part.hosts, part.provider)
         if key not in known:
-            known[key] = _sentence(
-                session, RequestGroup.parse(group), part, of_hosts=of_hosts
-            )
-        if why := known[key]:
-            found.append(f"group {number} {why}")
-    return found or [
-        "each group has room by itself, and there is no room for all of them together"
-    ]
+            known[key] = _why(session, asked, part) if asked.resources else None
+        reasons.append(known[key])
+        is_told = of_hosts or (part.hosts is None and part.provider is None)
+        why = known[key] if is_told or not asked.resources else _UNTOLD
+        if why:
+            found.append(f"group {number} asks for {_amounts(asked)}, and {why}")
+    return found, [] if any(reasons) else _hosts_with_room(session, parts)
 
 
-def _sentence(
-    session: orm.Session, group: RequestGroup, part: plans.Part, *, of_hosts: bool
-) -> str | None:
-    if not group.resources:
-        return None
-    if of_hosts or (part.hosts is None and part.provider is None):
-        why = _why(session, group, part)
-    else:
-        why = _UNTOLD
-    return f"asks for {_amounts(group)}, and {why}" if why else None
+def _hosts_with_room(session: orm.Session, parts: plans.Alternative) -> Sequence[str]:
+    """Hosts with room for all of a part, those first that were looked at the longest ago."""
+    different = list({part.key: part for part in parts}.values())[:_MOST_PARTS]
+    query = sa.select(_HOST.name).where(sa.or_(*(sa.and_(*has_room(part)) for part in different)))
+    return session.scalars(query.order_by(_HOST.audited_ms).limit(_MOST_HOSTS)).all()
+
+
+def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str | None:
+    """How Placement differs from the database in one of the hosts; it is being put right then."""
+    for name in hosts[:_MOST_COMPARED]:
+        try:
+            found = compare.compare_host(conf, name, _MOST_READ)
+        except (errors.ServiceUnavailable, ka_exc.ClientException):
+            return None
+        if found.differences:
+            audit.look_at(_HOST.name.in_(hosts))
+        if found.differences or found.in_progress:
+            why = " ".join(found.differences[:_MOST_TOLD]) or _pending(name)
+            return f"{_DRIFT}. Host {name}: {why.rstrip('.')}" if of_hosts else _DRIFT
+    return None
+
+
+@db.retry
+def _pending(name: str) -> str:
+    with db.reader() as session:
+        said: str | None = session.scalar(sa.select(work.last_error({work.PLACEMENT: name})))
+    return said or "its providers are just being changed"
 
 
 def _amounts(group: RequestGroup) -> str:
@@ -120,7 +168,7 @@ def _steps(
     if part.provider is not None:
         is_named = _DEPLOYABLE.rp_uuid == part.provider
         yield f"none of {{}} that offer it is {part.provider}", is_named
-    for trait, wanted in _traits(group).items():
+    for trait, wanted in fitting.wanted_traits(group).items():
         has = _has(
             models.Attribute.key.startswith(base.TRAIT_PREFIX),
             db.exactly(models.Attribute.value) == trait,
@@ -128,6 +176,8 @@ def _steps(
         without = "has" if wanted else "is without"
         yield f"none of {{}} {without} trait {trait}", has if wanted else ~has
     yield _CLOSED, availability.usable()
+    yield _WAITING, availability.on_offer()
+    yield _ROOTLESS, ~audit.has_no_root()
     if not group.tolerates_taint:
         yield "all {} are tainted", ~availability.tainted()
 
@@ -158,17 +208,6 @@ def is_on(hosts: str) -> sa.ColumnElement[bool]:
         return sa.or_(*(name == hosts for name in names))
     like = pools.like(hosts)
     return sa.or_(*(sa.func.lower(name).like(like, escape="!") for name in names))
-
-
-def _traits(group: RequestGroup) -> Mapping[str, bool]:
-    """Whether each trait is required; those that programming brings are left out."""
-    programs = group.names_program
-    required = {
-        name: True
-        for name in group.required
-        if not (programs and program.is_function_trait(name))
-    }
-    return {**required, **dict.fromkeys(group.forbidden, False)}
 
 
 def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

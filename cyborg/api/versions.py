@@ -87,6 +87,8 @@ HOST_NODE = Version(2, 30)
 REMOTE_CONSUMERS = Version(2, 31)
 #: Usages say since when they are whole, and owners see whether what they have is healthy.
 USAGES_SINCE = HEALTH = Version(2, 32)
+#: Device profiles say whether they fit a device, and candidates why there are none.
+PROFILE_FITS = USAGES_SINCE
 MAX = USAGES_SINCE
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."

@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import db, errors, process, version
+from cyborg.allocations import fitting
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.importing import run as importing
@@ -53,6 +54,11 @@ def _import(conf: cfg.ConfigOpts) -> None:
             print("Nothing was written.")
             return
         importing.carry_out(source, _show_progress)
+    with db.reader() as session:
+        misfits = fitting.of_profiles(session)
+    for name, sentences in misfits.items():
+        for sentence in sentences:
+            print(f"Note: Device profile {name}: {sentence}")
     print("Everything is imported.")
 
 

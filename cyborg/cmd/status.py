@@ -32,22 +32,25 @@ from cyborg import (
     errors,
     history,
     notifications,
+    nova,
     process,
     version,
     work,
 )
 from cyborg import conf as cyborg_conf
+from cyborg.allocations import fitting
 from cyborg.arqs import differences, uses, witnesses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.conf import command_help
-from cyborg.db import revision, schema
+from cyborg.db import models, revision, schema
 from cyborg.inventory import nodes
-from cyborg.placement import adoption, compare
+from cyborg.placement import adoption, audit, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
 
 #: Work that was tried more often counts as stuck; that takes two minutes or more.
 _ATTEMPTS = 10
+_SYNCED = "A conductor puts it right now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +232,27 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
         for name, comparison in compare.compare_all(conf):
             hosts.compared += 1
             hosts.in_progress += comparison.in_progress
+            repairs = conf.command.repair and comparison.differences
+            if repairs:
+                audit.look_at(models.Host.name == name)
             for sentence in comparison.differences:
-                yield Finding(f"placement, host {name}", sentence)
+                yield Finding(f"placement, host {name}", sentence, _SYNCED if repairs else None)
         yield from _allocations(conf)
+    yield from _profiles(conf)
+
+
+def _profiles(conf: cfg.ConfigOpts) -> Iterator[Finding]:
+    """Profiles that no device fits, and flavors of Nova's whose profile cannot be asked for."""
+    with db.reader() as session:
+        found = fitting.of_profiles(session)
+    for name, sentences in found.items():
+        for sentence in sentences:
+            yield Finding("device profiles", f"Device profile {name}: {sentence}")
+    if clients.configured(conf, "nova"):
+        for flavor, name in nova.profiles_of_flavors(conf):
+            if name not in found:
+                why = f"Flavor {flavor} names device profile {name}, which is disabled or absent."
+                yield Finding("flavors", why)
 
 
 def _allocations(conf: cfg.ConfigOpts) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gauges that are read from the database: work, ARQs, attach handles, devices, hosts.
 
-Reading takes eight SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
+Reading takes eleven SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
 conductor shows the same values.
 """
 
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
 from cyborg import arq_states, availability, db, errors, notifications
+from cyborg.allocations import fitting
 from cyborg.arqs import orphans
 from cyborg.conductor import service
 from cyborg.db import models
@@ -47,6 +48,10 @@ METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
         (),
     ),
     "cyborg_hosts_with_driver_errors": ("Hosts with a driver that fails.", ()),
+    "cyborg_device_profiles": (
+        "Device profiles that are enabled, by whether there are devices like those they ask for.",
+        ("fits",),
+    ),
     "cyborg_notifications_waiting": ("Notifications that are not sent yet.", ()),
     "cyborg_notifications_oldest_seconds": ("Seconds since the oldest of them occurred.", ()),
 }
@@ -94,6 +99,7 @@ class Gauges(Collector):
                     *_devices(session),
                     *_hosts(session),
                     *_withheld(session),
+                    *_profiles(session),
                     *_notifications(session),
                 ]
         except errors.DatabaseUnreachable:
@@ -209,6 +215,12 @@ def _withheld(session: orm.Session) -> Iterator[_Sample]:
     row = models.ResourceProvider
     query = sa.select(sa.func.count()).select_from(row).where(row.withheld.is_not(None))
     yield "cyborg_resource_providers_withheld", (), session.scalar(query) or 0
+
+
+def _profiles(session: orm.Session) -> Iterator[_Sample]:
+    misfits = fitting.of_profiles(session).values()
+    yield "cyborg_device_profiles", ("yes",), sum(not each for each in misfits)
+    yield "cyborg_device_profiles", ("no",), sum(bool(each) for each in misfits)
 
 
 def _notifications(session: orm.Session) -> Iterator[_Sample]:

@@ -18,6 +18,7 @@ from sqlalchemy import orm
 from cyborg import availability, db, program_modes, work
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.placement import audit
 from cyborg.programming import layouts, operations
 
 _POOL = models.FunctionPool
@@ -166,7 +167,8 @@ def _used() -> sa.ColumnElement[int]:
 
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
-    known = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~is_programmed_now())
+    is_there = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~audit.has_no_root())
+    known = sa.and_(is_there, ~is_programmed_now())
     return sa.and_(availability.on_offer(), ~availability.tainted(), known)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +23,10 @@ _MICROVERSION = "2.82"
 #: For GET /servers. From 2.69 on, Nova may answer 404 for an instance in a cell that is down; up
 #: to 2.68 it answers with an error.
 _SERVERS_MICROVERSION = "2.1"
+
+#: The first in which flavors are listed with their extra specs, and the one that names a profile.
+_FLAVORS_MICROVERSION = "2.61"
+PROFILE_OF_FLAVOR = "accel:device_profile"
 
 
 class MayNotLook(errors.ServiceUnavailable):
@@ -103,11 +107,30 @@ def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     return any(each.get("id") == instance_uuid for each in found or ())
 
 
-def _get(conf: cfg.ConfigOpts, path: str, **query: str) -> tuple[int, dict[str, Any]]:
+def profiles_of_flavors(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str]]:
+    """The name of each flavor that names a device profile, with that of the profile.
+
+    :raises ServiceUnavailable: Nova does not list the flavors to us
+    :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
+    """
+    query = {"is_public": "None", "limit": "1000"}
+    while True:
+        status, listed = _get(conf, "/flavors/detail", _FLAVORS_MICROVERSION, **query)
+        if status != HTTPStatus.OK:
+            raise errors.ServiceUnavailable(f"Nova answered {status} to GET /flavors/detail.")
+        for flavor in listed.get("flavors", ()):
+            if profile := flavor.get("extra_specs", {}).get(PROFILE_OF_FLAVOR):
+                yield flavor["name"], profile
+        if not listed.get("flavors_links"):
+            return
+        query["marker"] = listed["flavors"][-1]["id"]
+
+
+def _get(
+    conf: cfg.ConfigOpts, path: str, microversion: str = _SERVERS_MICROVERSION, **query: str
+) -> tuple[int, dict[str, Any]]:
     """The status and the JSON object of an answer, which is empty if the body is none."""
-    response = clients.proxy(conf, "nova").get(
-        path, params=query, microversion=_SERVERS_MICROVERSION
-    )
+    response = clients.proxy(conf, "nova").get(path, params=query, microversion=microversion)
     try:
         document = response.json()
     except ValueError:

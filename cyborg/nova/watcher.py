@@ -19,6 +19,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import clients
+from cyborg.nova import PROFILE_OF_FLAVOR
 from cyborg.rpc import intake
 
 LOG = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def missed_profile(payload: Mapping[str, Any]) -> str | None:
         return None
     flavor = _data(_data(data.get("request_spec")).get("flavor"))
     specs = flavor.get("extra_specs")
-    profile = specs.get("accel:device_profile") if isinstance(specs, Mapping) else None
+    profile = specs.get(PROFILE_OF_FLAVOR) if isinstance(specs, Mapping) else None
     return profile if isinstance(profile, str) and profile else None
 
 

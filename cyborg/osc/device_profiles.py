@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any, ClassVar
 
 from osc_lib import exceptions
@@ -21,7 +22,7 @@ class List(command.Lister):
     """List device profiles."""
 
     collection = "device_profiles"
-    short = ("uuid", "name", "groups", "description")
+    short = ("uuid", "name", "groups", "description", "fits")
     rest = ("visibility", "projects", "enabled", "extra", "in_use", "created_at", "updated_at")
     filters: ClassVar = {
         "name": ("Only the profiles of these names, separated by commas", "2.0"),
@@ -195,11 +196,14 @@ class Candidates(command.Table):
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them, one line for each group."""
         self.api.need("2.9")
-        found = self.api.call(
+        answer = self.api.call(
             "GET",
             f"/device_profiles/{parsed_args.device_profile}/candidates",
             query={"limit": parsed_args.limit},
-        )["candidates"]
+        )
+        found = answer["candidates"]
+        if answer.get("reason"):
+            sys.stderr.write(f"{command.printable(answer['reason'])}\n")
         columns = ("hostname", "group", "deployable_uuid", "preferred", "reprogram")
         rows: list[dict[str, Any]] = [
             {"hostname": candidate["hostname"], **group}

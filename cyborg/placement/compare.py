@@ -54,11 +54,14 @@ def _names_after(last: str) -> list[str]:
         return list(session.scalars(query))
 
 
-def compare_host(conf: cfg.ConfigOpts, host_name: str) -> Comparison:
+def compare_host(
+    conf: cfg.ConfigOpts, host_name: str, most: int | None = None
+) -> Comparison:
     """Read all our providers below a host's root, and describe how they differ from the database.
 
     A difference counts only if it is seen twice and no work on the host is pending: what is just
-    being changed is not wrong.
+    being changed is not wrong. Only ``most`` providers are read, first those that have changed
+    since they were left, as far as a list shows.
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
@@ -71,7 +74,7 @@ def compare_host(conf: cfg.ConfigOpts, host_name: str) -> Comparison:
         if work.is_wanted(work.PLACEMENT, host_name):
             return Comparison(in_progress=True)
         try:
-            found = tuple(_differences(api, state))
+            found = tuple(_differences(api, state, most))
         except (client.GenerationConflict, client.NotFound):
             continue
         if not found or found == last:
@@ -80,18 +83,22 @@ def compare_host(conf: cfg.ConfigOpts, host_name: str) -> Comparison:
     return Comparison(in_progress=True)
 
 
-def _differences(api: client.Client, state: desired.HostState) -> Iterator[str]:
+def _differences(
+    api: client.Client, state: desired.HostState, most: int | None
+) -> Iterator[str]:
     listed = api.find_tree(state.root_name)
     if not listed and state.providers:
         yield f"There is no root provider {state.root_name}, and so none of those below it."
         return
-    actual = {
-        item.uuid: api.read_provider(item)
-        for item in listed
-        if item.uuid in state.providers or item.uuid in state.records
-    }
+    known = [item for item in listed if item.uuid in state.providers or item.uuid in state.records]
+    known.sort(key=lambda item: state.as_left(item) is not None)
+    actual = {item.uuid: api.read_provider(item) for item in known[:most]}
+    unread = {item.uuid for item in known} - actual.keys()
+    if listed and (root := listed[0].uuid) not in (had := state.roots()) and had:
+        yield f"Root provider {state.root_name} has uuid {root} instead of {', '.join(had)}."
     wanted = state.below(listed[0].uuid if listed else None)
-    ours = {uuid: record.ours for uuid, record in state.records.items()}
+    wanted = {uuid: each for uuid, each in wanted.items() if uuid not in unread}
+    ours = {uuid: each.ours for uuid, each in state.records.items() if uuid not in unread}
     yield from _sentences(state, actual, tree.plan(wanted, actual, ours))
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import orm
 from cyborg import availability, db, work
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.placement import tree
+from cyborg.placement import client, tree
 from cyborg.request_groups import TAINT
 
 LOG = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class Record:
     withheld: str | None = None
     #: Whether Placement may still carry out a request of ours that was made before.
     unsure: bool = False
+    #: The provider above it, if that is known.
+    parent_uuid: str | None = None
 
     def has(self, provider: tree.Provider) -> bool:
         """Whether what we set on it equals what that provider has."""
@@ -78,6 +80,26 @@ class HostState:
             uuid: replace(provider, parent_uuid=provider.parent_uuid or root_uuid)
             for uuid, provider in self.providers.items()
         }
+
+    def roots(self) -> set[str]:
+        """The root providers below which its providers were left: one, as long as it stays."""
+        tops = (uuid for uuid, each in self.providers.items() if each.parent_uuid is None)
+        found = (self.records[uuid].parent_uuid for uuid in tops if uuid in self.records)
+        return {uuid for uuid in found if uuid is not None}
+
+    def as_left(self, found: client.Listed) -> tree.Provider | None:
+        """A provider as we have left it, if its generation is still the same."""
+        record = self.records.get(found.uuid)
+        if record is None or record.generation != found.generation:
+            return None
+        return tree.Provider(
+            uuid=found.uuid,
+            name=found.name,
+            parent_uuid=found.parent_uuid,
+            inventories=record.inventories,
+            traits=record.traits,
+            generation=found.generation,
+        )
 
 
 @db.retry
@@ -266,6 +288,7 @@ def _record(row: models.ResourceProvider) -> Record:
         traits=ours.traits.union(others["traits"]),
         withheld=row.withheld,
         unsure=written.get(_UNSURE, False),
+        parent_uuid=written.get("parent"),
     )
 
 
@@ -329,8 +352,8 @@ def record(
         if uuid in state.providers:
             ours |= tree.Ours.of(state.providers[uuid])
         ours &= tree.Ours.of(provider)
-        before = (known.generation, known.ours) if known and uuid not in asked else None
-        if before != (provider.generation, ours):
+        before = known and uuid not in asked and (known.generation, known.ours, known.parent_uuid)
+        if before != (provider.generation, ours, provider.parent_uuid):
             values = _values(state, provider, ours, generation=provider.generation)
             if uuid in unsure:
                 values["written"][_UNSURE] = True
@@ -396,6 +419,7 @@ def _values(
         "host_id": state.host_id,
         "generation": generation,
         "written": {
+            "parent": provider.parent_uuid,
             # Claimed and not written yet: only the name matters.
             "inventories": dict.fromkeys(ours.classes) | own,
             "traits": sorted(ours.traits),

@@ -36,6 +36,9 @@ MAX_ROUNDS = 5
 _MANY = 8
 _AT_ONCE = 4
 
+#: What the reason of work begins with that waits for the root of a host.
+NO_ROOT = "Placement has no root provider"
+
 #: By how much Placement raises the generation of a provider whose inventories it reshapes.
 _RESHAPED = 2
 
@@ -109,7 +112,12 @@ def _reconcile(
     if not listed and state.providers:
         return _make_root(conf, api, state, checkpoint)
     try:
-        actual = _read(api, state, listed)
+        # Read only if the generation has changed or is not known.
+        actual = {
+            found.uuid: state.as_left(found) or api.read_provider(found)
+            for found in listed
+            if found.uuid in state.records or found.uuid in state.providers
+        }
     except (client.GenerationConflict, client.NotFound):
         return _Outcome(seen={}, conflicts=True)
     if adoption.take_stock(api, state, actual):
@@ -148,36 +156,12 @@ def _make_root(
 ) -> _Outcome:
     if not conf.placement.create_root_provider:
         raise work.TryLater(
-            f"Placement has no root provider {state.root_name} yet; nova-compute of that node "
-            "makes it."
+            f"{NO_ROOT} {state.root_name} yet; nova-compute of that node makes it."
         )
     checkpoint()
     api.create_provider(state.root_name, None, None)
     LOG.info("Created root provider %s", state.root_name)
     return _Outcome(seen={}, conflicts=True)
-
-
-def _read(
-    api: client.Client, state: desired.HostState, listed: Iterable[client.Listed]
-) -> dict[str, tree.Provider]:
-    """Our providers as they are, read only if the generation has changed or is not known."""
-    actual: dict[str, tree.Provider] = {}
-    for found in listed:
-        record = state.records.get(found.uuid)
-        if record is None and found.uuid not in state.providers:
-            continue
-        if record is None or record.generation != found.generation:
-            actual[found.uuid] = api.read_provider(found)
-        else:
-            actual[found.uuid] = tree.Provider(
-                uuid=found.uuid,
-                name=found.name,
-                parent_uuid=found.parent_uuid,
-                inventories=record.inventories,
-                traits=record.traits,
-                generation=found.generation,
-            )
-    return actual
 
 
 class _Run:

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from cyborg.request_groups import TAINT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
@@ -166,7 +168,8 @@ def _make(wanted: Provider, found: Provider | None, ours: Ours) -> Iterator[Step
 
 
 def _traits(wanted: Provider, found: Provider, ours: Ours) -> Iterator[SetTraits]:
-    traits = (found.traits - ours.traits) | wanted.traits
+    # Nobody else says what is tainted.
+    traits = (found.traits - ours.traits - {TAINT}) | wanted.traits
     if traits != found.traits:
         yield SetTraits(uuid=wanted.uuid, traits=traits)
 

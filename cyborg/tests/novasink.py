@@ -32,6 +32,8 @@ class NovaSink:
         self.deleted: set[str] = set()
         self.silent: set[str] = set()
         self.sees_all = True
+        #: Names, in the order of a list, with extra specs; it lists two at once.
+        self.flavors: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
         sink = self
 
@@ -90,6 +92,13 @@ class NovaSink:
                 return 403, {"forbidden": {"code": 403}}
             known = self.deleted if "deleted" in query else self.servers | self.hidden
             return 200, {"servers": [{"id": uuid} for uuid in known & {query["uuid"]}]}
+        if path == "/flavors/detail":
+            names = list(self.flavors)
+            first = names.index(query["marker"]) + 1 if "marker" in query else 0
+            shown = [{"id": name, "name": name, "extra_specs": self.flavors[name]}
+                     for name in names[first : first + 2]]  # fmt: skip
+            links = {"flavors_links": [{"rel": "next"}]} if names[first + 2 :] else {}
+            return 200, {"flavors": shown, **links}
         uuid = path.removeprefix("/servers/")
         if uuid in self.servers:
             return 200, {"server": {"id": uuid}}

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cyborg import profiles, request_groups
+from cyborg import db, profiles, request_groups
+from cyborg.allocations import fitting, plans, shortages
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import aware, self_link, timestamp
@@ -16,6 +17,7 @@ from cyborg.arqs import candidates
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import device_profile as policies
+from cyborg.policies import host
 from cyborg.programming import trait_match
 
 _NAME = "req_devprof_list"
@@ -130,11 +132,30 @@ class DeviceProfiles(Resource):
         absent = types.Candidate.absent(request.version)
         ranks = {rank: place for place, rank in enumerate(sorted({each.rank for each in found}))}
         shown = [_candidate(each, ranks[each.rank]) for each in found]
-        return {
+        answer: dict[str, Any] = {
             "candidates": [
                 {key: value for key, value in each.items() if key not in absent} for each in shown
             ]
         }
+        if request.version >= versions.PROFILE_FITS:
+            whole, may = [[plans.Part(groups=profile.groups)]], request.caller.may(host.GET_ONE)
+            answer["reason"] = (
+                None if found else shortages.explain(request.conf, whole, of_hosts=may)
+            )
+        return answer
+
+    def views(
+        self, request: Request, rows: Iterable[models.DeviceProfile]
+    ) -> list[dict[str, Any]]:
+        """Profiles, with whether there are devices for them."""
+        shown = super().views(request, profiles := list(rows))
+        if request.version >= versions.PROFILE_FITS:
+            with db.reader() as session:
+                misfits = fitting.why_none(session, [profile.groups for profile in profiles])
+            for body, misfit in zip(shown, misfits, strict=True):
+                body["fits"] = not misfit
+                body["warnings"] += misfit
+        return shown
 
     def view(self, request: Request, profile: models.DeviceProfile) -> dict[str, Any]:
         """A profile, for administrators with the projects with which it is shared."""

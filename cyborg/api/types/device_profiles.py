@@ -179,6 +179,12 @@ class DeviceProfile(Object):
     warnings = Field(
         [str], "What may go wrong with it.", since=versions.PROFILE_WARNINGS, readonly=True
     )
+    fits = Field(
+        bool,
+        "Whether there are devices like those it asks for, free or not.",
+        since=versions.PROFILE_FITS,
+        readonly=True,
+    )
     uuid = Field(fields.UUID, "The UUID; without it one is made.")
     created_at = Field(fields.TIME, "When it was made, in UTC.", readonly=True)
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, or null.", readonly=True)
@@ -261,6 +267,9 @@ class CandidateList(Object):
     """Where a profile could be bound, best first."""
 
     candidates = Field([Candidate], "What can be chosen.")
+    reason = Field(
+        fields.TEXT_OR_NULL, "Why there is none; null if there are.", since=versions.PROFILE_FITS
+    )
 
 
 CANDIDATES_QUERY: fields.Query = {"limit": Field(fields.LIMIT, "At most so many candidates.")}

@@ -45,15 +45,33 @@ def let_seconds_pass(seconds: int) -> None:
         db.update(session, host, audited_ms=host.audited_ms - seconds * 1000)
 
 
+def read_in_full() -> set[str]:
+    """The hosts of whose providers it is not known how they were left; that is forgotten."""
+    host, row = models.Host, models.ResourceProvider
+    with db.writer() as session:
+        query = sa.select(host.name).join(row, row.host_id == host.id)
+        found = set(session.scalars(query.where(row.generation.is_(None))))
+        db.update(session, row, generation=1)
+    return found
+
+
 @pytest.mark.every_database
-def test_each_host_has_its_turn_once_in_an_interval(conf: cfg.ConfigOpts, database: object) -> None:
+@pytest.mark.makes_up_rows
+def test_each_host_has_its_turn_every_minute(conf: cfg.ConfigOpts, database: object) -> None:
+    conf.set_override("poll_interval", 3.0, group="conductor")
     names = {f"host-{number}" for number in range(50)}
     for name in names:
         hosts.apply(host=name)
     wanted()
-    let_seconds_pass(INTERVAL + 1)
+    with db.writer() as session:
+        session.add_all(
+            models.ResourceProvider(uuid=models.new_uuid(), name=host.name, host_id=host.id,
+                                    generation=1, written={})
+            for host in session.scalars(sa.select(models.Host))
+        )  # fmt: skip
+    let_seconds_pass(61)
     turns: list[set[str]] = []
-    # As often as a conductor looks in an interval.
+    # As often as a conductor looks in a minute.
     for _ in range(20):
         audit.take_turns(conf)
         turns.append(wanted())
@@ -61,16 +79,53 @@ def test_each_host_has_its_turn_once_in_an_interval(conf: cfg.ConfigOpts, databa
     assert sum(map(len, turns)) == 50
     assert set().union(*turns) == names
 
-    let_seconds_pass(INTERVAL // 2)
     audit.take_turns(conf)
     assert wanted() == set()
-    let_seconds_pass(INTERVAL + 1)
+    let_seconds_pass(61)
     conf.set_override("placement_audit_interval", 0, group="conductor")
-    audit.take_turns(conf)
-    assert wanted() == set()
-    conf.set_override("placement_audit_interval", INTERVAL, group="conductor")
+    read_in_full()
     audit.take_turns(conf)
     assert wanted() == turns[0]
+    assert read_in_full() == set()
+
+
+def test_each_host_is_read_in_full_once_in_an_interval() -> None:
+    looks = range(0, 7_200_000, 61_000)
+    first, second = (
+        [
+            {host for host in range(50) if audit._began(host, then, then + 61_000, 3600)}
+            for then in half
+        ]
+        for half in (looks[:59], looks[59:])
+    )
+    for full in (first, second):
+        assert sum(map(len, full)) in {49, 50, 51}
+        assert len(set().union(*full)) >= 49
+        # Not all at once.
+        assert max(map(len, full)) < 5
+
+
+def test_work_that_fails_is_not_wanted_again(conf: cfg.ConfigOpts, database: object) -> None:
+    hosts.apply()
+    let_seconds_pass(3700)
+    audit.take_turns(conf)
+    audit.look_at()
+    with db.reader() as session:
+        assert session.scalars(sa.select(models.Work.wanted)).all() == [1]
+
+
+@pytest.mark.every_database
+def test_of_very_many_hosts_some_wait(conf: cfg.ConfigOpts, database: object) -> None:
+    conf.set_override("poll_interval", 1.0, group="conductor")
+    with db.writer() as session:
+        session.add_all(models.Host(name=f"h{number}", node="n") for number in range(1200))
+    audit.take_turns(conf)
+    assert len(wanted()) == 11
+    let_seconds_pass(10)
+    for _ in range(3):
+        # However many a request would have looked at.
+        audit.look_at()
+    assert len(wanted()) == 63
 
 
 @pytest.mark.every_database
