@@ -100,7 +100,8 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds within which the providers of every host are read once from Placement in "
         "full, and repaired if something else has changed or deleted them. The hosts are spread "
-        "over that time. With 0 none is read.",
+        "over that time. With 0 none is read in full. Whether a provider is gone or has another "
+        "generation is seen every minute all the same.",
     ),
     cfg.IntOpt(
         "instance_audit_interval",

@@ -173,6 +173,8 @@ class DeviceProfiles(Resource):
             "extra": profile.extra or {},
             "in_use": profile.in_use or 0,
             "warnings": trait_match.warnings(profile.groups),
+            # All that are shown are judged at once, in views().
+            "fits": True,
             "created_at": timestamp(profile.created_at),
             "updated_at": timestamp(profile.updated_at),
             "links": [self_link(request, self.collection, profile.uuid)],
