@@ -68,46 +68,54 @@ def _read(uuid: str) -> models.Allocation | None:
 
 
 class _Refused(errors.Conflict):
-    """What was claimed cannot be bound; ``providers`` are those that are known to refuse it."""
+    """What was claimed cannot be bound; ``providers`` are those that are known to refuse it.
 
-    def __init__(self, message: str, providers: Collection[str] = frozenset()) -> None:
+    Those that refuse it for this moment alone are ``none_free``.
+    """
+
+    def __init__(
+        self, message: str, providers: Collection[str] = frozenset(), *, none_free: bool = False
+    ) -> None:
         super().__init__(message)
         self.providers = frozenset(providers)
+        self.none_free = none_free
 
 
 def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
     api, owner = client.Client(conf), placement_claims.owner_of(row)
     placing = row.request.get("placing", plans.PACK)
-    plan: plans.Plan | None = plans.load(row.plan)
+    plan = plans.load(row.plan)
     refused: set[str] = set()
-    why = TAKEN
+    why, none_free = TAKEN, False
     for _ in range(_MOST_PLACES):
-        if plan is None:
-            break
         try:
             if placement_claims.take(api, claim, owner, plans.amounts(plan)):
                 _bind(claim)
         except placement_claims.NotOurs as exc:
-            _fail(claim, str(exc))
-            return
+            why, none_free = str(exc), False
+            break
         except placement_claims.NoRoom as exc:
             why = TAKEN
             LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
         except _Refused as exc:
             why = exc.message
             refused |= exc.providers
+            none_free |= exc.none_free
             LOG.info("Looking for another place for allocation %s: %r", row.uuid, why)
             # What it holds of the others is not free for it otherwise.
             placement_claims.give_back(api, claim)
         else:
             return
         claim.checkpoint()
-        before = plan
-        plan = _choose_again(conf, plan, placing, refused)
-        if plan == before and why != TAKEN:
+        again = _choose_again(conf, plan, placing, refused)
+        if again is None or (again == plan and why != TAKEN):
             break
-        if plan is not None and not _store(claim, plan):
+        if not _store(claim, again):
             return
+        plan = again
+    # A handle is being cleaned, or another consumer, which is refused too, holds the claim.
+    if none_free and claim.claimed_ms - claim.wanted_ms < conf.api.bind_wait * 1000:
+        raise work.NotYet(f"Allocation {row.uuid} waits for a free handle: {why}")
     _fail(claim, why)
 
 
@@ -172,7 +180,9 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
     failed = [arq for arq in _lock_arqs(session, row.uuid) if arq.state == models.BIND_FAILED]
     if failed:
         providers = {arq.device_rp_uuid for arq in failed if arq.device_rp_uuid}
-        raise _Refused(failed[0].state_reason or "An accelerator could not be bound.", providers)
+        reasons = [arq.state_reason or "An accelerator could not be bound." for arq in failed]
+        none_free = all(reason.endswith(binding.NONE_FREE) for reason in reasons)
+        raise _Refused(reasons[0], providers, none_free=none_free)
 
 
 def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:

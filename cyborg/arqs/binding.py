@@ -34,6 +34,9 @@ from cyborg.notifications import notices
 from cyborg.programming import operations, program, trait_match
 from cyborg.request_groups import RequestGroup
 
+#: Why a bind fails whose provider has handles, but none that is free at this moment.
+NONE_FREE = "has no free attach handle."
+
 #: An ARQ with its provider's deployable.
 _Pair = tuple[models.Arq, Provider | None]
 
@@ -367,7 +370,7 @@ def _decide(
         return _Decision(arq_states.BindEnd(arq, f"{provider} changed: {why_not}."))
     free = handles[deployable.id]
     if not free:
-        reason = f"{provider} has no free attach handle."
+        reason = f"{provider} {NONE_FREE}"
         return _Decision(arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN))
     handle = free.pop(0)
     needs_step = deployable.prepares or program.lacking(group, deployable) is not None
