@@ -7,6 +7,7 @@ call carries the id of the API request that this thread acts for, so that the ot
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib import parse
 
@@ -16,10 +17,11 @@ from keystoneauth1 import loading as ka_loading
 from keystoneauth1 import session as ka_session
 from openstack import connection as sdk_connection
 from openstack import proxy
+from openstack.identity.v3 import _proxy as identity
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import metrics
+from cyborg import metrics, peers
 
 #: TCP connections to a service that are kept. More than 10, the default of requests, are used at
 #: the same time by a busy conductor: each one above would be closed after its call, with a WARNING.
@@ -37,14 +39,20 @@ class Proxy(proxy.Proxy):
         # The SDK's default was 1 for some time, whatever the options say.
         kwargs.setdefault("connect_retries", self.connect_retries or 0)
         labels = {"service": str(self.service_type), "method": method, "status": "none"}
-        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen:
+        timeout = kwargs.get("timeout", self.session.timeout)
+        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen, peers.within(timeout):
             try:
-                response = super().request(url, method, *args, **kwargs)
+                with peers.reading(f"{self.service_type} or Keystone"):
+                    response = super().request(url, method, *args, **kwargs)
             except ka_exc.HttpError as exc:
                 seen["status"] = metrics.status_class(exc.http_status)
                 raise
             seen["status"] = metrics.status_class(response.status_code)
         return response
+
+
+class Keystone(Proxy, identity.Proxy):
+    """Keystone's resources too, which oslo.limit asks for."""
 
 
 class Connection(sdk_connection.Connection):
@@ -64,12 +72,17 @@ class Connection(sdk_connection.Connection):
         if group not in self._of_groups:
             auth = ka_loading.load_auth_from_conf_options(self._conf, group)
             session = ka_loading.load_session_from_conf_options(
-                self._conf, group, auth=auth, session=_session()
+                self._conf, group, auth=auth, session=_session(group)
             )
             options: dict[str, Any] = {}
             ka_loading.adapter.process_conf_options(self._conf[group], options)
-            made = self._of_groups[group] = Proxy(session, **options)
-            made._connection = self  # noqa: SLF001 - as the SDK does it
+            kind: type[Proxy] = Proxy
+            owner: sdk_connection.Connection = self
+            if group == "oslo_limit":
+                kind, options = Keystone, options | {"service_type": "identity", "version": "3"}
+                owner = sdk_connection.Connection(session=session)
+            made = self._of_groups[group] = kind(session, **options)
+            made._connection = owner  # noqa: SLF001 - as the SDK does it
         return self._of_groups[group]
 
     def close(self) -> None:
@@ -85,10 +98,21 @@ class _Session(requests.Session):
     It takes no password from ``~/.netrc``, since what a service may do is said in its options.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
         super().__init__()
         self.auth = _as_it_is
+        self.headers["Accept-Encoding"] = "identity"
+        self._group = group
         self._known: dict[tuple[Any, ...], Any] = {}
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """Send one request, in the API as one of those for which there is a place."""
+        caller: Any = oslo_context.get_current()
+        places = getattr(caller, "places", None)
+        place = places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
+        streams = bool(options.get("stream"))
+        with place, peers.within(options.get("timeout"), streams=streams) as left:
+            return super().send(request, **options | {"timeout": left})
 
     def merge_environment_settings(
         self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any
@@ -108,9 +132,22 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _session() -> requests.Session:
+class _Adapter(ka_session.TCPKeepAliveAdapter):
+    """Keeps answers within their bounds, also those that come through a proxy."""
+
+    def init_poolmanager(self, *given: Any, **options: Any) -> None:
+        """Make what keeps the connections."""
+        super().init_poolmanager(*given, **options)
+        peers.bound(self.poolmanager)
+
+    def proxy_manager_for(self, *given: Any, **options: Any) -> Any:
+        """What keeps the connections to a proxy."""
+        return peers.bound(super().proxy_manager_for(*given, **options))
+
+
+def _session(group: str) -> requests.Session:
     """A session as keystoneauth makes it, but with a connection to keep for each thread."""
-    session = _Session()
+    session = _Session(group)
     for scheme in list(session.adapters):
-        session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
+        session.mount(scheme, _Adapter(pool_maxsize=_KEPT))
     return session

@@ -9,11 +9,14 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-from cyborg import errors, policy
+from cyborg import errors, peers, policy
 
 
 class RequestContext(oslo_context.RequestContext):
     """The caller of one request, together with the policy enforcer."""
+
+    #: What its calls to other services take a place of.
+    places: peers.Places | None = None
 
     def __init__(self, *, enforcer: policy.Enforcer, **identity: Any) -> None:
         # With None, oslo.context calls check_is_admin.

@@ -16,7 +16,7 @@ import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors
+from cyborg import clients, errors, peers
 
 #: Properties of a bitstream's image: which function it is, and which devices it is for.
 FUNCTION_ID = "accel:function_id"
@@ -36,6 +36,8 @@ SIGNATURE = (
 
 _OURS = frozenset({FUNCTION_ID, FUNCTION_NAME, VENDOR, BOARD, REGION_ID, VERSION, *SIGNATURE})
 _CHUNK = 1024 * 1024
+_TEXTS = ("name", "os_hash_algo", "os_hash_value", "checksum")
+_SHAPE = {"id": str, "status": str, "size": (int, None)} | dict.fromkeys(_TEXTS, (str, None))
 
 
 class NoImage(errors.CyborgError):
@@ -102,8 +104,6 @@ class Image:
 
 def find_image(
     conf: cfg.ConfigOpts,
-    timeout: float | None = None,
-    /,
     *,
     uuid: str | None = None,
     name: str | None = None,
@@ -114,21 +114,19 @@ def find_image(
 
     A uuid finds any image. The others find only an image that is public or belongs to the project
     of Cyborg's own user, because everyone may upload an image that claims to be a function. If
-    several images have the function id, the newest is taken. ``timeout`` is for each request, in
-    seconds; without it ``[glance] timeout`` counts.
+    several images have the function id, the newest is taken.
 
     :raises NoImage: there is none, or several have the name, or it is not active
     :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be reached
     """
-    if uuid is not None:
-        return _by_uuid(conf, uuid, timeout)
-    if function_id is not None:
-        return _newest(conf, FUNCTION_ID, function_id, timeout)
-    if name is not None:
-        return _only(conf, "name", name, timeout)
-    if function_name is not None:
-        return _only(conf, FUNCTION_NAME, function_name, timeout)
-    raise ValueError("no uuid, name, function id or function name is given")
+    with peers.reading("Glance or Keystone"):
+        if uuid is not None:
+            return _by_uuid(conf, uuid)
+        if function_id is not None:
+            return _newest(conf, FUNCTION_ID, function_id)
+        if name is not None:
+            return _only(conf, "name", name)
+        return _only(conf, FUNCTION_NAME, str(function_name))
 
 
 def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
@@ -152,9 +150,9 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
             raise Incomplete(f"Image {image_uuid} did not arrive completely: {exc}") from exc
 
 
-def _by_uuid(conf: cfg.ConfigOpts, uuid: str, timeout: float | None) -> Image:
+def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
     try:
-        image = _image(_get(conf, f"/images/{_quoted(uuid)}", timeout=timeout).json())
+        image = _image(peers.document(_get(conf, f"/images/{_quoted(uuid)}"), _SHAPE))
     except ka_exc.NotFound as exc:
         raise NoImage(f"Glance has no image {uuid}") from exc
     if image.status != "active":
@@ -162,15 +160,15 @@ def _by_uuid(conf: cfg.ConfigOpts, uuid: str, timeout: float | None) -> Image:
     return image
 
 
-def _newest(conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None) -> Image:
-    found = _search(conf, key, value, timeout)
+def _newest(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
+    found = _search(conf, key, value)
     if not found:
         raise _none(key, value)
     return _image(max(found, key=lambda item: (item["created_at"], item["id"])))
 
 
-def _only(conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None) -> Image:
-    found = _search(conf, key, value, timeout)
+def _only(conf: cfg.ConfigOpts, key: str, value: str) -> Image:
+    found = _search(conf, key, value)
     if not found:
         raise _none(key, value)
     if len(found) > 1:
@@ -185,9 +183,7 @@ def _none(key: str, value: str) -> NoImage:
     )
 
 
-def _search(
-    conf: cfg.ConfigOpts, key: str, value: str, timeout: float | None
-) -> list[dict[str, Any]]:
+def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
     """The two newest public images and the two newest of our own project, each image once."""
     own = clients.proxy(conf, "glance").get_project_id()
     # Glance reads a name that begins with "in:" as a list of names.
@@ -197,11 +193,11 @@ def _search(
         if place:
             query = {key: wanted, "status": "active", "sort": "created_at:desc", "limit": "2"}
             try:
-                params = query | place
-                listed = _get(conf, "/images", params=params, timeout=timeout).json()["images"]
+                answer = _get(conf, "/images", params=query | place)
             except ka_exc.BadRequest as exc:
                 # Trying again would not help.
                 raise NoImage(f"Glance cannot look for {key} {value!r}: {exc}") from exc
+            listed = peers.document(answer, {"images": [_SHAPE | {"created_at": str}]})["images"]
             found |= {item["id"]: item for item in listed}
     return list(found.values())
 

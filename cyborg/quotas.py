@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications
+from cyborg import clients, db, errors, notifications, peers
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.notifications.notices import Excess
@@ -37,7 +36,6 @@ Limits = Mapping[str, int]
 #: A project is told of once in so many seconds that it is refused something.
 NOTICE_SECONDS = 60
 
-_making = threading.Lock()
 _enforcers: dict[int, limit.Enforcer] = {}
 
 
@@ -95,29 +93,35 @@ def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
         return {}
     # With openstacksdk, which is loaded by those who use it only.
     from openstack import exceptions as sdk_exc  # noqa: PLC0415
-    from oslo_limit import exception as limit_exc  # noqa: PLC0415
 
     try:
-        asked = _enforcer(conf)
-        everything: Any = None
-        limits = dict(asked.get_registered_limits(everything))
-        return limits | dict(asked.get_project_limits(project_id, everything))
-    except (ka_exc.ClientException, sdk_exc.SDKException, limit_exc.SessionInitError) as exc:
+        with peers.within(peers.LONGEST):
+            asked = _enforcer(conf)
+            everything: Any = None
+            limits = dict(asked.get_registered_limits(everything))
+            limits |= dict(asked.get_project_limits(project_id, everything))
+    except (ka_exc.ClientException, sdk_exc.SDKException) as exc:
         raise errors.ServiceUnavailable(
             f"The limits of the project cannot be read from Keystone: {exc}"
         ) from exc
-    except ValueError as exc:
+    except peers.ODD as exc:
         raise errors.ServiceUnavailable(f"[oslo_limit] does not fit Keystone: {exc}.") from exc
+    if not peers.fits(limits, {str: int}):
+        raise errors.ServiceUnavailable("A limit that Keystone has is no number.")
+    return limits
 
 
 def _enforcer(conf: cfg.ConfigOpts) -> limit.Enforcer:
     from oslo_limit import limit  # noqa: PLC0415
 
-    with _making:
-        if id(conf) not in _enforcers:
-            # It is asked for limits only; what is used is counted below.
-            _enforcers[id(conf)] = limit.Enforcer(lambda _project, _names: {}, cache=False)
-        return _enforcers[id(conf)]
+    # Two threads may both make one; a lock would let all wait while Keystone hangs.
+    if id(conf) not in _enforcers:
+        # Its own one would wait for as long as Keystone drips.
+        own: Any = clients.proxy(conf, "oslo_limit")
+        limit._SDK_CONNECTION = own  # noqa: SLF001 - see above
+        # It is asked for limits only; what is used is counted below.
+        _enforcers[id(conf)] = limit.Enforcer(lambda _project, _names: {}, cache=False)
+    return _enforcers[id(conf)]
 
 
 def enforce(

@@ -22,7 +22,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg import errors, peers
 from cyborg.api import faults, versions
 
 #: The key in the WSGI environment under which controllers find the :class:`Body`.
@@ -64,7 +64,8 @@ class Guard:
             return faults.response(error, environ, version)(environ, start_response)
         environ[ENVIRON_KEY] = body
         environ["CONTENT_LENGTH"] = "0"
-        return self._app(environ, start_response)
+        with peers.within(peers.LONGEST):
+            return self._app(environ, start_response)
 
 
 def check_url(environ: Mapping[str, Any]) -> None:

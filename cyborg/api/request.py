@@ -14,7 +14,7 @@ from pecan import hooks
 from webob import exc as webob_exc
 from webob import request as webob_request
 
-from cyborg import context, errors, policy
+from cyborg import context, errors, peers, policy
 from cyborg.api import faults, guard, versions
 
 
@@ -106,6 +106,7 @@ class RequestHook(hooks.PecanHook):
         threads = conf.api.threads
         self._wait_places = threading.Semaphore(threads // 2)
         self._program_places = threading.Semaphore(max(1, threads // 4))
+        self._call_places = peers.Places(threads)
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""
@@ -116,6 +117,7 @@ class RequestHook(hooks.PecanHook):
         request.wait_places = self._wait_places
         request.program_places = self._program_places
         request.caller = context.from_environ(request.environ, self._enforcer)
+        request.caller.places = self._call_places
         request.base_url = (self._conf.api.public_endpoint or request.application_url).rstrip("/")
 
     def on_error(self, state: Any, error: Exception) -> webob.Response:

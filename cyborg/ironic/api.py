@@ -10,7 +10,7 @@ from typing import Any
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors
+from cyborg import clients, errors, peers
 
 GROUP = "ironic"
 #: The first microversion that shows an inventory.
@@ -61,7 +61,7 @@ def _listed(conf: cfg.ConfigOpts, query: Mapping[str, str]) -> Mapping[str, Any]
         found = _get(conf, "/nodes", query)
     except Unreadable as exc:
         raise errors.Misconfigured(str(exc)) from exc
-    if found is None or not isinstance(found.get("nodes"), list):
+    if found is None or not peers.fits(found, {"nodes": [{"uuid": str}]}):
         raise errors.Misconfigured("[ironic] names a service that lists no nodes: it is no Ironic.")
     return found
 
@@ -77,15 +77,13 @@ def _get(
         answer = proxy.get(
             base + path, params=query, microversion=_MICROVERSION, raise_exc=True
         )
-        document = answer.json()
+        found: Mapping[str, Any] = peers.document(answer, dict)
     except ka_exc.NotFound:
         return None
     except ka_exc.HttpError as exc:
         raise Unreadable(clients.why_not(GROUP, exc)) from exc
+    except peers.Unusable as exc:
+        raise Unreadable(f"Ironic cannot be read: {exc}") from exc
     except ka_exc.ClientException as exc:
         raise errors.Misconfigured(clients.why_not(GROUP, exc)) from exc
-    except ValueError as exc:
-        raise Unreadable("Ironic answered with something that is no JSON.") from exc
-    if not isinstance(document, Mapping):
-        raise Unreadable("Ironic answered with something that is no JSON object.")
-    return document
+    return found

@@ -12,7 +12,7 @@ import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors
+from cyborg import clients, errors, peers
 
 GROUP = "kube"
 #: The first microversion in which an allocation can name a provider.
@@ -55,7 +55,7 @@ class Api:
         answer = self._send(method, path, body)
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise _refusal(answer)
-        return answer.json() if answer.content else None
+        return peers.document(answer, dict) if answer.content else None
 
     def find(self, path: str) -> _Document | None:
         """What is there; None if nothing is.
@@ -67,7 +67,7 @@ class Api:
             return None
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise _refusal(answer)
-        found: _Document = answer.json()
+        found: _Document = peers.document(answer, dict)
         return found
 
     def rows(
@@ -85,7 +85,7 @@ class Api:
                 raise TooOld(f"The accelerator API does not serve microversion {since}.")
             if answer.status_code >= HTTPStatus.BAD_REQUEST:
                 raise _refusal(answer)
-            document = answer.json()
+            document = peers.document(answer, {collection: [{"uuid": str}]})
             page = document[collection]
             yield from page
             more = bool(page and document.get(f"{collection}_links"))
@@ -109,17 +109,13 @@ class Api:
         query: Mapping[str, str] | None = None,
         microversion: str = MICROVERSION,
     ) -> requests.Response:
-        options: dict[str, Any] = {} if body is None else {"json": body}
-        if self._until is not None:
-            left = self._until - time.monotonic()
-            if left <= 0:
-                raise Refused("The accelerator API has not answered in time.")
-            # Each retry would have the whole time again.
-            options |= {"timeout": left, "connect_retries": 0}
+        options: dict[str, Any] = {"raise_exc": False} | ({} if body is None else {"json": body})
+        left = None if self._until is None else self._until - time.monotonic()
         try:
-            return clients.proxy(self._conf, GROUP).request(
-                path, method, params=query, microversion=microversion, raise_exc=False, **options
-            )
+            with peers.within(left):
+                return clients.proxy(self._conf, GROUP).request(
+                    path, method, params=query, microversion=microversion, **options
+                )
         except ka_exc.ClientException as exc:
             raise Refused(f"The accelerator API cannot be used: {exc}") from exc
 
@@ -128,13 +124,13 @@ def _is_cyborgs(answer: requests.Response) -> bool:
     """Whether Cyborg itself says it, and not a proxy before it."""
     try:
         return "errors" in answer.json()
-    except (ValueError, TypeError):
+    except peers.ODD:
         return False
 
 
 def _refusal(answer: requests.Response) -> Refused:
     try:
         said = answer.json()["errors"][0]["detail"]
-    except (ValueError, LookupError, TypeError):
+    except peers.ODD:
         said = answer.text[:200]
     return Refused(f"The accelerator API answers {answer.status_code}: {said}")

@@ -11,20 +11,19 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import urllib3
 from kubernetes import client
 from kubernetes import config as kube_config
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg import errors, peers
 
-#: Seconds for a connection, and for an answer.
-_TIMEOUT = (5.0, 30.0)
-#: Seconds for an answer that there is hardly time for: none would mean no limit.
-_SHORTEST = 0.1
 _PAGE = 500
+_ONE = {"metadata": {"name": str}}
+#: Of an object, of a list, or of what says that something is deleted.
+_SHAPE = (_ONE, {"metadata": dict, "items": [_ONE]}, {"kind": str})
 
 _Document = dict[str, Any]
 
@@ -59,6 +58,7 @@ class Cluster:
                 f"It is not known how to reach Kubernetes, see [kube] kubeconfig: {exc}"
             ) from exc
         api = client.ApiClient(settings)
+        peers.bound(api.rest_client.pool_manager)
         self._resources = client.ResourceV1Api(api)
         self._core = client.CoreV1Api(api)
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
@@ -76,7 +76,7 @@ class Cluster:
                 self._resources.read_namespaced_resource_claim,
                 name,
                 namespace,
-                _request_timeout=max(_SHORTEST, until - time.monotonic()),
+                seconds=until - time.monotonic(),
             )
         except _Gone:
             return None
@@ -88,7 +88,7 @@ class Cluster:
         """
         more: str | None = None
         while more != "":
-            further = {} if more is None else {"_continue": more}
+            further: dict[str, Any] = {} if more is None else {"_continue": more}
             page = self._call(
                 self._resources.list_resource_claim_for_all_namespaces, limit=_PAGE, **further
             )
@@ -140,11 +140,13 @@ class Cluster:
             raise Unanswered(f"Kubernetes has no node {self._node}") from exc
 
     @staticmethod
-    def _call(function: Any, *arguments: Any, **options: Any) -> _Document:
+    def _call(
+        function: Any, *arguments: Any, seconds: float | None = None, **options: Any
+    ) -> _Document:
         try:
-            given = {"_preload_content": False, "_request_timeout": _TIMEOUT} | options
-            answer = function(*arguments, **given)
-            document: _Document = json.loads(answer.data)
+            with peers.within(seconds) as left:
+                options |= {"_preload_content": False, "_request_timeout": left}
+                document: Any = json.loads(function(*arguments, **options).data)
         except client.ApiException as exc:
             if exc.status == HTTPStatus.NOT_FOUND:
                 raise _Gone("Kubernetes has no such object") from exc
@@ -152,9 +154,13 @@ class Cluster:
             if exc.status == HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise Invalid(said, _fields(exc)) from exc
             raise Unanswered(said) from exc
-        except (urllib3.exceptions.HTTPError, OSError) as exc:
+        except (urllib3.exceptions.HTTPError, OSError, peers.Unusable) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
-        return document
+        except (ValueError, RecursionError) as exc:
+            raise Unanswered(f"Kubernetes answers with no JSON: {exc}") from exc
+        if not peers.fits(document, _SHAPE):
+            raise Unanswered("Kubernetes answers with no object of its API.")
+        return cast(_Document, document)
 
 
 class _Gone(Unanswered):
@@ -166,7 +172,7 @@ def node_name(conf: cfg.ConfigOpts) -> str:
     return str(conf.kube.node_name or conf.host)
 
 
-def _tried(only_try: bool) -> dict[str, str]:  # noqa: FBT001 - it is all that it is about
+def _tried(only_try: bool) -> dict[str, Any]:  # noqa: FBT001 - it is all that it is about
     return {"dry_run": "All"} if only_try else {}
 
 
@@ -178,12 +184,12 @@ def _model(document: _Document) -> Any:
 def _message(exc: client.ApiException) -> str:
     try:
         return str(json.loads(exc.body or "")["message"])
-    except (ValueError, LookupError, TypeError):
+    except peers.ODD:
         return str(exc.reason)
 
 
 def _fields(exc: client.ApiException) -> list[str]:
     try:
         return [str(cause["field"]) for cause in json.loads(exc.body or "")["details"]["causes"]]
-    except (ValueError, LookupError, TypeError):
+    except peers.ODD:
         return []

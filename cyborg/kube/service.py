@@ -7,7 +7,7 @@ import logging
 
 from oslo_config import cfg
 
-from cyborg import errors, process
+from cyborg import errors, peers, process
 from cyborg.kube import accelerators, inventory, slices
 from cyborg.kube.claims import Claims
 from cyborg.kube.cluster import Cluster, node_name
@@ -60,16 +60,17 @@ class Driver:
         conf = self._conf
         try:
             self._endpoints.check()
-            seen = inventory.read(conf, self._api)
-            self._health.note(seen)
-            self._publisher.publish(
-                slices.specs(
-                    seen.parts,
-                    conf.kube.driver_name,
-                    node_name(conf),
-                    evict_unhealthy=conf.kube.evict_unhealthy,
+            with peers.reading("Cyborg or Kubernetes"):
+                seen = inventory.read(conf, self._api)
+                self._health.note(seen)
+                self._publisher.publish(
+                    slices.specs(
+                        seen.parts,
+                        conf.kube.driver_name,
+                        node_name(conf),
+                        evict_unhealthy=conf.kube.evict_unhealthy,
+                    )
                 )
-            )
         except errors.CyborgError as exc:
             LOG.warning("The devices are not published: %s", exc)
             self._health.note_failure()
@@ -77,7 +78,8 @@ class Driver:
 
     def _renew(self) -> float:
         try:
-            self._leases.renew()
+            with peers.reading("Cyborg or Kubernetes"):
+                self._leases.renew()
         except errors.CyborgError as exc:
             LOG.warning("Leases are not renewed: %s", exc)
             return min(_RETRY, self._leases.pause)

@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import clients, errors
+from cyborg import clients, errors, peers
 
 LOG = logging.getLogger(__name__)
 
@@ -65,8 +65,10 @@ def send_events(
         json={"events": list(events)},
         microversion=_MICROVERSION,
     )
-    answers = response.json().get("events", []) if response.status_code in {200, 207} else []
-    return response.status_code, answers
+    if response.status_code not in {200, 207}:
+        return response.status_code, []
+    answered = peers.document(response, {"events": [{"code": (int, None)}]})
+    return response.status_code, answered["events"]
 
 
 def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
@@ -81,7 +83,8 @@ def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
     """
     status, found = _get(conf, f"/servers/{instance_uuid}")
     if status != HTTPStatus.NOT_FOUND or "itemNotFound" not in found:
-        if status == HTTPStatus.OK and found.get("server", {}).get("id") == instance_uuid:
+        is_one = status == HTTPStatus.OK and peers.fits(found, {"server": {"id": str}})
+        if is_one and found["server"]["id"] == instance_uuid:
             return True
         LOG.warning("Nova answered %s for instance %s", status, instance_uuid)
         return None
@@ -103,8 +106,9 @@ def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     """
     query = {"all_tenants": "true", "deleted": "true", "uuid": instance_uuid}
     status, listed = _get(conf, "/servers", **query)
-    found = listed.get("servers") if status == HTTPStatus.OK else None
-    return any(each.get("id") == instance_uuid for each in found or ())
+    if status != HTTPStatus.OK or not peers.fits(listed, {"servers": [{"id": str}]}):
+        return False
+    return any(each["id"] == instance_uuid for each in listed["servers"])
 
 
 def profiles_of_flavors(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str]]:
@@ -132,7 +136,7 @@ def _get(
     """The status and the JSON object of an answer, which is empty if the body is none."""
     response = clients.proxy(conf, "nova").get(path, params=query, microversion=microversion)
     try:
-        document = response.json()
-    except ValueError:
-        document = None
-    return response.status_code, document if isinstance(document, dict) else {}
+        return response.status_code, peers.document(response, dict)
+    except peers.Unusable as exc:
+        LOG.debug("%s", exc)
+        return response.status_code, {}

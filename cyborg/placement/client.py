@@ -16,7 +16,7 @@ import requests
 from keystoneauth1 import adapter as ka_adapter
 from oslo_config import cfg
 
-from cyborg import clients, errors
+from cyborg import clients, errors, peers
 from cyborg.placement import names as made_names
 from cyborg.placement import tree
 from cyborg.request_groups import RequestGroup
@@ -78,6 +78,17 @@ _NOT_ABOUT_US = frozenset(
 )
 
 
+#: Shapes of answers.
+_GENERATION = "resource_provider_generation"
+_TRAITS: dict[str, Any] = {_GENERATION: int, "traits": [str]}
+_HELD: dict[str, Any] = {"allocations": {str: {"resources": {str: int}}}}
+_HELD_BY = _HELD | {"consumer_generation": (int, None)}
+_LISTED = {"uuid": str, "name": str, "parent_provider_uuid": (str, None), "generation": int}
+_CANDIDATES = {
+    "allocation_requests": [{"mappings": {str: [str]}}],
+    "provider_summaries": {str: {"resources": {str: {"capacity": int, "used": int}}}},
+}
+
 #: What the types of the consumers begin with that are allocations of Cyborg's.
 OWN_TYPES = "CYBORG_"
 #: The types of instances: that of today, and that of consumers made before there were types.
@@ -132,8 +143,6 @@ class _Known:
     """What this process knows of one Placement and need not ask again."""
 
     names: set[str] = field(default_factory=set)
-    #: Held by the thread that makes a name, so that others do not make it too.
-    naming: threading.Lock = field(default_factory=threading.Lock)
     roots: dict[str, str] = field(default_factory=dict)
     may_reshape: bool = True
 
@@ -182,10 +191,10 @@ class Client:
         :raises GenerationConflict: it changed while it was read
         """
         path = f"/resource_providers/{listed.uuid}"
-        inventories = self._call("GET", f"{path}/inventories")
-        traits = self._call("GET", f"{path}/traits")
-        generation = inventories["resource_provider_generation"]
-        if generation != traits["resource_provider_generation"]:
+        inventories = self._call("GET", f"{path}/inventories", shape=_INVENTORIES)
+        traits = self._call("GET", f"{path}/traits", shape=_TRAITS)
+        generation = inventories[_GENERATION]
+        if generation != traits[_GENERATION]:
             raise GenerationConflict(f"Provider {listed.uuid} changed while it was read")
         return tree.Provider(
             uuid=listed.uuid,
@@ -201,7 +210,8 @@ class Client:
 
         :raises NotFound: there is no such provider
         """
-        found = _inventories(self._call("GET", f"/resource_providers/{uuid}/inventories"))
+        path = f"/resource_providers/{uuid}/inventories"
+        found = _inventories(self._call("GET", path, shape=_INVENTORIES))
         ours = (inv for name, inv in found.items() if name in classes)
         return all(inv.reserved >= inv.total for inv in ours)
 
@@ -214,7 +224,8 @@ class Client:
 
         :raises NotFound: there is no such provider
         """
-        found = self._call("GET", f"/resource_providers/{uuid}/allocations")["allocations"]
+        path = f"/resource_providers/{uuid}/allocations"
+        found = self._call("GET", path, shape=_HELD)["allocations"]
         return {consumer: dict(held["resources"]) for consumer, held in found.items()}
 
     def drop_allocation(self, consumer: str, uuid: str) -> None:
@@ -223,7 +234,7 @@ class Client:
         :raises GenerationConflict: its allocations have changed meanwhile
         """
         path = f"/allocations/{consumer}"
-        found = self._call("GET", path)
+        found = self._call("GET", path, shape=_HELD_BY)
         if uuid not in found["allocations"]:
             return
         kept = {
@@ -231,21 +242,23 @@ class Client:
             for provider, held in found["allocations"].items()
             if provider != uuid
         }
-        who = {key: found[key] for key in ("project_id", "user_id", "consumer_generation")}
+        who = {key: found.get(key) for key in ("project_id", "user_id", "consumer_generation")}
         self._call("PUT", path, {"allocations": kept, **who})
 
     def find_held(self, consumer: str) -> Held | None:
         """What a consumer has; None if it has nothing."""
-        found = self._call("GET", f"/allocations/{consumer}", microversion=_WITH_TYPES)
+        found = self._call(
+            "GET", f"/allocations/{consumer}", shape=_HELD_BY, microversion=_WITH_TYPES
+        )
         if not found["allocations"]:
             return None
-        owner = {name: found[name] for name in ("project_id", "user_id", "consumer_type")}
+        owner = {name: str(found.get(name)) for name in ("project_id", "user_id", "consumer_type")}
         return Held(
             amounts={
                 provider: dict(held["resources"]) for provider, held in found["allocations"].items()
             },
             owner=Owner(**owner),
-            generation=found["consumer_generation"],
+            generation=found.get("consumer_generation"),
         )
 
     def hold(
@@ -294,31 +307,36 @@ class Client:
                 query[f"required_{number}"] = ",".join(traits)
             if root is not None:
                 query[f"in_tree_{number}"] = root
-        found = self._call("GET", "/allocation_candidates", query=query)
-        return Combinations(
-            providers=[
+        found = self._call("GET", "/allocation_candidates", shape=_CANDIDATES, query=query)
+        free: dict[str, dict[str, int]] = {
+            uuid: {
+                name: amount["capacity"] - amount["used"]
+                for name, amount in summary["resources"].items()
+            }
+            for uuid, summary in found["provider_summaries"].items()
+        }
+        with peers.reading("Placement"):
+            providers = [
                 tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
                 for request in found["allocation_requests"]
-            ],
-            free={
-                uuid: {
-                    name: amount["capacity"] - amount["used"]
-                    for name, amount in summary["resources"].items()
-                }
-                for uuid, summary in found["provider_summaries"].items()
-            },
-        )
+            ]
+            return Combinations(
+                providers=providers,
+                free={uuid: free[uuid] for uuids in providers for uuid in uuids},
+            )
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root if it has no parent, and return its generation."""
         body = {"name": name, "uuid": uuid, "parent_provider_uuid": parent_uuid}
         given = {key: value for key, value in body.items() if value is not None}
-        return int(self._call("POST", "/resource_providers", given)["generation"])
+        shape = {"generation": int}
+        return int(self._call("POST", "/resource_providers", given, shape=shape)["generation"])
 
     def place_provider(self, uuid: str, name: str, parent_uuid: str | None) -> int:
         """Set the name and the parent of a provider, and return its generation."""
         body = {"name": name, "parent_provider_uuid": parent_uuid}
-        return int(self._call("PUT", f"/resource_providers/{uuid}", body)["generation"])
+        path, shape = f"/resource_providers/{uuid}", {"generation": int}
+        return int(self._call("PUT", path, body, shape=shape)["generation"])
 
     def delete_provider(self, uuid: str) -> None:
         """Remove a provider and everything on it."""
@@ -328,7 +346,7 @@ class Client:
         """Replace all inventories of a provider, and return its new generation."""
         self._ensure("/resource_classes", inventories)
         path = f"/resource_providers/{uuid}/inventories"
-        return self._replace(path, _inventories_body(inventories, generation))
+        return self._replace(path, _inventories_body(inventories, generation), _INVENTORIES)
 
     def reshape(self, providers: Iterable[tree.Provider]) -> bool:
         """Replace all inventories of several providers at once: of all of them, or of none.
@@ -355,18 +373,22 @@ class Client:
     def set_traits(self, uuid: str, traits: Iterable[str], generation: int) -> int:
         """Replace all traits of a provider, and return its new generation."""
         self._ensure("/traits", traits)
-        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
-        return self._replace(f"/resource_providers/{uuid}/traits", body)
+        body = {_GENERATION: generation, "traits": sorted(traits)}
+        return self._replace(f"/resource_providers/{uuid}/traits", body, _TRAITS)
 
-    def _replace(self, path: str, body: dict[str, Any]) -> int:
+    def _replace(self, path: str, body: dict[str, Any], shape: Any) -> int:
         try:
-            return int(self._call("PUT", path, body)["resource_provider_generation"])
+            stored = self._call("PUT", path, body, shape=shape)
         except (GenerationConflict, InUse, NotFound):
             raise
         except Refused:
             # An operator may have removed a trait or class that we made: make it again next time.
             self._known.names.clear()
             raise
+        found = sorted(stored["traits"]) if shape is _TRAITS else stored["inventories"]
+        if found not in body.values():
+            raise PlacementError(f"Placement said yes to PUT {path} and has stored something else")
+        return int(stored[_GENERATION])
 
     def _ensure(self, collection: str, names: Iterable[str]) -> None:
         """Make custom resource classes or traits, before a provider can have them."""
@@ -374,11 +396,10 @@ class Client:
             path = f"{collection}/{name}"
             if not name.startswith(_CUSTOM) or path in self._known.names:
                 continue
-            with self._known.naming:
-                if path not in self._known.names:
-                    if self._send("PUT", path).status_code == HTTPStatus.CREATED:
-                        made_names.note(path, self._host)
-                    self._known.names.add(path)
+            # Two threads may both do it; with a lock all would wait while Placement hangs.
+            if self._send("PUT", path).status_code == HTTPStatus.CREATED:
+                made_names.note(path, self._host)
+            self._known.names.add(path)
 
     def remove_name(self, path: str) -> bool:
         """Remove a resource class or a trait; False if a provider has it."""
@@ -392,15 +413,16 @@ class Client:
         return True
 
     def _list(self, **query: str) -> list[Listed]:
-        listed = self._call("GET", "/resource_providers", query=query)["resource_providers"]
+        shape = {"resource_providers": [_LISTED]}
+        found = self._call("GET", "/resource_providers", shape=shape, query=query)
         return [
             Listed(
                 uuid=item["uuid"],
                 name=item["name"],
-                parent_uuid=item["parent_provider_uuid"],
+                parent_uuid=item.get("parent_provider_uuid"),
                 generation=item["generation"],
             )
-            for item in listed
+            for item in found["resource_providers"]
         ]
 
     def _call(
@@ -409,11 +431,12 @@ class Client:
         path: str,
         body: Any = None,
         *,
+        shape: Any = None,
         query: dict[str, str] | None = None,
         microversion: str = _MICROVERSION,
     ) -> Any:
         response = self._send(method, path, body, query=query, microversion=microversion)
-        return response.json() if response.content else None
+        return None if shape is None else peers.document(response, shape)
 
     def _send(
         self,
@@ -440,15 +463,18 @@ def _root_first(found: list[Listed], root_name: str) -> bool:
 
 def _inventories_body(inventories: tree.Inventories, generation: int) -> dict[str, Any]:
     return {
-        "resource_provider_generation": generation,
+        _GENERATION: generation,
         "inventories": {name: dataclasses.asdict(inv) for name, inv in inventories.items()},
     }
 
 
+_INVENTORY = {item.name: float for item in dataclasses.fields(tree.Inventory)}
+_INVENTORIES = {_GENERATION: int, "inventories": {str: _INVENTORY}}
+
+
 def _inventories(body: dict[str, Any]) -> tree.Inventories:
-    known = [item.name for item in dataclasses.fields(tree.Inventory)]
     return {
-        name: tree.Inventory(**{key: values[key] for key in known})
+        name: tree.Inventory(**{key: values[key] for key in _INVENTORY})
         for name, values in body["inventories"].items()
     }
 
@@ -457,7 +483,7 @@ def _error(call: str, response: requests.Response) -> PlacementError:
     try:
         first = response.json()["errors"][0]
         code, detail = first.get("code", ""), " ".join(first["detail"].split())
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except peers.ODD:
         code, detail = "", response.reason
     status = response.status_code
     kind: Callable[[str], PlacementError]

@@ -279,6 +279,10 @@ class _Run:
         listed = {found.uuid: found for found in self._api.find_tree(self._state.root_name)}
         for provider in wanted:
             found = listed.get(provider.uuid)
+            if found is not None and found.generation == provider.generation:
+                raise client.PlacementError(
+                    f"Placement said yes to POST /reshaper and has not changed {provider.name}"
+                )
             ours = provider.generation + _RESHAPED
             known = ours if found is not None and found.generation == ours else provider.generation
             self._seen[provider.uuid] = replace(provider, generation=known)

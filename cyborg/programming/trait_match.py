@@ -12,7 +12,7 @@ from dataclasses import replace
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, glance
+from cyborg import clients, errors, glance, peers
 from cyborg.db import models
 from cyborg.db.providers import Fact, Judged
 from cyborg.drivers import base
@@ -128,13 +128,13 @@ def look_up(conf: cfg.ConfigOpts, group: RequestGroup) -> glance.Image | None:
     if not may_contradict or not clients.configured(conf, "glance"):
         return None
     try:
-        return glance.find_image(
-            conf,
-            _PATIENCE,
-            uuid=what.image_uuid,
-            function_id=what.function_id,
-            function_name=what.function_name,
-        )
+        with peers.within(_PATIENCE):
+            return glance.find_image(
+                conf,
+                uuid=what.image_uuid,
+                function_id=what.function_id,
+                function_name=what.function_name,
+            )
     except (glance.NoImage, ka_exc.ClientException):
         return None
 

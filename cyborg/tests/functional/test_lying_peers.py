@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each client of another service, and everything that a service can answer instead of the truth.
+
+Every call ends in time and in bounded memory, with an error that its callers know, or as if the
+service had not said anything. One table of lies serves all clients.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import resource
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+from keystoneauth1 import exceptions as ka_exc
+from oslo_config import cfg
+from oslo_limit import limit
+from oslo_limit import opts as limit_opts
+
+from cyborg import clients, errors, glance, nova, peers, quotas
+from cyborg.ironic import api as ironic
+from cyborg.kube import accelerators
+from cyborg.kube import service as kube_service
+from cyborg.kube.cluster import Cluster
+from cyborg.placement import client as placement
+from cyborg.placement import local, tree
+from cyborg.request_groups import RequestGroup
+from cyborg.tests import liar as liars
+from cyborg.tests.liar import QUICK, SLOW, Liar, Lie
+from cyborg.tests.service import PATIENCE, Site
+
+#: Seconds that a call may take by the options, and what a busy machine may add.
+TIMEOUT, SLACK = 1, 15
+#: KiB by which a call may raise what this process has had of memory at once.
+MEMORY = 256 * 1024
+
+UUID = "c0000000-0000-4000-8000-000000000001"
+KNOWN = (errors.CyborgError, ka_exc.ClientException)
+GROUPS = ("placement", "nova", "glance", "ironic", "kube")
+
+Call = Callable[[cfg.ConfigOpts], Any]
+_INVENTORY = {
+    "total": 1,
+    "reserved": 0,
+    "max_unit": 1,
+    "min_unit": 1,
+    "step_size": 1,
+    "allocation_ratio": 1.0,
+}
+_PROVIDER = {"uuid": UUID, "name": "n", "parent_provider_uuid": None, "generation": 1}
+_STORED = {
+    "resource_provider_generation": 1,
+    "inventories": {"FPGA": _INVENTORY},
+    "traits": ["HW_A"],
+}
+_IMAGE = {
+    "id": UUID,
+    "name": "aes",
+    "status": "active",
+    "size": 9,
+    "os_hash_algo": "sha512",
+    "os_hash_value": "ab",
+    "checksum": "cd",
+    "created_at": "2026-01-01T00:00:00Z",
+    "accel:function_id": "f",
+}
+_OWNER = placement.Owner(project_id="p", user_id="u", consumer_type="CYBORG_JOB")
+_LISTED = placement.Listed(uuid=UUID, name="n", parent_uuid=None, generation=1)
+_GROUP = RequestGroup.parse({"resources:FPGA": "1"})
+
+
+def of_placement(method: str, *given: Any) -> Call:
+    return lambda conf: getattr(placement.Client(conf), method)(*given)
+
+
+def _nodes(conf: cfg.ConfigOpts) -> Any:
+    return list(ironic.nodes(conf))
+
+
+def _node_uid(conf: cfg.ConfigOpts) -> str:
+    with peers.reading("Kubernetes"):
+        return Cluster(conf).node_uid()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call, what a service that is honest answers, and lies that are no lies to this call."""
+
+    call: Call
+    honest: Any
+    #: What the call returns where it cannot know.
+    unknown: Any = None
+    believes: frozenset[str] = frozenset()
+
+
+_NO_BODY = frozenset(
+    {"is HTML", "is null", "is a number", "is a huge number", "is a list", "is a text", "is deep"}
+    | {"is an object", "is nothing", "is empty", "is no UTF-8"}
+)
+CALLS = {
+    "Placement's tree": Asked(
+        of_placement("find_tree", "n"), {"resource_providers": [_PROVIDER]}, unknown=[]
+    ),
+    "Placement's provider": Asked(of_placement("read_provider", _LISTED), _STORED),
+    "Placement's consumers": Asked(
+        of_placement("allocations", UUID),
+        {"allocations": {UUID: {"resources": {"FPGA": 1}}}},
+    ),
+    "Placement's allocations": Asked(
+        of_placement("find_held", UUID),
+        {
+            "allocations": {UUID: {"resources": {"FPGA": 1}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_type": "CYBORG_JOB",
+            "consumer_generation": 1,
+        },
+    ),
+    "Placement's candidates": Asked(
+        of_placement("find_candidates", [_GROUP], 1),
+        {
+            "allocation_requests": [{"mappings": {"_0": [UUID]}}],
+            "provider_summaries": {UUID: {"resources": {"FPGA": {"capacity": 1, "used": 0}}}},
+        },
+    ),
+    "a provider for Placement": Asked(
+        of_placement("create_provider", "n", UUID, None), {"generation": 1}
+    ),
+    "a place in Placement": Asked(
+        of_placement("place_provider", UUID, "n", None), {"generation": 1}
+    ),
+    "inventories for Placement": Asked(
+        of_placement("set_inventories", UUID, {"FPGA": tree.Inventory(**_INVENTORY)}, 1),  # type: ignore[arg-type]
+        _STORED,
+    ),
+    "traits for Placement": Asked(of_placement("set_traits", UUID, ["HW_A"], 1), _STORED),
+    "a claim for Placement": Asked(
+        of_placement("hold", UUID, _OWNER, {UUID: {"FPGA": 1}}, None), {}, believes=_NO_BODY
+    ),
+    "Nova's server": Asked(lambda conf: nova.is_there(conf, UUID), {"server": {"id": UUID}}),
+    "Nova's deleted server": Asked(
+        lambda conf: nova.has_deleted(conf, UUID), {"servers": [{"id": UUID}]}, unknown=False
+    ),
+    "events for Nova": Asked(
+        lambda conf: nova.send_events(conf, [nova.bound_event(UUID, UUID, bound=True)])[0],
+        {"events": [{"code": 200}]},
+        believes=frozenset({"is nothing", "is an error in HTML"})
+        | {"is an error and null", "is an error and deep"},
+    ),
+    "Glance's image": Asked(lambda conf: glance.find_image(conf, uuid=UUID), _IMAGE),
+    "Glance's images": Asked(
+        lambda conf: glance.find_image(conf, function_id="f"), {"images": [_IMAGE]}
+    ),
+    "Ironic's nodes": Asked(_nodes, {"nodes": [{"uuid": UUID}]}),
+    "Ironic's inventory": Asked(
+        lambda conf: ironic.inventory(conf, UUID),
+        {"inventory": {}},
+        believes=frozenset({"is an object"}),
+    ),
+    "Keystone's limits": Asked(
+        lambda conf: quotas.limits_of(conf, "p"),
+        {
+            "model": {"name": "flat"},
+            "endpoint": {"id": "e", "service_id": "s", "region_id": None},
+            "registered_limits": [{"resource_name": "class:FPGA", "default_limit": 1}],
+            "limits": [{"resource_name": "class:FPGA", "resource_limit": 1}],
+        },
+        unknown={},
+    ),
+    "Cyborg for Kubernetes": Asked(
+        lambda conf: list(accelerators.Api(conf).rows("devices")), {"devices": [{"uuid": UUID}]}
+    ),
+    "an allocation for Kubernetes": Asked(
+        lambda conf: accelerators.Api(conf).find("/allocations/x"),
+        {"uuid": UUID},
+        believes=frozenset({"is an object"}),
+    ),
+    "Kubernetes' claims": Asked(
+        lambda conf: list(Cluster(conf).claims()),
+        {"metadata": {}, "items": [{"metadata": {"name": "c", "uid": UUID}}]},
+    ),
+    "Kubernetes' node": Asked(
+        _node_uid, {"metadata": {"name": "n", "uid": UUID}}
+    ),
+}
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    made = Liar()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def deceived(
+    conf: cfg.ConfigOpts, liar: Liar, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> cfg.ConfigOpts:
+    """A configuration that has the liar for every service, and gives each call a second."""
+    for group in GROUPS:
+        conf.set_override("auth_type", "none", group=group)
+        conf.set_override("endpoint_override", liar.url, group=group)
+        conf.set_override("timeout", TIMEOUT, group=group)
+    for module in (limit, limit_opts):
+        monkeypatch.setattr(module, "CONF", conf)
+    monkeypatch.setattr(limit, "_SDK_CONNECTION", None)
+    limit_opts.register_opts(conf)
+    options = {"auth_type": "none", "endpoint_override": liar.url, "endpoint_id": "e"}
+    for name, value in (options | {"timeout": TIMEOUT}).items():
+        conf.set_override(name, value, group="oslo_limit")
+    config = tmp_path / "kubeconfig"
+    named = [{"name": "c", "cluster": {"server": liar.url}, "context": {"cluster": "c"}}]
+    config.write_text(
+        json.dumps({"clusters": named, "contexts": named, "current-context": "c", "users": []})
+    )
+    conf.set_override("kubeconfig", str(config), group="kube")
+    conf.set_override("node_name", "n", group="kube")
+    # That is what a call of Kubernetes has.
+    monkeypatch.setattr(peers, "LONGEST", float(TIMEOUT))
+    return conf
+
+
+def outcome(conf: cfg.ConfigOpts, asked: Asked) -> Any:
+    """What the call returns, or the error that it ends with; any other error is a fault."""
+    try:
+        return asked.call(conf)
+    except KNOWN as exc:
+        return exc
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_lie_is_more_than_a_known_error(
+    name: str, deceived: cfg.ConfigOpts, liar: Liar
+) -> None:
+    asked = CALLS[name]
+    for lie, told in QUICK.items():
+        liar.lie = told
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        found = outcome(deceived, asked)
+        assert time.monotonic() - began < TIMEOUT + SLACK, lie
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY, lie
+        is_known = isinstance(found, KNOWN) or found == asked.unknown
+        assert is_known or lie in asked.believes, (lie, found)
+        assert not any("elsewhere" in call for call in liar.calls), "a redirect was followed"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_lasts_longer_than_it_may(name: str, deceived: cfg.ConfigOpts, liar: Liar) -> None:
+    asked = CALLS[name]
+    for lie, told in SLOW.items():
+        liar.lie = told
+        began = time.monotonic()
+        found = outcome(deceived, asked)
+        assert time.monotonic() - began < TIMEOUT + SLACK, lie
+        assert isinstance(found, KNOWN), (lie, found)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_of_another_type_is_a_known_error_or_does_no_harm(
+    name: str, deceived: cfg.ConfigOpts, liar: Liar
+) -> None:
+    asked = CALLS[name]
+    liar.lie = liars.said(asked.honest)
+    assert not isinstance(outcome(deceived, asked), Exception), outcome(deceived, asked)
+    for document in liars.twisted(asked.honest):
+        liar.lie = liars.said(document)
+        outcome(deceived, asked)
+
+
+def test_what_a_service_says_of_waiting_is_not_done(deceived: cfg.ConfigOpts, liar: Liar) -> None:
+    """keystoneauth sleeps for so long."""
+    deceived.set_override("num_retries", 1, group="glance")
+    liar.lie = QUICK["is an error in HTML"]
+    began = time.monotonic()
+    assert isinstance(outcome(deceived, CALLS["Glance's image"]), ka_exc.ServiceUnavailable)
+    assert time.monotonic() - began < SLACK
+    assert len(liar.calls) == 2
+
+
+def test_an_image_may_be_slow_and_not_drip(deceived: cfg.ConfigOpts, liar: Liar) -> None:
+    def slow(_liar: Liar, send: liars.Send) -> None:
+        send(b"HTTP/1.1 200 OK\r\nContent-Length: 1048576\r\nConnection: close\r\n\r\n")
+        for _ in range(16):
+            send(b"x" * 65536)
+            time.sleep(0.1)
+
+    liar.lie = Lie(instead=slow)
+    assert sum(map(len, glance.download(deceived, UUID))) == 2**20
+    liar.lie = SLOW["drips the body"]
+    began = time.monotonic()
+    with pytest.raises(glance.Incomplete):
+        list(glance.download(deceived, UUID))
+    assert time.monotonic() - began < TIMEOUT + SLACK
+
+
+def test_what_is_said_to_be_stored_and_is_not_is_noticed(
+    deceived: cfg.ConfigOpts, liar: Liar
+) -> None:
+    api = placement.Client(deceived)
+    liar.lie = liars.said(_STORED | {"traits": []})
+    with pytest.raises(placement.PlacementError, match="has stored something else"):
+        api.set_traits(UUID, ["HW_A"], 1)
+    liar.lie = liars.said(_STORED | {"inventories": {}})
+    with pytest.raises(placement.PlacementError, match="has stored something else"):
+        api.set_inventories(UUID, {"FPGA": tree.Inventory(total=1, reserved=0, max_unit=1)}, 1)
+
+
+@pytest.mark.parametrize("lie", QUICK)
+def test_a_node_of_kubernetes_goes_on(
+    lie: str, deceived: cfg.ConfigOpts, liar: Liar, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line in the log, and no traceback."""
+    driver = kube_service.Driver(deceived)
+    liar.lie = QUICK[lie]
+    with caplog.at_level(logging.WARNING, "cyborg"):
+        driver._look()
+        driver._renew()
+    assert not [record for record in caplog.records if record.exc_info]
+    assert len([each for each in caplog.messages if "not published" in each]) == 1
+    assert len([each for each in caplog.messages if "not renewed" in each]) == 1
+
+
+@pytest.fixture
+def bound_site(site: Site, liar: Liar) -> Site:
+    """The API with a Placement that lies."""
+    site.call("POST", "/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": "1"}]}])
+    local.point_at(site.conf, liar.url)
+    site.conf.set_override("timeout", TIMEOUT, group="placement")
+    site.conf.clear_override("auth_type", group="nova")
+    clients.close()
+    return site
+
+
+def allocate(site: Site) -> requests.Response:
+    body = {"consumer": {"uuid": str(uuid.uuid4()), "type": "JOB"}, "device_profile_name": "p"}
+    return site.ask("POST", "/allocations", body, "2.23")
+
+
+def test_the_api_says_that_a_service_is_unavailable(
+    bound_site: Site, liar: Liar, caplog: pytest.LogCaptureFixture
+) -> None:
+    for lie, told in QUICK.items():
+        liar.lie = told
+        candidates = bound_site.ask("GET", "/device_profiles/p/candidates", version="2.23")
+        for answer in (allocate(bound_site), candidates):
+            assert answer.status_code == 503, (lie, answer.text)
+            assert "Placement" in answer.json()["errors"][0]["detail"], lie
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("lie", ["hangs", "drips the body"])
+def test_a_service_that_hangs_does_not_stop_the_api(
+    lie: str, bound_site: Site, liar: Liar
+) -> None:
+    """While a member asks for twenty allocations, others read as before."""
+    bound_site.conf.set_override("timeout", 10, group="placement")
+    liar.lie = SLOW[lie]
+    longest = 0.0
+    with futures.ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(allocate, bound_site) for _ in range(20)]
+        while not all(each.done() for each in asked):
+            began = time.monotonic()
+            assert bound_site.ask("GET", "/devices", version="2.6").status_code == 200
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.05)
+    assert {each.result().status_code for each in asked} == {503}
+    # A busy machine adds something to the second that those wait who take the last threads.
+    assert longest < 5
+
+
+def test_places_are_shared() -> None:
+    places = peers.Places(10)
+    held = [places.take("placement", "one") for _ in range(2)]
+    for each in held:
+        each.__enter__()
+    began = time.monotonic()
+    with pytest.raises(peers.Unusable, match="Too many requests wait for placement"):
+        places.take("placement", "one").__enter__()
+    waited = time.monotonic() - began
+    assert peers._PATIENCE <= waited < peers._PATIENCE + SLACK
+    # Another project, and another service, are not kept waiting; and nobody waits again.
+    with places.take("placement", "two"), places.take("nova", "one"):
+        began = time.monotonic()
+        for service in ("placement", "glance"):
+            if service == "placement":
+                with pytest.raises(peers.Unusable):
+                    places.take(service, "three").__enter__()
+        assert time.monotonic() - began < peers._PATIENCE
+    for each in held:
+        each.__exit__(None, None, None)
+    # It has answered: who finds no place waits, and gets one.
+    got = threading.Event()
+
+    def wait() -> None:
+        with places.take("placement", "one"):
+            got.set()
+
+    with places.take("placement", "one"), places.take("placement", "one"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not got.wait(0.2)
+    assert got.wait(PATIENCE)
+    waiting.join()
+    assert places._taken == {}
+
+
+def test_one_thread_has_one_place() -> None:
+    places = peers.Places(1)
+    with places.take("nova", None):
+        pass
+    with places.take("placement", None):
+        pass
+
+
