@@ -147,7 +147,7 @@ def _rank(candidate: Candidate, placing: str) -> tuple[int, ...]:
     """What to sort by: less is better. What it prefers, then how full it is, then how close."""
     free = {choice.deployable.id: sum(choice.free.values()) for choice in candidate.choices}
     room = sum(free.values())
-    return *candidate.lack, room if placing == plans.PACK else -room, *candidate.spread
+    return candidate.order(room if placing == plans.PACK else -room)
 
 
 class _Search:

@@ -7,23 +7,24 @@ deployables run and on how near they are to each other, by which Placement canno
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import availability, clients, db, errors
 from cyborg.arqs import matching
-from cyborg.db import providers
+from cyborg.db import models, providers
 from cyborg.db.providers import Provider
+from cyborg.function_pools import capacity, nearness
 from cyborg.placement import client
 from cyborg.programming import program
 from cyborg.request_groups import RequestGroup
-
-#: The attributes that say where in its host a deployable is, the nearest first.
-_PLACES = ("link_group", "pcie_switch", "numa_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class Candidate:
 
     hostname: str
     choices: tuple[Choice, ...]
+    #: How many idle cards it would break up, and how much others ask for what it runs.
+    scarce: tuple[int, int] = (0, 0)
 
     @property
     def programmed(self) -> list[Provider]:
@@ -76,8 +79,15 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """What to sort by: less is better."""
+        """What to choose a host by: less is better."""
         return *self.lack, *self.spread
+
+    def order(self, *room: int) -> tuple[int, ...]:
+        """What to sort by: less is better. ``room`` counts between what is preferred and nearness.
+
+        Allocations, pods, Nova's scheduler and who chooses from a list are served in this order.
+        """
+        return *self.lack, *room, *self.spread, *self.scarce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,7 @@ def search(
     """Candidates for all groups together, the best ones first: on any host, or on that one.
 
     ``host`` is the name of its root provider. They are of ``most`` that Placement names. One
-    SELECT; two if a deployable would have to be programmed.
+    SELECT; one more if there are several, and if a deployable would have to be programmed.
 
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
@@ -122,6 +132,8 @@ def search(
     with db.reader() as session:
         named = {uuid for uuids in found.providers for uuid in uuids}
         rows = providers.read(session, named)
+        cards = {row.device.id for row in rows.values()}
+        scarce = _Scarce.read(session, cards, found) if len(found.providers) > 1 else None
     candidates = [
         candidate
         for uuids in found.providers
@@ -130,7 +142,9 @@ def search(
     ]
     used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
     free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
-    ranked = sorted(free, key=lambda candidate: candidate.rank)
+    if scarce is not None:
+        free = [replace(each, scarce=scarce.of(asked, each.choices)) for each in free]
+    ranked = sorted(free, key=lambda candidate: candidate.order())
     return Found(candidates=ranked, named=len(found.providers))
 
 
@@ -138,12 +152,12 @@ def _ask(
     api: client.Client, groups: Sequence[RequestGroup], most: int, host: str | None
 ) -> client.Combinations:
     if not groups:
-        return client.Combinations(providers=[], free={})
+        return client.Combinations(providers=[], free={}, used={})
     if host is None:
         return api.find_candidates(groups, most)
     tree = api.find_tree(host)
     if not tree:
-        return client.Combinations(providers=[], free={})
+        return client.Combinations(providers=[], free={}, used={})
     return api.find_candidates(groups, most, tree[0].uuid)
 
 
@@ -154,7 +168,39 @@ def _place(deployable: Provider) -> tuple[str, ...]:
     """
     known = {each.key: each.value for each in deployable.attributes}
     card = f"card {deployable.device.uuid}"
-    return (card, *(known.get(key, card) for key in _PLACES))
+    return (card, *(known.get(key, card) for key in nearness.KEYS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scarce:
+    """What is scarce: the room of cards of which nothing is used, and the demand by provider."""
+
+    idle: Mapping[int, int]
+    demand: Mapping[str, int]
+
+    @classmethod
+    def read(cls, session: orm.Session, cards: Collection[int], found: client.Combinations) -> Self:
+        """All deployables of these cards are looked at. One SELECT."""
+        deployable, device = models.Deployable, models.Device
+        query = sa.select(device.id, deployable.rp_uuid, capacity.demand())
+        query = query.join(deployable.device).join(device.host).where(device.id.in_(cards))
+        rows: Sequence[Any] = session.execute(query).all()
+        used = {card for card, uuid, _ in rows if found.used.get(uuid)}
+        idle = collections.Counter[int]()
+        for card, uuid, _ in rows:
+            idle[card] += 0 if card in used else sum(found.free.get(uuid, {}).values())
+        return cls(idle, {uuid: demand for _, uuid, demand in rows})
+
+    def of(self, groups: Mapping[int, RequestGroup], choices: Sequence[Choice]) -> tuple[int, int]:
+        """How many idle cards would be broken up, and how much others ask for what they run."""
+        taken, wanted = collections.Counter[int](), 0
+        for choice in choices:
+            group = groups[choice.group]
+            taken[choice.deployable.device.id] += group.accelerators
+            asked = bool(group.preferred_function or program.of_group(group))
+            if not asked or choice.lacks_function or choice.reprogram:
+                wanted += self.demand.get(choice.deployable.rp_uuid, 0)
+        return sum(amount < self.idle.get(card, 0) for card, amount in taken.items()), wanted
 
 
 def _used(deployables: Collection[int]) -> set[int]:

@@ -80,6 +80,16 @@ def runs(pool: Any) -> sa.ColumnElement[bool]:
     return sa.and_(pool.function_plain == _DEPLOYABLE.function_plain, image)
 
 
+def demand() -> sa.ColumnElement[int]:
+    """Who asks for what the deployable runs: 0 if it runs nothing, 2 for a pool, else 1.
+
+    Where there is a choice, what fewer ask for is taken first.
+    """
+    pool = orm.aliased(_POOL)
+    wanted = sa.exists().where(runs(pool), matches(pool)).correlate_except(pool)
+    return sa.case((availability.blank(), 0), (wanted, 2), else_=1)
+
+
 def pool_of(
     session: orm.Session, deployable: models.Deployable
 ) -> models.FunctionPool | None:

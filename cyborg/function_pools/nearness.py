@@ -17,9 +17,9 @@ _POOL, _OPERATION = models.FunctionPool, models.Operation
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host
 
 #: The attributes that say where in its host a deployable is, the nearest first.
-_KEYS = ("link_group", "pcie_switch", "numa_node")
+KEYS = ("link_group", "pcie_switch", "numa_node")
 #: How many :func:`columns` there are.
-WIDTH = 2 + len(_KEYS)
+WIDTH = 2 + len(KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Neighbours:
     def distance(self, place: Place) -> int:
         """How far it is to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
         distances = (number for number, kind in enumerate(_kinds(place)) if kind in self.places)
-        return next(distances, len(_KEYS) + 1)
+        return next(distances, len(KEYS) + 1)
 
 
 def columns() -> list[sa.ColumnElement[Any]]:
@@ -67,7 +67,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
         .where(attribute.deployable_id == _DEPLOYABLE.id, attribute.key == key)
         .correlate_except(attribute)
         .scalar_subquery()
-        for key in _KEYS
+        for key in KEYS
     )
     return [_DEVICE.id.label("card"), _HOST.id.label("host"), *values]
 

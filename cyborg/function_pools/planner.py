@@ -188,7 +188,7 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
         sa.and_(_HANDLE.id.is_not(None), _DEPLOYABLE.num_accelerators > 0),
     )
     rank = (
-        sa.case((availability.blank(), 0), (~_is_of(search.surplus), 1), else_=2),
+        capacity.demand(),
         sa.case((size >= shortage, 0), else_=1),
         sa.func.abs(size - shortage),
     )

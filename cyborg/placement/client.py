@@ -136,6 +136,8 @@ class Combinations:
     providers: Sequence[tuple[str, ...]]
     #: What is free of each resource class, by provider.
     free: Mapping[str, Mapping[str, int]]
+    #: How much of all classes is used, by provider.
+    used: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -320,10 +322,13 @@ class Client:
                 tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
                 for request in found["allocation_requests"]
             ]
-            return Combinations(
-                providers=providers,
-                free={uuid: free[uuid] for uuids in providers for uuid in uuids},
-            )
+            if not {uuid for uuids in providers for uuid in uuids} <= free.keys():
+                raise LookupError("a provider without a summary")
+            used = {
+                uuid: sum(amount["used"] for amount in summary["resources"].values())
+                for uuid, summary in found["provider_summaries"].items()
+            }
+            return Combinations(providers=providers, free=free, used=used)
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root if it has no parent, and return its generation."""

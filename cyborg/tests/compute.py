@@ -87,11 +87,8 @@ class Compute:
         self._site.call("POST", "/device_profiles", [{"name": name, "groups": list(groups)}])
         return name
 
-    def schedule(self, profile: str, instance: str) -> dict[str, list[str]] | None:
-        """Claim what the profile asks for in Placement, as the scheduler does.
-
-        The provider chosen for each request group, or None where Placement offers none.
-        """
+    def offers(self, profile: str) -> list[dict[str, Any]]:
+        """What Placement offers for the profile, as the scheduler asks for it."""
         groups = self.client.get_device_profile_request_groups(profile)
         query = ["group_policy=none"] if len(groups) > 1 else []
         for group in groups:
@@ -99,10 +96,19 @@ class Compute:
             query.append(f"resources_{group['requester_id']}={resources}")
             traits = [*group["required_traits"], *(f"!{t}" for t in group["forbidden_traits"])]
             query += [f"required_{group['requester_id']}={','.join(traits)}"] if traits else []
-        offers = self._site.placement.call("GET", f"/allocation_candidates?{'&'.join(query)}")
-        if not offers["allocation_requests"]:
+        found = self._site.placement.call("GET", f"/allocation_candidates?{'&'.join(query)}")
+        offers: list[dict[str, Any]] = found["allocation_requests"]
+        return offers
+
+    def schedule(self, profile: str, instance: str) -> dict[str, list[str]] | None:
+        """Claim what the profile asks for in Placement, as the scheduler does.
+
+        The provider chosen for each request group, or None where Placement offers none.
+        """
+        offers = self.offers(profile)
+        if not offers:
             return None
-        chosen = offers["allocation_requests"][0]
+        chosen = offers[0]
         claim = {"consumer_generation": None, "project_id": "p", "user_id": "u"}
         self._site.placement.call("PUT", f"/allocations/{instance}", chosen | claim)
         return {group.removeprefix("_"): found for group, found in chosen["mappings"].items()}

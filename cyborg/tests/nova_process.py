@@ -8,6 +8,7 @@ Nova's client class and of the functions of its module, and besides ``configure`
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import types
@@ -21,7 +22,7 @@ from lxml import etree
 from nova import context, exception, objects
 from nova.accelerator import cyborg
 from nova.compute import utils as compute_utils
-from nova.scheduler import host_manager, weights
+from nova.scheduler import filters, host_manager, weights
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver as libvirt_driver
 
@@ -34,8 +35,9 @@ _FUNCTIONS = (
 )
 
 
-#: As operators name it in the option weight_classes.
+#: As operators name them in the options weight_classes and available_filters.
 WEIGHER = "cyborg.nova.weigher.AcceleratorWeigher"
+FILTER = "cyborg.nova.weigher.AcceleratorFilter"
 
 
 class Nova:
@@ -47,6 +49,7 @@ class Nova:
             for name, value in values.items():
                 nova.conf.CONF.set_override(name, value, group=group)
         self._weigher = weigher.AcceleratorWeigher()
+        self._filter = weigher.AcceleratorFilter()
         self._context = context.RequestContext(**user)
         self._client = cyborg.get_client(self._context)
 
@@ -65,6 +68,7 @@ class Nova:
             "resolved": self._resolved,
             "guest_devices": _guest_devices,
             "weigh": self._weigh,
+            "sort_claims": self._sort_claims,
             "listed_weighers": _listed_weighers,
             "announce_failure": _announce_failure,
             **{function.__name__: function for function in _FUNCTIONS},
@@ -80,12 +84,31 @@ class Nova:
 
     def _weigh(self, profile: str | None, nodes: list[str]) -> dict[str, float]:
         """The weights that nova-scheduler's own code gives to hosts for a flavor."""
-        specs = {"accel:device_profile": profile} if profile else {}
-        spec = objects.RequestSpec(flavor=objects.Flavor(extra_specs=specs))
+        spec = _request_spec(profile)
         hosts = [host_manager.HostState(node, node, None) for node in nodes]
         handler = weights.HostWeightHandler()
         weighed = handler.get_weighed_objects([self._weigher], hosts, spec)
         return {each.obj.nodename: each.weight for each in weighed}
+
+    def _sort_claims(
+        self, profile: str, claims: dict[str, list[dict[str, Any]]], servers: list[str], by: str
+    ) -> list[list[dict[str, Any]]]:
+        """The claims of each host after nova-scheduler's own code has filtered and weighed it.
+
+        For each server, whose request spec is the same one. ``by`` are the letters of what Nova
+        is configured with: ``f`` for the filter, ``w`` for the weigher.
+        """
+        spec = _request_spec(profile)
+        hosts = [host_manager.HostState(node, node, None) for node in claims]
+        for server in servers:
+            spec.instance_uuid = server
+            for host in hosts:
+                host.allocation_candidates = copy.deepcopy(claims[host.nodename])
+            passing = [self._filter] if "f" in by else []
+            found = filters.HostFilterHandler().get_filtered_objects(passing, hosts, spec)
+            weighers = [self._weigher] if "w" in by else []
+            weights.HostWeightHandler().get_weighed_objects(weighers, found, spec)
+        return [host.allocation_candidates for host in hosts]
 
     def _uuids(self, instance: str) -> Any:
         return self._client.get_arq_uuids_for_instance(objects.Instance(uuid=instance))
@@ -97,10 +120,16 @@ class Nova:
         return [answer.status_code, error, answer.json().get("arqs")]
 
 
+def _request_spec(profile: str | None) -> objects.RequestSpec:
+    specs = {"accel:device_profile": profile} if profile else {}
+    return objects.RequestSpec(flavor=objects.Flavor(extra_specs=specs))
+
+
 def _listed_weighers() -> list[str]:
-    """What nova-scheduler loads where its option names this project's weigher."""
-    handler = weights.HostWeightHandler()
-    return [each.__name__ for each in handler.get_matching_classes([WEIGHER])]
+    """What nova-scheduler loads where its options name this project's weigher and filter."""
+    found = weights.HostWeightHandler().get_matching_classes([WEIGHER])
+    found += filters.HostFilterHandler().get_matching_classes([FILTER])
+    return [each.__name__ for each in found]
 
 
 def _announce_failure(url: str, topic: str, profile: str | None, kind: str) -> None:

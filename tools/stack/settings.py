@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import random
 import secrets
@@ -78,19 +77,21 @@ def _free_ports(count: int) -> list[int]:
 
 
 def write(path: Path, *parts: Options) -> Path:
-    """Write an oslo.config file; a later part overrides an earlier one, with None for no value."""
+    """Write an oslo.config file; a later part overrides an earlier one, with None for no value.
+
+    A tuple is an option that is given several times.
+    """
     merged: dict[str, dict[str, object]] = {}
     for part in parts:
         for group, options in part.items():
             merged.setdefault(group, {}).update(options)
-    given = {
-        group: {name: value for name, value in options.items() if value is not None}
-        for group, options in merged.items()
-    }
-    parser = configparser.RawConfigParser(default_section="")
-    parser.read_dict(given)
-    with path.open("w") as file:
-        parser.write(file)
+    lines = []
+    for group, options in merged.items():
+        lines.append(f"[{group}]")
+        for name, value in options.items():
+            each = value if isinstance(value, tuple) else () if value is None else (value,)
+            lines += [f"{name} = {one}".replace("\n", "\n\t") for one in each]
+    path.write_text("\n".join([*lines, ""]))
     return path
 
 
@@ -252,13 +253,22 @@ class Settings:
                 "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},
                 "quota": {"instances": -1, "cores": -1, "ram": -1},
                 "filter_scheduler": {
+                    # As the page about scheduling has them.
+                    "available_filters": (
+                        "nova.scheduler.filters.all_filters",
+                        "cyborg.nova.weigher.AcceleratorFilter",
+                    ),
+                    "enabled_filters": "ComputeFilter,ComputeCapabilitiesFilter,"
+                    "ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
+                    "ServerGroupAffinityFilter,AcceleratorFilter",
                     "weight_classes": "nova.scheduler.weights.all_weighers,"
                     "cyborg.nova.weigher.AcceleratorWeigher",
                     # Tests have builds fail, and Nova would avoid such a host above all else.
                     "build_failure_weight_multiplier": 0,
                 },
                 # More than all of Nova's own weighers together.
-                "cyborg_weigher": {"multiplier": 20},
+                # A busy machine is slow.
+                "cyborg_weigher": {"multiplier": 20, "timeout": 30, "pause": 1},
                 "notifications": {"notification_format": "versioned"},
                 "oslo_messaging_notifications": {"driver": "messagingv2"},
                 "oslo_concurrency": {"lock_path": folder / "lock"},

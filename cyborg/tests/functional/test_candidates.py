@@ -157,7 +157,7 @@ def test_without_placement_it_is_refused(rack: Site) -> None:
     assert rack.ask("GET", PATH, version="2.9").status_code == 501
 
 
-def test_one_request_and_three_selects(
+def test_one_request_and_four_selects(
     rack: Site,
     count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
 ) -> None:
@@ -166,7 +166,7 @@ def test_one_request_and_three_selects(
     rack.placement.calls.clear()
     with count_sql() as counter:
         assert len(candidates(rack)) > 4
-    assert len(counter.statements) == 3
+    assert len(counter.statements) == 4
     assert rack.placement.calls == ["GET /allocation_candidates"]
 
 
@@ -256,7 +256,7 @@ def test_what_would_be_programmed_costs_one_select_more(
     candidates(rack)
     with count_sql() as counter:
         assert len(candidates(rack)) > 2
-    assert len(counter.statements) == 4
+    assert len(counter.statements) == 5
 
 
 def test_accelerators_that_are_near_each_other_come_first(site: Site) -> None:

@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import itertools
+import json
 import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts, service
 from cyborg.tests.compute import Compute
 from cyborg.tests.service import Site
@@ -52,7 +61,7 @@ def weigh(nova: Compute, profile: str | None, nodes: list[str] = NODES) -> dict[
 
 
 def test_nova_loads_it_by_the_name_in_its_options(nova: Compute) -> None:
-    assert nova.client.listed_weighers() == ["AcceleratorWeigher"]
+    assert nova.client.listed_weighers() == ["AcceleratorWeigher", "AcceleratorFilter"]
 
 
 def test_hosts_with_the_preferred_function_come_first(cloud: Site, nova: Compute) -> None:
@@ -94,3 +103,197 @@ def test_an_api_that_does_not_answer_costs_one_time_out_and_no_boot(
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+CARDS = ("plain", "aes", "zip", "fast", "used")
+
+
+@pytest.fixture
+def rack(site: Site) -> Site:
+    """One host with cards of four accelerators: two run a function, one a trait, one is used."""
+    has: dict[str, dict[str, Any]] = {
+        "aes": {"function": AES, "program_mode": "dynamic"},
+        "zip": {"function": ZIP, "program_mode": "dynamic"},
+        "fast": {"traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")},
+    }
+    site.placement.make_provider(hosts.ROOT)
+    cards = {
+        name: hosts.deployable(f"host-1_{name}", range(4 * n, 4 * n + 4), **has.get(name, {}))
+        for n, name in enumerate(CARDS)
+    }
+    hosts.apply(*(hosts.device(name, card) for name, card in cards.items()))
+    site.placement.sync()
+    site.placement.allocate(models.new_uuid(), provider_uuid("host-1_used"), FPGA=1)
+    return site
+
+
+def first(nova: Compute, profile: str, *, by: str, last: str | None = None) -> list[str]:
+    """The cards in the order in which Nova would claim them, which named ``last`` first before."""
+    names = {provider_uuid(f"host-1_{name}"): name for name in CARDS}
+    claims = nova.offers(profile)
+    claims.sort(key=lambda each: names[next(iter(each["allocations"]))] != last)
+    empty: dict[str, list[Any]] = {"host-2.example": []} if "w" in by else {}
+    found = nova.client.sort_claims(profile, {hosts.ROOT: claims} | empty, ["server"], by)
+    return [names[next(iter(each["allocations"]))] for each in found[0]]
+
+
+@pytest.mark.parametrize("by", ["w", "f", "fw"])
+def test_of_one_hosts_cards_the_best_is_claimed(rack: Site, nova: Compute, by: str) -> None:
+    nova.client.configure(options(rack), {})
+    trait = nova.make_profile(FPGA | {"accel:preferred_trait": "CUSTOM_FAST"})
+    function = nova.make_profile(FPGA | {"accel:preferred_function": AES})
+
+    for last in CARDS:
+        assert first(nova, trait, by=by, last=last)[0] == "fast"
+        assert first(nova, function, by=by, last=last)[0] == "aes"
+
+
+@pytest.mark.parametrize("by", ["w", "f"])
+def test_what_is_scarce_is_spared(rack: Site, nova: Compute, by: str) -> None:
+    """A card of which something is used comes first, then idle ones that nobody wants more."""
+    nova.client.configure(options(rack), {})
+    body = {"name": "zips", "function_id": ZIP, "free": 0, "max_devices": 1}
+    rack.call("POST", "/function_pools", body, version="2.9")
+
+    found = first(nova, nova.make_profile(FPGA), by=by, last="zip")
+
+    assert found[0] == "used"
+    assert set(found[1:3]) == {"plain", "fast"}
+    assert found[3:] == ["aes", "zip"]
+    # Four of one card leave nothing of it, and what it runs is what is asked for.
+    assert first(nova, nova.make_profile({"resources:FPGA": "4"}), by=by)[-1] == "zip"
+    wanting = nova.make_profile(FPGA | {"accel:function_id": ZIP})
+    assert first(nova, wanting, by=by, last="plain")[0] == "zip"
+
+
+def test_groups_are_claimed_together_and_ports_are_left_alone(rack: Site, nova: Compute) -> None:
+    nova.client.configure(options(rack), {})
+    profile = nova.make_profile(
+        FPGA | {"accel:preferred_function": AES}, FPGA | {"accel:preferred_function": ZIP}
+    )
+    claims = nova.offers(profile)
+    for claim in claims:
+        claim["mappings"][f"device_profile_0{models.new_uuid()}"] = [models.new_uuid()]
+    claims.append({"mappings": {"": [models.new_uuid()]}, "allocations": {}})
+
+    (found,) = nova.client.sort_claims(profile, {hosts.ROOT: claims}, ["server"], "f")
+
+    best = {name: of[0] for name, of in found[0]["mappings"].items() if len(name) < 20}
+    assert list(dict(sorted(best.items())).values()) == [
+        provider_uuid("host-1_aes"), provider_uuid("host-1_zip")
+    ]  # fmt: skip
+    assert found[-1] == claims[-1]
+
+
+def test_filter_and_weigher_ask_once_for_each_server(rack: Site, nova: Compute) -> None:
+    nova.client.configure(options(rack), {})
+    profile = nova.make_profile(FPGA)
+    claims = {hosts.ROOT: nova.offers(profile), "host-2.example": []}
+    rack.placement.calls.clear()
+
+    nova.client.sort_claims(profile, claims, ["one", "two", "two", "three"], "fw")
+
+    assert rack.placement.calls.count("GET /allocation_candidates") == 3
+
+
+def group(rp_uuid: object, number: object = 0) -> dict[str, Any]:
+    return {"group": number, "rp_uuid": rp_uuid}
+
+
+#: What the API might say, wrongly.
+LIES: dict[str, bytes] = {
+    "html": b"<html>", "nothing": b"", "null": b"null", "text": b'"x"', "list": b"[]",
+    "other": b"{}", "number": b'{"candidates": 7}', "nulls": b'{"candidates": [null]}',
+    "deep": b'{"candidates": ' + b"[" * 100_000, "bytes": b"\xff\xfe\x00",
+    "hostname": json.dumps({"candidates": [{"hostname": [], "rank": [], "groups": []}]}).encode(),
+    "groups": json.dumps({"candidates": [{"hostname": "h", "rank": 0, "groups": 7}]}).encode(),
+    "group": json.dumps(
+        {"candidates": [{"hostname": "h", "rank": 0, "groups": [group({}, [])]}]}
+    ).encode(),
+    "zip": gzip.compress(b"[" * (1 << 26)),
+    "long": b'{"candidates": [' + b" " * (1 << 25),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def liar(head: bytes, body: bytes, *, pause: float = 0.0) -> Iterator[str]:
+    """An API that answers everything so, byte by byte with a ``pause``; its URL."""
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer(talk: socket.socket) -> None:
+            with talk, contextlib.suppress(OSError):
+                talk.recv(65536)
+                if not pause:
+                    talk.sendall(head + body)
+                for byte in itertools.cycle(head + body) if pause else ():
+                    talk.sendall(bytes([byte]))
+                    if done.wait(pause):
+                        return
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/v2"
+        finally:
+            done.set()
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def head(body: bytes, status: str = "200 OK", *more: str) -> bytes:
+    lines = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *more)
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answered(url: str, nova: Compute, claims: Mapping[str, Any], **weigher: float) -> float:
+    """Sort by an API that is wrong, which must change nothing; the seconds that it took."""
+    group = {"cyborg": {"endpoint_override": url}}
+    nova.client.configure(
+        {**group, "service_user": {"auth_type": "none"}, "cyborg_weigher": weigher}, {}
+    )
+    begin = time.monotonic()
+    found = nova.client.sort_claims("p", claims, ["one"], "fw")
+    took = time.monotonic() - begin
+    assert found == list(claims.values())
+    return took
+
+
+@pytest.fixture
+def claims() -> dict[str, list[dict[str, Any]]]:
+    """What Nova may claim on two hosts."""
+    return {
+        node: [{"mappings": {"device_profile_0": [models.new_uuid()]}} for _ in range(3)]
+        for node in NODES[:2]
+    }
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_the_api_says_wrongly_changes_nothing(
+    nova: Compute, claims: dict[str, Any], lie: str
+) -> None:
+    more = ["Content-Encoding: gzip"] if lie == "zip" else []
+    body = LIES[lie]
+    for status in ("200 OK", "500 Oh", "302 Found"):
+        with liar(head(body, status, *more, "Location: http://127.0.0.1:9/"), body) as url:
+            answered(url, nova, claims, timeout=float(service.PATIENCE), multiplier=1.0)
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_an_answer_that_drips_costs_one_time_out(
+    nova: Compute, claims: dict[str, Any], where: str
+) -> None:
+    """Each byte comes in time, and the whole never."""
+    begin = b"HTTP/1.1 200 OK\r\n" if where == "head" else head(b"x" * (1 << 20))
+    drip = b"X: y\r\n" if where == "head" else b" "
+    with liar(begin + drip, b"", pause=0.02 if where == "head" else 0.001) as url:
+        took = answered(url, nova, claims, timeout=0.6, multiplier=1.0, pause=0)
+        assert 0.5 < took < 5
+        # As long as that drips, nobody else waits.
+        begun = time.monotonic()
+        for server in ("two", "three"):
+            nova.client.sort_claims("p", claims, [server], "f")
+        assert time.monotonic() - begun < 0.5

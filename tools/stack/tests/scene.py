@@ -112,6 +112,14 @@ class Scene:
         """A server that is active."""
         return self.until_status(self.create(flavor, **more), "ACTIVE")
 
+    def boot_all(self, count: int, flavor: str = "accel-one") -> list[Any]:
+        """So many servers asked for by one request, each settled."""
+        name = f"many-{uuidlib.uuid4()}"
+        self.create(flavor, name=name, min_count=count, max_count=count)
+        found = [one for one in self.compute.servers(all_projects=True) if name in one.name]
+        assert len(found) == count
+        return [self.until_status(one, "ACTIVE", "ERROR") for one in found]
+
     def act(self, server: Any, action: str, status: str, arguments: Any = None) -> Any:
         """Have Nova do something to a server, and wait until it has."""
         self.ask(server, action, arguments)
@@ -306,10 +314,31 @@ class Scene:
         """Uuids of the accelerator providers and the host that each belongs to."""
         found = self.cloud.placement.get("/resource_providers").json()["resource_providers"]
         return {
-            one["uuid"]: one["name"].removesuffix("_FakeDevice").removeprefix("upstream-")
+            one["uuid"]: one["name"].partition("_FakeDevice")[0].removeprefix("upstream-")
             for one in found
-            if one["name"].endswith("_FakeDevice")
+            if "_FakeDevice" in one["name"]
         }
+
+    def root_of(self, host: str) -> str:
+        """The uuid of a host's root provider."""
+        answer = self.cloud.placement.get(f"/resource_providers?name={host}").json()
+        (found,) = answer["resource_providers"]
+        return str(found["uuid"])
+
+    def give_traits(self, provider: str, traits: Iterable[str]) -> list[str]:
+        """Have an administrator give traits to a card; the uuids of its new attributes."""
+        version = {"OpenStack-API-Version": "accelerator latest"}
+        (deployable,) = self.cloud.accelerator.get(
+            f"/deployables?rp_uuid={provider}", headers=version
+        ).json()["deployables"]
+        made = []
+        for trait in traits:
+            body = {"deployable_uuid": deployable["uuid"], "key": f"trait_{trait}", "value": trait}
+            answer = self.cloud.accelerator.post(
+                "/attributes", json=body, headers=version, raise_exc=True
+            )
+            made.append(str(answer.json()["uuid"]))
+        return made
 
     def offered(self) -> int:
         """How many accelerators Placement offers, used ones among them."""

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import uuid
+
+import pytest
+import settings
 
 from cyborg.programming import program
 
@@ -41,3 +46,87 @@ def test_a_pool_grows_by_a_server_for_which_no_host_had_the_function(scene):
     (arq,) = scene.check_bound(scene.boot(flavor), 1)
     assert scene.program_of(arq["device_rp_uuid"])["function_id"] == function
     scene.delete_pool(pool)
+
+
+#: The host with several cards, and how many each has, of so many accelerators.
+HOST, CARDS, HANDLES = settings.HOSTS[0], 4, 4
+TRAIT = {"trait:CUSTOM_SEVERAL_CARDS": "required"}
+#: How often as many servers are booted as a card has accelerators: 13 makes 52 servers.
+ROUNDS = int(os.environ.get("CYBORG_STACK_ROUNDS", "1"))
+
+
+@pytest.fixture(scope="module")
+def cards(prepared):
+    """The providers of the cards of one host, each with a trait of its own, in Placement's order.
+
+    The last of them is what Nova would claim last by itself.
+    """
+    stack = prepared.stack
+    fake = {"devices": CARDS, "handles_per_device": HANDLES}
+    stack.settings().agent(HOST, {"fake_driver": fake})
+    stack.restart(f"cyborg-agent-{HOST}")
+    attributes: list[str] = []
+    try:
+        found = prepared.until("the cards", lambda: offered(prepared))
+        for number, provider in enumerate(found):
+            traits = [f"CUSTOM_CARD_{number}", "CUSTOM_SEVERAL_CARDS"]
+            attributes += prepared.give_traits(provider, traits)
+        prepared.until("their traits", lambda: offered(prepared, TRAIT))
+        yield found
+    finally:
+        for attribute in attributes:
+            prepared.cloud.accelerator.delete(f"/attributes/{attribute}")
+        stack.settings().agent(HOST)
+        stack.restart(f"cyborg-agent-{HOST}")
+        prepared.until("the end of the cards", lambda: None if offered(prepared, TRAIT) else True)
+
+
+def offered(scene, traits=None):
+    """The host's cards in the order in which Placement offers them, once all are there."""
+    asked = ["resources1=FPGA:1", f"in_tree1={scene.root_of(HOST)}"]
+    asked += [f"required1={name.removeprefix('trait:')}" for name in traits or ()]
+    answer = scene.cloud.placement.get(
+        f"/allocation_candidates?{'&'.join(asked)}", microversion="1.31"
+    ).json()
+    requests = answer.get("allocation_requests", [])
+    found = [next(iter(request["allocations"])) for request in requests]
+    return found if len(found) == CARDS else None
+
+
+@contextlib.contextmanager
+def one_host_left(scene, alone):
+    """While only that host takes servers, which Nova does not weigh then."""
+    other = next(iter({*settings.HOSTS} - {HOST}))
+    (service,) = scene.compute.services(host=other, binary="nova-compute")
+    if alone:
+        scene.compute.disable_service(service)
+    try:
+        yield
+    finally:
+        if alone:
+            scene.compute.enable_service(service)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_of_one_hosts_cards_the_preferred_one_is_claimed(scene, cards, alone):
+    for number in range(ROUNDS):
+        which = (CARDS - 1 - number) % CARDS
+        flavor = scene.offer(FPGA | TRAIT | {"accel:preferred_trait": f"CUSTOM_CARD_{which}"})
+        with one_host_left(scene, alone):
+            servers = scene.boot_all(HANDLES, flavor)
+        assert [server.status for server in servers] == ["ACTIVE"] * HANDLES
+        claimed = [arq["device_rp_uuid"] for server in servers for arq in scene.arqs(server)]
+        assert claimed == [cards[which]] * HANDLES
+        for server in servers:
+            scene.check_bound(server, 1)
+            scene.delete(server)
+
+
+def test_what_is_left_of_a_card_is_claimed_before_an_idle_one(scene, cards):
+    flavor = scene.offer(FPGA | TRAIT)
+    servers = [scene.boot(flavor) for _ in range(HANDLES)]
+
+    claimed = {arq["device_rp_uuid"] for server in servers for arq in scene.arqs(server)}
+    assert len(claimed) == 1
+    # A server that wants a whole card finds one.
+    scene.check_bound(scene.boot(scene.offer({"resources:FPGA": str(HANDLES)} | TRAIT)), HANDLES)

@@ -12,27 +12,15 @@ import settings
 from scene import ACCELERATORS
 
 
-def boot_all(scene, count, flavor="accel-one"):
-    """So many servers asked for by one request, each settled."""
-    scene.create(flavor, name=f"many-{count}", min_count=count, max_count=count)
-    servers = [
-        server
-        for server in scene.compute.servers(all_projects=True)
-        if server.name.startswith(f"many-{count}")
-    ]
-    assert len(servers) == count
-    return [scene.until_status(server, "ACTIVE", "ERROR") for server in servers]
-
-
 def test_as_many_servers_as_accelerators_at_once_and_then_more(scene):
-    servers = boot_all(scene, ACCELERATORS)
+    servers = scene.boot_all(ACCELERATORS)
 
     assert [server.status for server in servers] == ["ACTIVE"] * ACCELERATORS
     for server in servers:
         scene.check_bound(server, 1)
     scene.check_no_handle_twice(servers)
 
-    surplus = boot_all(scene, 3)
+    surplus = scene.boot_all(3)
 
     assert [server.status for server in surplus] == ["ERROR"] * 3
     assert all("No valid host" in scene.fault(server) for server in surplus)
