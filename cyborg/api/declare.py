@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
@@ -19,7 +20,7 @@ import webob
 
 from cyborg import errors
 from cyborg.api import refusals, validation, versions
-from cyborg.api.request import Request
+from cyborg.api.request import Request, place
 from cyborg.api.types import fields
 from cyborg.api.types.base import Schema, schema_of
 
@@ -71,6 +72,9 @@ class Operation:
     answer: Any = None
     #: Codes of errors besides those that every operation can answer with.
     faults: Collection[int] = ()
+    #: Whether it may be done twice, so that another service need not come back if the database is
+    #: away for a moment.
+    waits: bool = False
 
 
 class Declared(Protocol):
@@ -100,6 +104,8 @@ _SchemasAt = Callable[[versions.Version], _Schemas]
 #: For how many microversions the schemas of an operation are kept: clients use one or two, and
 #: nobody can have all of them kept by asking.
 _VERSIONS_KEPT = 4
+#: Seconds after which the database is tried again.
+_PAUSE = 0.25
 
 
 def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]], Declared]:
@@ -121,7 +127,10 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
 
         @functools.wraps(handler)
         def serve(self: Any, request: Request, response: pecan.Response, *segments: str) -> Any:
-            body = handler(self, request, *_arguments(known, schemas_at, request, segments))
+            def attempt() -> Any:
+                return handler(self, request, *_arguments(known, schemas_at, request, segments))
+
+            body = _patiently(request, attempt) if known.waits else attempt()
             if known.answer is None:
                 return webob.Response(status=known.success)
             response.status = known.success
@@ -132,6 +141,20 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
         return served
 
     return decorate
+
+
+def _patiently(request: Request, attempt: Callable[[], Any]) -> Any:
+    """What ``attempt`` returns; while the database is away, a request of another service waits."""
+    while True:
+        try:
+            return attempt()
+        except errors.DatabaseUnreachable:
+            if not request.caller.has_service_token or request.bind_wait <= _PAUSE:
+                raise
+            with place(request.wait_places) as may_wait:
+                if not may_wait:
+                    raise
+                time.sleep(_PAUSE)
 
 
 def _schemas(known: Operation, version: versions.Version) -> _Schemas:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -33,6 +34,8 @@ class Request(webob_request.BaseRequest):
     #: too: with four threads or more they leave some to those for binds.
     wait_places: threading.Semaphore
     program_places: threading.Semaphore
+    #: When it arrived, by the monotonic clock.
+    begun: float
     #: What links begin with, without a slash at the end.
     base_url: str
     #: Headers of the answer, also if it is an error.
@@ -55,8 +58,8 @@ class Request(webob_request.BaseRequest):
 
     @property
     def bind_wait(self) -> float:
-        """Seconds for which a list of an instance's ARQs waits for their binds."""
-        return cast(float, self.conf.api.bind_wait)
+        """Seconds for which this request may still wait for binds and for the database."""
+        return max(0.0, cast(float, self.conf.api.bind_wait) - time.monotonic() + self.begun)
 
     def negotiate(self) -> None:
         """Set the microversion to the one asked for.
@@ -114,6 +117,7 @@ class RequestHook(hooks.PecanHook):
         request.answer_headers = {}
         request.conf = self._conf
         request.version = versions.MIN
+        request.begun = time.monotonic()
         request.wait_places = self._wait_places
         request.program_places = self._program_places
         request.caller = context.from_environ(request.environ, self._enforcer)

@@ -50,8 +50,9 @@ OPTS: list[cfg.Opt] = [
         help="Seconds that a request of another service for an instance's accelerator requests "
         "(instance=...) waits while some of them are being bound. Nova lists them once and then "
         "waits for events, but receives none while it unshelves a server: if a bind takes longer "
-        "than this, unshelving fails five minutes later. At most half of threads requests wait, "
-        "for this or for a program, at the same time in a process; others are answered at once. "
+        "than this, unshelving fails five minutes later. For as long, what Nova asks for a server "
+        "waits for a database that is away. At most half of threads requests wait, for this or for "
+        "a program, at the same time in a process; others are answered at once. "
         "With 0 no request waits. When cyborg-api stops, it gives the requests in progress ten "
         "seconds to end.",
     ),

@@ -38,7 +38,7 @@ class AcceleratorRequests(Resource):
         "access_key": {"GET": "access_key"},
     }
 
-    @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423])
+    @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423], waits=True)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.Shown]:
         """List ARQs."""
         if request.version >= versions.REGULAR:
@@ -73,6 +73,7 @@ class AcceleratorRequests(Resource):
         success=201,
         answer=fields.list_of(kind, "arqs"),
         faults=[404, 409],
+        waits=True,
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Create the ARQs of a device profile."""
@@ -86,7 +87,7 @@ class AcceleratorRequests(Resource):
             created = service.create(request.caller, name, limits, most=most)
         return {"arqs": self.views(request, created)}
 
-    @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409])
+    @declare.operation(policies.UPDATE, body=_PATCH, success=202, faults=[404, 409], waits=True)
     def patch_all(self, request: Request, body: dict[str, Any]) -> None:
         """Bind or unbind ARQs."""
         _change(request, body)
@@ -96,7 +97,9 @@ class AcceleratorRequests(Resource):
         """Bind or unbind the ARQs that the body names, as SDKs in the field ask for it."""
         _change(request, body)
 
-    @declare.operation(policies.DELETE, query=types.DELETE, success=204, faults=[404, 409])
+    @declare.operation(
+        policies.DELETE, query=types.DELETE, success=204, faults=[404, 409], waits=True
+    )
     def delete_all(self, request: Request, given: dict[str, Any]) -> None:
         """Delete ARQs by uuid or by instance."""
         if len(given) != 1:

@@ -35,7 +35,7 @@ class DeviceProfiles(Resource):
         "disable": {"POST": "disable"},
     }
 
-    @lists(policies.GET_ALL, kind, "device_profiles", query=types.QUERY)
+    @lists(policies.GET_ALL, kind, "device_profiles", query=types.QUERY, waits=True)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.DeviceProfile]:
         """List profiles."""
         names = wanted.pop("name", None)

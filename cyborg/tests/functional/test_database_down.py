@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -109,7 +109,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
 
 UNREACHABLE = "The database cannot be reached at present; try again later."
 
-Call = Callable[[str], webob.Response]
+Call = Callable[..., webob.Response]
 
 
 @pytest.fixture
@@ -129,16 +129,17 @@ def wire(conf: cfg.ConfigOpts, database: sa.Engine, database_url: str) -> Iterat
 @pytest.fixture
 def call(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Call]:
     conf.set_override("auth_strategy", "noauth", group="api")
+    conf.set_override("bind_wait", 0, group="api")
     application = app.load(conf)
 
-    def calling(route: str) -> webob.Response:
+    def calling(route: str, who: Mapping[str, str] = {}) -> webob.Response:
         method, path = route.split(" ")
         arguments, body = REQUESTS[route]
         names = {"{host}": "host-1", "{uuid}": UUID, "{uuid_or_name}": UUID}
         for name, value in names.items():
             path = path.replace(name, value)
         path += arguments
-        headers = {"OpenStack-API-Version": "accelerator latest"}
+        headers = {"OpenStack-API-Version": "accelerator latest", **who}
         request = webob.Request.blank(path, method=method, headers=headers)
         if body is not None:
             request.content_type, request.body = "application/json", json.dumps(body).encode()
@@ -146,6 +147,18 @@ def call(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Call]:
 
     with messages.transport(conf, "memory"):
         yield calling
+
+
+#: What Nova asks for while it builds, moves or deletes a server, and who asks.
+NOVA = (
+    "GET /v2/device_profiles",
+    "POST /v2/accelerator_requests",
+    "PATCH /v2/accelerator_requests",
+    "GET /v2/accelerator_requests",
+    "DELETE /v2/accelerator_requests",
+)
+#: Without a service token.
+AS_USER = {"X-Roles": "admin,member,reader", "X-Project-Id": "p"}
 
 
 def assert_served(call: Call, route: str) -> None:
@@ -181,6 +194,52 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
     wire.join()
     for route in REQUESTS:
         assert_served(call, route)
+
+
+@on_servers
+@pytest.mark.parametrize("route", NOVA)
+def test_nova_waits_for_a_database_that_comes_back(
+    call: Call, conf: cfg.ConfigOpts, wire: messages.Wire, route: str
+) -> None:
+    """Without retries in nova.conf a 503 costs the boot."""
+    call(route)
+    wire.cut()
+    begun = time.monotonic()
+    assert_refused(call, route, UNREACHABLE)
+    took = time.monotonic() - begun
+    conf.set_override("bind_wait", 30, group="api")
+    with futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(call, route)
+        with pytest.raises(futures.TimeoutError):
+            answer.result(timeout=took + 1)
+        wire.join()
+        assert answer.result(timeout=60).status_int < 500, answer.result().text
+
+
+@on_servers
+def test_a_user_is_told_at_once(call: Call, conf: cfg.ConfigOpts, wire: messages.Wire) -> None:
+    conf.set_override("bind_wait", 60, group="api")
+    wire.cut()
+    begun = time.monotonic()
+    assert call(NOVA[0], AS_USER).status_int == 503
+    assert time.monotonic() - begun < 30
+
+
+@on_servers
+def test_nova_waits_for_no_longer_than_bind_wait_and_takes_few_threads(
+    call: Call, conf: cfg.ConfigOpts, wire: messages.Wire
+) -> None:
+    conf.set_override("bind_wait", 3, group="api")
+    call(NOVA[0])
+    wire.cut()
+    begun = time.monotonic()
+    with futures.ThreadPoolExecutor(2 * conf.api.threads) as pool:
+        asked = [pool.submit(call, NOVA[0]) for _ in range(2 * conf.api.threads)]
+        took = [(each.result(), time.monotonic() - begun) for each in futures.as_completed(asked)]
+    assert {answer.status_int for answer, _ in took} == {503}
+    assert took[-1][1] < 20
+    # Those that find no place are told at once.
+    assert sum(seconds < took[-1][1] - 1 for _, seconds in took) >= conf.api.threads // 2
 
 
 #: Parts of a URL that let a connection wait for no lock, or hardly for any; let its queries take
