@@ -81,6 +81,8 @@ def unit(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path
     folder = pathlib.Path(sys.executable).parent
     text = (UNITS_FOLDER / name).read_text()
     copy.write_text(text.replace("/usr/local/bin/", f"{folder}/"))
+    for needed in UNITS_FOLDER.glob("*.socket"):
+        (tmp_path / needed.name).write_text(needed.read_text())
     for change in changes:
         beside = tmp_path / f"{name}.d" / change
         beside.parent.mkdir(exist_ok=True)

@@ -14,7 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import pytest
 import requests
@@ -29,6 +31,8 @@ from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
 
+UNIT = REPOSITORY / "etc" / "systemd" / "cyborg-api.service"
+SOCKET = UNIT.with_suffix(".socket")
 PAGE = REPOSITORY / "doc" / "source" / "install" / "production.rst"
 MODULE = "cyborg.wsgi.api:application"
 LAST = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -322,3 +326,85 @@ def test_uwsgi_hands_arguments_through(
     files = [f"--config-file {tmp_path / name}" for name in FILES.split(";")]
     server.start("--pyargv", " ".join(files))
     assert server.root() == "https://first.example/v2"
+
+
+def unit_of(server: str) -> list[str]:
+    """The command of the API's unit, with fewer processes."""
+    (line,) = re.findall(r"^ExecStart=/usr/local/bin/(.+)$", UNIT.read_text(), re.MULTILINE)
+    words = line.replace("--workers 4", "--workers 2").split()
+    assert words[0] == server
+    return [str(pathlib.Path(sys.executable).with_name(server)), *words[1:]]
+
+
+class Activated:
+    """gunicorn as systemd starts it, which holds its socket as ``cyborg-api.socket`` says."""
+
+    def __init__(self, folder: pathlib.Path, listener: socket.socket) -> None:
+        self._folder = folder
+        self._listener = listener
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # The socket is the first behind standard error, and meant for this process.
+        script = f'exec 3<&{self._listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["bash", "-c", script, "gunicorn", *unit_of("gunicorn")],
+                env={
+                    **os.environ,
+                    "OS_CYBORG_CONFIG_DIR": str(self._folder),
+                    "OS_CYBORG_CONFIG_FILES": FILES,
+                },
+                pass_fds=[self._listener.fileno()],
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            assert self._process.wait(TIMEOUT) == 0, (self._folder / "log").read_text()
+
+
+def test_the_units_belong_together() -> None:
+    listens = re.search(r"^ListenStream=(.+)$", SOCKET.read_text(), re.MULTILINE)
+    assert listens is not None
+    assert f"--bind {listens[1]} " in UNIT.read_text()
+    for line in (f"Requires={SOCKET.name}", f"Also={SOCKET.name}"):
+        assert line in UNIT.read_text().splitlines()
+
+
+def test_no_request_is_reset_while_the_api_is_started_again(
+    make: Callable[[str], Server],
+    tmp_path: pathlib.Path,
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+) -> None:
+    hosts.apply(hosts.card("a", prepares=True))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
+    make("gunicorn").write("https://first.example")
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v2"
+        api = Activated(tmp_path, listener)
+
+        def ask(path: str) -> int:
+            return requests.get(f"{url}{path}", timeout=TIMEOUT).status_code
+
+        with futures.ThreadPoolExecutor() as pool:
+            api.start()
+            assert ask("/devices") == 200
+            waits = pool.submit(ask, f"/accelerator_requests?instance={instance}")
+            with pytest.raises(futures.TimeoutError):
+                waits.result(1)
+            stop = pool.submit(api.stop)
+            came_late = []
+            while not stop.done():
+                came_late.append(pool.submit(ask, "/devices"))
+                time.sleep(0.2)
+            stop.result()
+            assert waits.result(TIMEOUT) == 200
+            api.start()
+            assert [each.result(TIMEOUT) for each in came_late] == [200] * len(came_late)
+            assert len(came_late) > 2
+        api.stop()
