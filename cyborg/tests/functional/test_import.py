@@ -11,8 +11,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import os
 import pathlib
 import random
+import re
+import subprocess
 import sys
 import time
 import uuid
@@ -32,7 +35,7 @@ from cyborg.drivers import base, fake
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
 from cyborg.placement import adoption
-from cyborg.tests import servers, upstream_rows
+from cyborg.tests import bare_machine, servers, upstream_rows
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
 from cyborg.tests.placement_server import PlacementServer
@@ -572,3 +575,112 @@ def test_another_host_does_not_get_what_was_imported(old: sa.Engine) -> None:
 
 def _allocations(placement: PlacementServer, provider: str) -> Any:
     return placement.call("GET", f"/resource_providers/{provider}/allocations")["allocations"]
+
+
+def follow_the_way_back(tmp_path: pathlib.Path, old: sa.Engine, new: sa.engine.URL) -> list[str]:
+    """What the blocks of the page print, which a shell runs with the client of the database."""
+    client = tmp_path / "mariadb"
+    options = tmp_path / "client.cnf"
+    options.write_text(
+        f"[client]\nhost={new.host}\nport={new.port}\nuser={new.username}\n"
+        f"password={new.password}\n"
+    )
+    client.write_text(f'#!/bin/sh\nexec /usr/bin/mariadb --defaults-extra-file={options} "$@"\n')
+    client.chmod(0o700)
+    names = {"DB_NAME": str(new.database), "OLD_NAME": str(old.url.database)}
+    environ = os.environ | names | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    printed = []
+    for block in bare_machine.sections("admin/import")["The way back"]:
+        if not block.startswith("export "):
+            script = block.replace("/etc/cyborg-way-back", f"{tmp_path}/way-back")
+            done = subprocess.run(
+                ["bash", "-euc", script], env=environ, capture_output=True, text=True, check=False
+            )
+            printed.append(done.stdout + done.stderr)
+    return printed
+
+
+def held(engine: sa.Engine) -> tuple[set[tuple[str, ...]], set[str]]:
+    """Of the old book: each ARQ with its handle, and the handles that are in use."""
+    arqs = (
+        "SELECT a.uuid, a.state, a.instance_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
+        f" {ARQS} a LEFT JOIN attach_handles h ON h.id = a.attach_handle_id"
+        " JOIN device_profiles p ON p.id = a.device_profile_id"
+    )
+    with engine.connect() as connection:
+        found = {tuple(row) for row in connection.execute(sa.text(arqs))}
+        used = connection.scalars(sa.text("SELECT uuid FROM attach_handles WHERE in_use"))
+        return found, set(used)
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("database")
+@pytest.mark.makes_up_rows
+@pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
+@pytest.mark.parametrize("old", ["17", "15"], indirect=True)
+def test_the_way_back_writes_what_happened_here(
+    old: sa.Engine, database: sa.Engine, tmp_path: pathlib.Path
+) -> None:
+    """Deleted here, on another handle since, and booted here with a profile made here."""
+    import_all(old)
+    arq, handle = models.Arq, models.AttachHandle
+    groups = [{"resources:FPGA": "1", "accel:preferred_trait": "CUSTOM_IT\'S\\\"ODD"}]
+    with db.writer() as session:
+        bound = session.scalars(sa.select(arq).where(arq.state == "Bound").order_by(arq.id)).all()
+        taken = sa.select(arq.attach_handle_id).where(arq.attach_handle_id.is_not(None))
+        free = session.scalars(sa.select(handle).where(handle.id.not_in(taken))).all()
+        gone, moved, *_ = bound
+        moved.attach_handle_id = free[0].id
+        moved.hostname = "compute-9"
+        new = models.DeviceProfile(name="made-here", groups=groups, description="it's new")
+        session.add(new)
+        session.add(
+            models.Arq(
+                project_id="p", state="Bound", device_profile_name="made-here", group=groups[0],
+                hostname="compute-1", device_rp_uuid=moved.device_rp_uuid,
+                instance_uuid=models.new_uuid(), attach_handle_id=free[1].id,
+            )
+        )  # fmt: skip
+        session.delete(gone)
+    columns = (
+        *(arq.uuid, arq.state, arq.instance_uuid, arq.hostname, arq.project_id, handle.uuid),
+        arq.device_profile_name,
+    )
+    ours = set(read(sa.select(*columns).join(handle, handle.id == arq.attach_handle_id)))
+
+    for _ in range(2):
+        assert follow_the_way_back(tmp_path, old, database.url) == ["", "", ""]
+        assert held(old) == (ours, {row[5] for row in ours})
+
+    with source.connect(url_of(old)) as reading:
+        assert run.check(reading, lambda *_: None).findings.refusals == []
+        (made,) = (row for page in reading.profiles() for row in page if row["name"] == "made-here")
+    assert json.loads(made["profile_json"]) == {"groups": groups}
+    assert made["description"] == "it's new"
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("database")
+@pytest.mark.makes_up_rows
+@pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
+def test_the_way_back_says_what_the_old_book_does_not_know(
+    old: sa.Engine, database: sa.Engine, tmp_path: pathlib.Path
+) -> None:
+    """A device that is new here, and what holds a handle without a server."""
+    import_all(old)
+    before = held(old)
+    with db.writer() as session:
+        first, second, *_ = session.scalars(
+            sa.select(models.Arq).where(models.Arq.state == "Bound").order_by(models.Arq.id)
+        ).all()
+        plugged = session.get_one(models.AttachHandle, first.attach_handle_id)
+        plugged.uuid = models.new_uuid()
+        second.state, cleaned = "Deleting", second.uuid
+
+    _, others, error = follow_the_way_back(tmp_path, old, database.url)
+
+    assert cleaned in others
+    (line,) = re.findall(r"^ERROR 1452 .* at line (\d+)", error, re.MULTILINE)
+    text = (tmp_path / "way-back.sql").read_text().splitlines()
+    assert str(first.instance_uuid) in text[int(line) - 1]
+    assert held(old) == before
