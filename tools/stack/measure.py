@@ -131,20 +131,23 @@ def upstream(scene: Scene, python: Path) -> Iterator[Path]:
             scene.cloud.accelerator.post(f"/devices/{device}/enable")
 
 
-def start_upstream(stack: Stack, installed: Path, prefix: str = "upstream-") -> Path:
+def start_upstream(
+    stack: Stack, installed: Path, prefix: str = "upstream-", *, fresh: bool = True
+) -> Path:
     """Start its API, one conductor and an agent per host, with a database of their own.
 
-    The names of its hosts begin with ``prefix``.
+    The names of its hosts begin with ``prefix``. Unless it is ``fresh``, it keeps its data.
     """
     files, programs = stack.settings(), installed / "bin"
     control = files.upstream("upstream-control", f"{prefix}control", installed)
-    # With the data of an earlier run it would not write to Placement again.
-    with stack.database() as server:
-        server.cursor().execute("DROP DATABASE IF EXISTS cyborg_upstream")
-    stack.make_database("cyborg_upstream")
-    stack.records.run(
-        "upstream-dbsync", programs / "cyborg-dbsync", "--config-file", control, "upgrade"
-    )
+    if fresh:
+        # With the data of an earlier run it would not write to Placement again.
+        with stack.database() as server:
+            server.cursor().execute("DROP DATABASE IF EXISTS cyborg_upstream")
+        stack.make_database("cyborg_upstream")
+        stack.records.run(
+            "upstream-dbsync", programs / "cyborg-dbsync", "--config-file", control, "upgrade"
+        )
     stack.start_wsgi(
         "upstream-api", programs / "uwsgi", "cyborg", control.parent,
         # It reads no environment variable for its configuration file.

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 
@@ -220,12 +220,23 @@ class Stack:
         env = environment(CYBORG_SERVICES_DIR=str(self.state / "services"))
         return subprocess.run([SERVICES, action, *names], env=env, check=False).returncode
 
-    def _server_url(self, name: str) -> str:
+    @contextlib.contextmanager
+    def lost_server(self, name: str) -> Iterator[None]:
+        """While the broker or the database server does not run; it keeps its data."""
+        processes = self.state / "services" / name / "processes"
+        os.kill(int(processes.read_text().splitlines()[-1].split()[0]), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self._servers("restart", name)
+
+    def server_url(self, name: str) -> str:
+        """The URL of the broker or the database server."""
         return (self.state / "services" / name / "url").read_text().strip()
 
     def database(self, name: str | None = None) -> pymysql.Connection:
         """A connection to the database server, to the database ``name`` if given."""
-        url = make_url(self._server_url("mariadb"))
+        url = make_url(self.server_url("mariadb"))
         return pymysql.connect(
             host=url.host, port=url.port, user=url.username, password=url.password, database=name
         )
@@ -240,12 +251,12 @@ class Stack:
 
     def settings(self) -> settings.Settings:
         """What writes the configuration files."""
-        url = make_url(self._server_url("mariadb")).set(database="DATABASE")
+        url = make_url(self.server_url("mariadb")).set(database="DATABASE")
         pattern = url.render_as_string(hide_password=False)
         return settings.Settings(
             self.state / "etc",
             self.known,
-            self._server_url("rabbitmq"),
+            self.server_url("rabbitmq"),
             pattern.replace("DATABASE", "{}") + "?charset=utf8mb4",
         )
 
@@ -263,7 +274,7 @@ class Stack:
     def _migrate(self) -> None:
         """Create the schemas in parallel; this takes most of the time of a first start."""
         # After a reboot of the machine the database server is a new, empty one.
-        done, server = self.state / "migrated", self._server_url("mariadb")
+        done, server = self.state / "migrated", self.server_url("mariadb")
         if done.exists() and done.read_text() == server:
             return
         with futures.ThreadPoolExecutor() as pool:
@@ -278,7 +289,7 @@ class Stack:
         keystone = (BIN / "keystone-manage", "--config-file", etc / "keystone" / "keystone.conf")
         nova = (BIN / "nova-manage", "--config-file", etc / "nova" / "nova.conf",
                 "--config-file", etc / "nova" / "nova-db.conf")  # fmt: skip
-        url = make_url(self._server_url("mariadb")).set(database="nova_cell0")
+        url = make_url(self.server_url("mariadb")).set(database="nova_cell0")
         cell0 = url.render_as_string(hide_password=False)
         user = ("--keystone-user", "root", "--keystone-group", "root")
         return [
