@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg import program_modes
-from cyborg.drivers import permits, value_checks
+from cyborg.drivers import permits, trait_names, value_checks
 
 if TYPE_CHECKING:
     import pathlib
@@ -130,7 +130,7 @@ class Deployable:
     that cleaning erases a guest's data: then even a handle that is not reported any more must be
     cleaned. The agent sets it too where ``[cleaning]`` requires that a handle is clean. ``parent``
     is the name of the deployable of the same device whose provider is above this one's, such as the
-    card of a region.
+    card of a region. ``traits`` get those of the facts among ``attributes``.
 
     ``program_mode``, :data:`DYNAMIC` or :data:`SINGLE_PROGRAM`, says that the driver's
     :class:`Programmable` ability can load a function. ``function`` is the id of the function that
@@ -177,6 +177,8 @@ class Deployable:
         for name in ("prepares", "cleans", "clean_erases"):
             value_checks.flag(name, getattr(self, name))
         _check_attributes(self.attributes)
+        traits = dict.fromkeys((*self.traits, *trait_names.of_facts(self.attributes)))
+        object.__setattr__(self, "traits", tuple(traits))
         infos = {tuple(sorted(handle.attach_info.items())) for handle in self.attach_handles}
         if len(infos) != len(self.attach_handles):
             raise ValueError(f"deployable {self.name!r} has an attach handle twice")

@@ -113,7 +113,7 @@ class MdevDriver(mdev_handles.HostSteps):
             resource_class=spec.resource_class,
             num_accelerators=total,
             attach_handles=mdev_handles.handles(kind, total, place),
-            traits=trait_names.legal_with_facts(traits, attributes),
+            traits=trait_names.legal_names(traits),
             attributes=attributes,
             prepares=True,
             cleans=True,

@@ -273,12 +273,11 @@ class NvidiaGpuDriver(pci.PciDriver):
             resource_class=(spec.resource_class if spec else None) or "VGPU",
             num_accelerators=len(handles),
             attach_handles=handles,
-            traits=trait_names.legal_with_facts(
+            traits=trait_names.legal_names(
                 (
                     *_traits(card, layout.kind if layout is not None else None),
                     *(spec.traits if spec else ()),
-                ),
-                attributes,
+                )
             ),
             attributes=attributes,
             prepares=True,
@@ -326,8 +325,8 @@ class NvidiaGpuDriver(pci.PciDriver):
             resource_class=(spec.resource_class if spec else None) or "VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),
-            traits=trait_names.legal_with_facts(
-                (*_traits(card, part.name), *(spec.traits if spec else ())), attributes
+            traits=trait_names.legal_names(
+                (*_traits(card, part.name), *(spec.traits if spec else ()))
             ),
             attributes=attributes,
             prepares=True,

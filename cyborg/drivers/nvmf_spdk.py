@@ -347,7 +347,7 @@ class NvmfSpdkDriver:
             resource_class=_RESOURCE_CLASS,
             num_accelerators=len(handles),
             attach_handles=handles,
-            traits=trait_names.legal_with_facts(transports, attributes),
+            traits=trait_names.legal_names(transports),
             attributes=attributes,
             prepares=True,
             cleans=True,

@@ -165,7 +165,7 @@ class PciPassthroughDriver(pci.PciDriver):
             name=f"{host}_board_{board}",
             num_accelerators=len(members),
             attach_handles=tuple(self.handle(each, functions) for each in members),
-            traits=trait_names.legal_with_facts((*traits, "CUSTOM_PCI_BOARD"), {}),
+            traits=trait_names.legal_names((*traits, "CUSTOM_PCI_BOARD")),
             attributes={**attributes, _BOARD: board, _FUNCTIONS: len(known)},
             prepares=False,
             # What one of them keeps of a guest is given to the next with the whole board.

@@ -41,11 +41,9 @@ def of_facts(attributes: Mapping[str, str | int]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def legal_with_facts(
-    names: Iterable[str], attributes: Mapping[str, str | int]
-) -> tuple[str, ...]:
-    """A deployable's traits: those of the names, made legal, and of its facts, each once."""
-    return tuple(dict.fromkeys((*map(legal, names), *of_facts(attributes))))
+def legal_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names as legal traits, each once."""
+    return tuple(dict.fromkeys(map(legal, names)))
 
 
 def legal(name: str) -> str:

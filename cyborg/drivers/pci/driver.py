@@ -483,7 +483,7 @@ class PciDriver:
             resource_class=(spec.resource_class if spec else None) or self.resource(function),
             num_accelerators=1 if self.expose == "slot" else len(members),
             attach_handles=tuple(self.handle(each, functions) for each in members),
-            traits=trait_names.legal_with_facts(traits, attributes),
+            traits=trait_names.legal_names(traits),
             attributes=attributes,
         )
         return cleaning.arranged(self._cleaning, deployable, members, functions)

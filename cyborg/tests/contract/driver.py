@@ -14,7 +14,7 @@ import os_traits
 import pytest
 from oslo_config import cfg
 
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import base, pci, registry, trait_names
 
 #: ``look(host_name, passes)``: the devices of each pass.
 Look = Callable[..., list[list[base.Device]]]
@@ -141,6 +141,10 @@ class DriverContract:
             assert name in os_resource_classes.STANDARDS or name.startswith("CUSTOM_")
             for trait in deployable.traits:
                 assert trait in os_traits.get_traits() or trait.startswith("CUSTOM_")
+
+    def test_its_facts_are_traits(self, devices):
+        for deployable in _deployables(devices):
+            assert set(trait_names.of_facts(deployable.attributes)) <= set(deployable.traits)
 
     def test_devices_cross_the_wire_unchanged(self, devices):
         for device in devices:
