@@ -183,7 +183,17 @@ def _read_public(text: str) -> ed25519.Ed25519PublicKey:
         raise errors.Invalid(_NO_PUBLIC_KEY) from exc
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise errors.Invalid(_NO_PUBLIC_KEY)
+    # Without the bit that says which of two points it is.
+    point = int.from_bytes(key.public_bytes_raw(), "little") % 2**255
+    if point >= _PRIME or min(point, _PRIME - point) in _WEAK:
+        raise errors.Invalid("public_key: anybody can sign for this key; make another one.")
     return key
+
+
+#: The prime of Ed25519, and the points, up to their signs, for which signatures can be made up:
+#: those whose order divides 8. Numbers from the prime on write a point in another way.
+_PRIME = 2**255 - 19
+_WEAK = {0, 1, 0x5FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826}
 
 
 _NO_PUBLIC_KEY = (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import os
@@ -458,6 +459,64 @@ def test_what_is_no_key_and_no_host() -> None:
         with pytest.raises(errors.Invalid, match="is no name of a host"):
             host_keys.enrol(name, good)
     assert host_keys.list_keys(HOST) == []
+
+
+PRIME = 2**255 - 19
+ORDER = 2**252 + 27742317777372353535851937790883648493
+CURVE = -121665 * pow(121666, -1, PRIME) % PRIME
+Point = tuple[int, int]
+
+
+def add(one: Point, other: Point) -> Point:
+    """The sum of two points of Ed25519, by the definition of RFC 8032."""
+    (x, y), (u, v) = one, other
+    product = CURVE * x * u * y * v
+    return (
+        (x * v + u * y) * pow(1 + product, -1, PRIME) % PRIME,
+        (y * v + x * u) * pow(1 - product, -1, PRIME) % PRIME,
+    )
+
+
+def times(number: int, point: Point) -> Point:
+    total = (0, 1)
+    while number:
+        if number & 1:
+            total = add(total, point)
+        point, number = add(point, point), number >> 1
+    return total
+
+
+def points() -> Iterator[Point]:
+    """Points of the curve, of any order."""
+    for y in range(2, 200):
+        square = (y * y - 1) * pow(CURVE * y * y + 1, -1, PRIME) % PRIME
+        x = pow(square, (PRIME + 3) // 8, PRIME)
+        for root in (x, x * pow(2, (PRIME - 1) // 4, PRIME) % PRIME):
+            if root * root % PRIME == square:
+                yield root, y
+
+
+def written(x_is_odd: int, y: int) -> str:
+    """A public key with that point, whether it is one or not."""
+    head = bytes.fromhex("302a300506032b6570032100")
+    return base64.b64encode(head + (y | x_is_odd << 255).to_bytes(32, "little")).decode()
+
+
+def test_a_key_for_which_anybody_can_sign_is_refused() -> None:
+    weak = {times(ORDER, point) for point in points()}
+    assert len(weak) == 8
+    for _, y in weak:
+        for sign in (0, 1):
+            with pytest.raises(errors.Invalid, match="public_key: anybody can sign for this key"):
+                host_keys.enrol(HOST, written(sign, y))
+    # A point written in another way is the same one under another fingerprint.
+    for y in range(PRIME, 2**255):
+        for sign in (0, 1):
+            with pytest.raises(errors.Invalid, match="public_key"):
+                host_keys.enrol(HOST, written(sign, y))
+    assert host_keys.list_keys(HOST) == []
+    for _ in range(2):
+        host_keys.enrol(HOST, signing.public_text(ed25519.Ed25519PrivateKey.generate()))
 
 
 def test_nobody_else_on_the_host_can_read_its_keys(
