@@ -42,6 +42,9 @@ class Api:
         :raises CommandError: one of them does not
         """
         if not self.has(microversion):
+            if self.microversion is None:
+                # It has not said what it serves, which has other reasons than its age.
+                self.call("GET", "/")
             raise exceptions.CommandError(
                 f"This needs microversion {microversion} of the accelerator API, and "
                 f"{self.microversion or '2.0'} is used. Leave out --os-accelerator-api-version, or "
@@ -62,10 +65,14 @@ class Api:
         try:
             sdk_exceptions.raise_from_response(response)
         except sdk_exceptions.HttpException as exc:
+            told = str(exc.details).replace("force=true", "--force")
             raise exceptions.CommandError(
-                f"{exc.details} (HTTP {response.status_code}, request {exc.request_id})"
+                f"{told} (HTTP {response.status_code}, request {exc.request_id})"
             ) from exc
-        return response.json() if response.content else None
+        try:
+            return response.json() if response.content else None
+        except ValueError as exc:
+            raise exceptions.CommandError(f"{response.url} is no accelerator API.") from exc
 
     def list(
         self, collection: str, query: Mapping[str, Any] | None = None, key: str | None = None
