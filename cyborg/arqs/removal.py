@@ -143,9 +143,10 @@ def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -
     if host is None and arq.state != models.BIND_STARTED:
         raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
     if not force and arq.state == models.BOUND:
+        reports = "though its host does not report" if host and host.down else "and its host is up"
         raise errors.Conflict(
             f"ARQ {arq.uuid} is {arq.state}: instance {arq.instance_uuid} may still run with its "
-            "device, though its host does not report. Give force=true if that instance is gone."
+            f"device, {reports}. Give force=true if that instance is gone."
         )
     if not force and (host is None or not host.down):
         raise errors.Conflict(

@@ -65,7 +65,7 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
         work.want(session, work.HOST_STEP, session.scalars(sa.select(models.AttachHandle.uuid)))
     _, preparing = cloud.boot("c")
     cloud.go_down()
-    with pytest.raises(errors.Conflict, match="may still run with its device"):
+    with pytest.raises(errors.Conflict, match="its device, though its host does not report"):
         removal.release_arq(cloud.ctx, bound, force=False)
 
     steps = {
@@ -130,7 +130,7 @@ def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
     _, arq = cloud.boot("b")
     cloud.agent = "fails"
     (stuck,) = boots.arqs(cloud.ctx)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.Conflict, match=r"may still run with its device, and its host is up"):
         removal.release_arq(cloud.ctx, arq, force=False)
     removal.release_arq(cloud.ctx, arq, force=True)
     cloud.work_off()
