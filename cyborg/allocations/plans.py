@@ -32,6 +32,8 @@ class Part:
     hosts: str | None = None
     #: The only provider that may serve it; None if any may.
     provider: str | None = None
+    #: Where it is in the request, for refusals.
+    path: str = ""
 
     @property
     def key(self) -> Hashable:

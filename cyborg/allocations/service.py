@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,18 +88,34 @@ class Choice:
     plan: plans.Plan
 
 
-def choose(conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish) -> Choice:
-    """Where the first alternative that there is room for would be allocated.
+def choose(
+    conf: cfg.ConfigOpts,
+    ctx: RequestContext,
+    wish: plans.Wish,
+    take: Callable[[Choice], None],
+) -> Choice:
+    """Where the first alternative is allocated that there is room for, and that may be taken.
 
     :raises Conflict: there is room for none; the message says what is short of what, as far as the
         caller may know it
+    :raises Forbidden: there is room, and ``take`` has refused each with room; for the first
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
     """
     chooser = choosing.Chooser(conf, wish.placing, len(wish.alternatives))
+    refused: list[errors.Forbidden] = []
     for number, parts in enumerate(wish.alternatives):
         if plan := chooser.choose(parts):
-            return Choice(alternative=number, plan=plan)
+            choice = Choice(alternative=number, plan=plan)
+            try:
+                take(choice)
+            except errors.Forbidden as exc:
+                # Another alternative may be smaller, or of another class.
+                refused.append(exc)
+            else:
+                return choice
+    if refused:
+        raise refused[0]
     short = shortages.explain(conf, wish.alternatives, of_hosts=ctx.may(host.GET_ONE))
     raise errors.Conflict(f"There is no room for this now: {short}.")
 
@@ -117,9 +133,9 @@ def create(
     if _is_known(ctx, wish):
         return
     _refuse_server(conf, wish.uuid)
-    choice = choose(conf, ctx, wish)
+    most = conf.api.max_unbound_arqs
     try:
-        _record(ctx, wish, choice, limits, conf.api.max_unbound_arqs)
+        choose(conf, ctx, wish, lambda choice: _record(ctx, wish, choice, limits, most))
     except quotas.QuotaExceeded as exc:
         quotas.announce(exc)
         raise
@@ -137,9 +153,13 @@ def preview(
             found = paging.get(session, _visible(ctx), COLUMNS, _KIND, uuid=wish.uuid)
             return Choice(alternative=found.alternative, plan=plans.load(found.plan))
     _refuse_server(conf, wish.uuid)
-    choice = choose(conf, ctx, wish)
-    _refuse_beyond(ctx, wish.uuid, plans.arqs(choice.plan), limits, conf.api.max_unbound_arqs)
-    return choice
+    most = conf.api.max_unbound_arqs
+    return choose(
+        conf,
+        ctx,
+        wish,
+        lambda choice: _refuse_beyond(ctx, wish.uuid, plans.arqs(choice.plan), limits, most),
+    )
 
 
 @db.retry

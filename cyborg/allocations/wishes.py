@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,8 +30,10 @@ def read(ctx: RequestContext, consumer_uuid: str, body: _Body) -> plans.Wish:
     _refuse_many("alternatives" if "alternatives" in body else "parts", asked)
     known = _profiles(ctx, asked)
     alternatives = [
-        _alternative(number, parts, known, hosts)
-        for number, (parts, hosts) in enumerate(zip(asked, _hosts_of(body), strict=True))
+        _alternative(f"alternatives[{number}]" if "alternatives" in body else "", *each, known)
+        for number, each in enumerate(
+            zip(body.get("alternatives", [body]), _hosts_of(body), strict=True)
+        )
     ]
     consumer = body["consumer"]
     return plans.Wish(
@@ -116,34 +119,34 @@ def _profiles(
 
 
 def _alternative(
-    number: int,
-    parts: Sequence[_Body],
-    known: Mapping[str, models.DeviceProfile],
-    hosts: str | None,
+    path: str, asked: _Body, hosts: str | None, known: Mapping[str, models.DeviceProfile]
 ) -> plans.Alternative:
-    found = [
-        each
-        for part in parts
-        for each in [_part(part, known, hosts)] * part.get("count", 1)
-    ]
+    """An alternative that is at that place of the request."""
+    found: list[plans.Part] = []
+    for number, part in enumerate(_parts_of(asked)):
+        places = [path, *([f"parts[{number}]"] if "parts" in asked else [])]
+        read = _part(part, known, hosts, ".".join(filter(None, places)))
+        found += [read] * part.get("count", 1)
     total = sum(len(profiles.count_requests(part.groups)) for part in found)
     if not 0 < total <= profiles.MAX_REQUESTS:
+        written = next(name for name in ("parts", "groups", "device_profile_name") if name in asked)
         raise errors.Invalid(
-            f"alternatives[{number}] asks for {total} accelerators in all; ask for 1 to "
+            f"{path or written}: {total} accelerators are asked for in all; ask for 1 to "
             f"{profiles.MAX_REQUESTS}."
         )
     return found
 
 
 def _part(
-    part: _Body, known: Mapping[str, models.DeviceProfile], hosts: str | None
+    part: _Body, known: Mapping[str, models.DeviceProfile], hosts: str | None, path: str
 ) -> plans.Part:
     where = part.get("hosts", hosts)
     named = part.get("device_rp_uuid")
     provider = None if named is None else str(uuid.UUID(named))
     if "groups" in part:
-        own = profiles.read_groups(part["groups"])
-        return plans.Part(groups=own, hosts=where, provider=provider)
+        with refusals_at(path):
+            own = profiles.read_groups(part["groups"])
+        return plans.Part(groups=own, hosts=where, provider=provider, path=path)
     profile = known[part["device_profile_name"]]
     return plans.Part(
         groups=profile.groups,
@@ -151,11 +154,20 @@ def _part(
         profile_uuid=profile.uuid,
         hosts=where,
         provider=provider,
+        path=f"{path}.device_profile_name".removeprefix("."),
     )
 
 
-def groups(wish: plans.Wish) -> Iterator[dict[str, str]]:
-    """All groups of a wish."""
+def parts(wish: plans.Wish) -> Iterator[plans.Part]:
+    """All parts of a wish, one of those that are equal because of a count."""
     for alternative in wish.alternatives:
-        for part in alternative:
-            yield from part.groups
+        yield from {part.path: part for part in alternative}.values()
+
+
+@contextlib.contextmanager
+def refusals_at(path: str) -> Iterator[None]:
+    """Have refusals say which part of the request they are about."""
+    try:
+        yield
+    except errors.Invalid as exc:
+        raise errors.Invalid(f"{path}: {exc.message}".removeprefix(": ")) from exc

@@ -108,7 +108,7 @@ class Allocations(Resource):
             "project_id": row.project_id,
             "state": row.state,
             "state_reason": arq_service.reason_for(request.caller, row),
-            "alternative": row.alternative,
+            "alternative": row.alternative if "alternatives" in row.request else None,
             "hosts": sorted({arq.hostname for arq in found.arqs if arq.hostname}),
             "accelerators": [
                 _accelerator(arq, found.cdi_kinds.get(arq.uuid)) for arq in found.arqs
@@ -123,7 +123,9 @@ class Allocations(Resource):
 
 def _wish(request: Request, uuid: str, body: dict[str, Any]) -> plans.Wish:
     wish = wishes.read(request.caller, uuid, body)
-    trait_match.refuse_groups(request.conf, wishes.groups(wish))
+    for part in wishes.parts(wish):
+        with wishes.refusals_at(part.path):
+            trait_match.refuse_groups(request.conf, part.groups)
     return wish
 
 
@@ -194,7 +196,7 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
         for new in plans.arqs([place])
     ]
     return answer | {
-        "alternative": choice.alternative,
+        "alternative": choice.alternative if "alternatives" in wish.request else None,
         "hosts": sorted({place.hostname for place in choice.plan}) if shown else [],
         "accelerators": put_health(request, accelerators),
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from cyborg import allocation_states as states
-from cyborg import arq_states
+from cyborg import arq_states, profiles
 from cyborg.allocations import plans, service, wishes
 from cyborg.api import arguments, versions
 from cyborg.api.types import device_profiles, fields
@@ -38,6 +38,9 @@ _NQN = Value(
 _HOSTS = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 _LEASE = Value(int, type=["integer", "null"], minimum=1, maximum=_LEASE_MAX)
 _COUNT = Value(int, type="integer", minimum=1, maximum=wishes.MAX_PARTS)
+_AT_MOST = f"1 to {profiles.MAX_REQUESTS} accelerators in all."
+_GROUPS_DOC = f"Groups like those of a device profile; {_AT_MOST}"
+_PARTS_DOC = f"What each of several hosts is to give: all of it, or nothing; {_AT_MOST}"
 _PLACING = fields.one_of([plans.PACK, plans.SPREAD])
 
 
@@ -72,7 +75,7 @@ class AllocationPart(Object):
     _rules: ClassVar[Versioned] = _one_of("device_profile_name", "groups")
 
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
-    groups = Field(device_profiles.GROUPS, "Groups like those of a device profile.")
+    groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     hosts = Field(_HOSTS, "On which host; ``*`` matches any text.")
     count = Field(_COUNT, "How often it is wanted, on one host or several; 1 without it.")
     device_rp_uuid = Field(
@@ -88,10 +91,10 @@ class AllocationAlternative(Object):
     _rules: ClassVar[Versioned] = _one_of("device_profile_name", "groups", "parts")
 
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
-    groups = Field(device_profiles.GROUPS, "Groups like those of a device profile.")
+    groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     parts = Field(
         Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS),
-        "What each of several hosts is to give: all of it, or nothing.",
+        _PARTS_DOC,
     )
     hosts = Field(_HOSTS, "On which host, if the parts do not say; ``*`` matches any text.")
 
@@ -105,10 +108,10 @@ class AllocationRequest(Object):
 
     consumer = Field(Consumer, "Who asks.", mandatory=True)
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
-    groups = Field(device_profiles.GROUPS, "Groups like those of a device profile.")
+    groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     parts = Field(
         Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS),
-        "What each of several hosts is to give: all of it, or nothing.",
+        _PARTS_DOC,
     )
     alternatives = Field(
         Narrowed([AllocationAlternative], minItems=1, maxItems=16),
@@ -152,7 +155,8 @@ class Allocation(Object):
     state = Field(fields.one_of([*sorted(states.ALL), POSSIBLE, IMPOSSIBLE]), "The state.")
     state_reason = Field(fields.TEXT_OR_NULL, "Why it is in its state, or null.")
     alternative = Field(
-        fields.COUNT_OR_NULL, "The alternative that was chosen, counted from 0; null if none."
+        fields.COUNT_OR_NULL,
+        "The alternative that was chosen, counted from 0; null if none were given, or fit.",
     )
     hosts = Field([fields.TEXT], "The hosts that its accelerators are on.")
     accelerators = Field([AllocatedAccelerator], "What it consists of.")

@@ -10,8 +10,8 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from cyborg import db, work
-from cyborg.allocations import choosing, leases, plans
+from cyborg import context, db, policy, quotas, work
+from cyborg.allocations import choosing, leases, plans, service, wishes
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
@@ -254,12 +254,12 @@ def test_the_first_alternative_with_room_is_taken(rack: Site) -> None:
 
 def test_a_dry_run_claims_nothing(rack: Site) -> None:
     found = call(rack, "POST", "", wish(device_profile_name="p", dry_run=True))
-    assert (found["state"], found["alternative"]) == ("Possible", 0)
+    assert (found["state"], found["alternative"]) == ("Possible", None)
     assert found["hosts"] == ["host-1.example"]
     assert found["accelerators"][0]["arq_uuid"] is None
     assert found["accelerators"][0]["hostname"] == "host-1.example"
     seen = as_member(rack, "POST", "", wish(device_profile_name="p", dry_run=True)).json()
-    assert (seen["state"], seen["alternative"], seen["hosts"]) == ("Possible", 0, [])
+    assert (seen["state"], seen["alternative"], seen["hosts"]) == ("Possible", None, [])
     (accelerator,) = seen["accelerators"]
     assert (accelerator["hostname"], accelerator["device_rp_uuid"]) == (None, None)
     refused = call(rack, "POST", "", wish(groups=[{"resources:FPGA": "5"}], dry_run=True))
@@ -560,6 +560,110 @@ def test_requests_that_are_refused(rack: Site) -> None:
     assert ask(rack, "POST", "", wish(device_profile_name="gone")).status_code == 404
     assert rack.ask("POST", "/allocations", wish(), "2.22").status_code == 404
     assert work.ALLOCATE not in {row.kind for row in rack.work()}
+
+
+def test_without_alternatives_none_was_chosen(rack: Site) -> None:
+    for fields, chosen in (
+        ({"device_profile_name": "p"}, None),
+        ({"groups": [FPGA]}, None),
+        ({"parts": [{"device_profile_name": "p"}]}, None),
+        ({"alternatives": [{"device_profile_name": "p"}]}, 0),
+    ):
+        body = wish(**fields)
+        assert call(rack, "POST", "", body | {"dry_run": True})["alternative"] == chosen
+        for _ in range(2):
+            assert call(rack, "POST", "", body)["alternative"] == chosen
+        assert call(rack, "GET", f"/{body['consumer']['uuid']}")["alternative"] == chosen
+
+
+TWICE = {"resources:FPGA": "1", "resources: FPGA": "1"}
+NO_SUCH = {"resources:FPGA": "1", "trait:HW_NONE": "required"}
+NEVER = {
+    "resources:FPGA": "1", "accel:function_id": "aaaa",
+    "trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_BBBB": "required",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"groups": [{"resources:FPGA": "1000"}, FPGA]}, "groups ask for 1001"),
+        ({"groups": [{}]}, "groups: 0 accelerators are asked for in all; ask for 1 to 1000."),
+        ({"device_profile_name": "none"}, "device_profile_name: 0 accelerators"),
+        ({"parts": [{"groups": [{"resources:FPGA": "600"}], "count": 2}]}, "parts: 1200 acc"),
+        (
+            {"alternatives": [{"groups": [FPGA]}, {"groups": [{}]}]},
+            "alternatives[1]: 0 accelerators",
+        ),
+        (
+            {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [{}]}]}]},
+            "alternatives[1]: 0 accelerators",
+        ),
+        ({"groups": [FPGA, TWICE]}, "groups[1] has the key"),
+        ({"parts": [{"groups": [FPGA]}, {"groups": [TWICE]}]}, "parts[1]: groups[0] has the key"),
+        (
+            {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [NO_SUCH]}]}]},
+            "alternatives[1].parts[0]: groups[0]: there is no standard trait HW_NONE",
+        ),
+        (
+            {"parts": [{"groups": [FPGA, FPGA], "count": 3}, {"groups": [FPGA, NEVER]}]},
+            "parts[1]: groups[1] can never be bound",
+        ),
+        (
+            {"parts": [{"groups": [FPGA]}, {"device_profile_name": "never"}]},
+            "parts[1].device_profile_name: groups[0] can never be bound",
+        ),
+    ],
+)
+def test_a_refusal_names_what_was_written(
+    rack: Site, fields: dict[str, Any], named: str
+) -> None:
+    with db.writer() as session:
+        for name, group in (("none", {}), ("never", NEVER)):
+            # Of a release before, whose rules were others.
+            session.add(models.DeviceProfile(name=name, groups=[group], description=None))
+    refused = ask(rack, "POST", "", wish(**fields))
+    assert refused.status_code == 400, refused.text
+    assert named in refused.text
+
+
+SMALL = {"groups": [FPGA]}
+LARGE = {"groups": [{"resources:FPGA": "2"}]}
+OTHER = {"groups": [{"resources:FPGA": "1", "trait:CUSTOM_B": "required"}] * 2}
+
+
+def tried(rack: Site, limits: dict[str, int], *alternatives: dict[str, Any]) -> int:
+    """The alternative that a consumer gets who has these limits, asked for twice."""
+    body = wish(alternatives=list(alternatives))
+    consumer = body["consumer"]["uuid"]
+    enforcer = policy.Enforcer(rack.conf, service_token_roles={"service"})
+    ctx = context.admin(enforcer, project_id=f"project {consumer}")
+    asked = wishes.read(ctx, consumer, body)
+    before = service.preview(rack.conf, ctx, asked, limits).alternative
+    for _ in range(2):
+        service.create(rack.conf, ctx, asked, limits)
+    assert service.get(ctx, consumer).row.alternative == before
+    service.delete(ctx, consumer)
+    return before
+
+
+@pytest.mark.every_database
+def test_an_alternative_within_the_quota_is_taken(rack: Site) -> None:
+    one = {"class:FPGA": 1}
+    assert tried(rack, {}, LARGE, SMALL) == 0
+    assert tried(rack, one, LARGE, SMALL) == 1
+    assert tried(rack, {quotas.REQUESTS: 1}, LARGE, OTHER, SMALL, LARGE) == 2
+    assert tried(rack, one, SMALL, LARGE) == 0
+    # One without room comes before, and one without room behind.
+    none = {"groups": [{"resources:FPGA": "1", "trait:CUSTOM_NONE": "required"}]}
+    assert tried(rack, one, none, LARGE, SMALL, none) == 2
+    for alternatives in ([LARGE], [LARGE, OTHER], [none, LARGE], [LARGE, none]):
+        with pytest.raises(quotas.QuotaExceeded, match="used 0, limit 1, asked for 2"):
+            tried(rack, one, *alternatives)
+    # Nothing that was tried is left.
+    with db.reader() as session:
+        ours = sa.select(sa.func.count()).where(models.Arq.state != models.DELETING)
+        assert session.scalar(ours) == 0
 
 
 def test_groups_of_ones_own_are_for_administrators(rack: Site) -> None:
