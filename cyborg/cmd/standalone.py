@@ -18,7 +18,6 @@ from typing import IO
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import webob
-import webob.exc
 from cheroot import wsgi
 from oslo_config import cfg
 from oslo_utils import uuidutils
@@ -37,7 +36,7 @@ from cyborg import (
 )
 from cyborg import conf as cyborg_conf
 from cyborg.agent import service as agent_service
-from cyborg.api import app, noauth, server
+from cyborg.api import app, faults, noauth, server, versions
 from cyborg.conductor import gauges
 from cyborg.conductor import service as conductor_service
 from cyborg.conf import default
@@ -203,7 +202,9 @@ def _any_server(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
     """
     name = environ["PATH_INFO"].strip("/")
     if environ["REQUEST_METHOD"] != "GET" or not uuidutils.is_uuid_like(name):
-        return webob.exc.HTTPNotFound()(environ, start_response)
+        error = errors.NotFound("There is no Nova here: name a server by its uuid.")
+        version = versions.settled(environ.get(versions.ENVIRON_KEY))
+        return faults.response(error, environ, version)(environ, start_response)
     answer = webob.Response(json={"server": {"id": name, "name": name}})
     return answer(environ, start_response)
 

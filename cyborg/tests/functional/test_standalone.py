@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 
 from cyborg.cmd import standalone
 from cyborg.placement import local
@@ -62,6 +63,24 @@ def test_the_unmodified_client_binds_with_no_more_than_the_endpoint(serving: Sit
     assert shown["state"] in {"BindStarted", "Bound"}
     assert shown["instance_uuid"] == instance.uuid
     wait_for("Bound", lambda: instance.states() == {"Bound"})
+
+
+def test_what_no_server_has_is_an_error_without_html(serving: Site) -> None:
+    for accept in ("application/json", "text/html", "*/*"):
+        for path in ("/v2/servers/vm", "/v2/servers/detail?name=vm", "/v2/nope", "/nope"):
+            headers = {"Accept": accept}
+            asked = requests.get(f"{serving.url}{path}", headers=headers, timeout=TIMEOUT)
+            assert asked.status_code == 404
+            assert list(asked.json()) == ["error_message"]
+            assert "<" not in asked.text
+    done = _run(
+        *(BIN / "openstack", "--os-auth-type", "none", "--os-endpoint", f"{serving.url}/v2"),
+        *("accelerator", "arq", "bind", "x", HOST, "vm", RP),
+        NO_PROXY="127.0.0.1",
+    )
+    assert done.returncode != 0
+    assert "name a server by its uuid" in done.stderr
+    assert "<br" not in done.stderr
 
 
 def test_what_the_first_process_left_the_second_goes_on_with(
