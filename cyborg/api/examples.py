@@ -1,101 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An example of what a JSON Schema permits, for the OpenAPI document."""
+"""Examples for the OpenAPI document: the samples of the API reference, cut to a microversion."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema
 
-_FORMATS = {
-    "uuid": "5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11",
-    "date-time": "2026-11-01T12:00:00+00:00",
-    "date": "2026-11-01",
-    "uri": "https://cloud.example/accelerator/v2",
-}
-#: Texts for schemas that permit only some, tried in this order.
-_TEXTS = (
-    *("aes-128", "fpga", "CUSTOM_FAST", "1", "2.4", "required", "/hostname"),
-    *("resources:FPGA", "trait:CUSTOM_FAST", "accel:function_id"),
-    "nqn.2014-08.org.nvmexpress:uuid:5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11",
-)
+#: The API reference shows them too.
+SAMPLES = pathlib.Path(__file__).with_name("samples")
 
 
-def example(schema: Any) -> Any:
-    """A value that the schema permits; objects have all of their fields, as far as they may.
-
-    Lists that may be empty are, if the value would not be permitted otherwise.
-    """
-    full = _example(schema, brief=False)
-    if jsonschema.Draft202012Validator(schema).is_valid(full):
-        return full
-    return _example(schema, brief=True)
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a document, the outer ones first."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, dict | list):
+            yield from _objects(each)
 
 
-def _example(schema: Any, *, brief: bool) -> Any:
-    if not isinstance(schema, Mapping):
-        return None
-    if "then" in schema:
-        return _example(schema["then"], brief=brief)
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    if "enum" in schema:
-        return next((value for value in schema["enum"] if value is not None), None)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key in schema and "type" not in schema and "properties" not in schema:
-            return _example(schema[key][0], brief=brief)
-    return _of_type(schema, brief=brief)
+_OBJECTS = [
+    each
+    for path in sorted(SAMPLES.glob("*.json"))
+    for each in _objects(json.loads(path.read_text(encoding="utf-8")))
+]
 
 
-def _of_type(schema: Mapping[str, Any], *, brief: bool) -> Any:
-    kinds = schema.get("type", "object" if "properties" in schema else "null")
-    kind = next((each for each in _listed(kinds) if each != "null"), "null")
-    match kind:
-        case "object":
-            return _object(schema, brief=brief)
-        case "array":
-            is_empty = brief and not schema.get("minItems")
-            return [] if is_empty else [_example(schema.get("items", {}), brief=brief)]
-        case "string":
-            return _text(schema)
-        case "integer" | "number":
-            return max(schema.get("minimum", 1), 1)
-        case "boolean":
-            return True
-    return None
+def example(schema: Mapping[str, Any]) -> Any:
+    """A value that the schema permits, made of the sample that is most like it."""
+    return _example(schema, "", _OBJECTS)
 
 
-def _listed(kinds: Any) -> list[Any]:
-    return list(kinds) if isinstance(kinds, list | tuple) else [kinds]
+def _example(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Any:
+    """One of what is ``likely``, else what samples have under that name, as far as it may be."""
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "properties" not in schema:
+        schema = schema.get("else", schema)
+    if schema.get("type") == "array":
+        items = likely[0] if likely and isinstance(likely[0], list) else [None]
+        known = [[each] if each is not None else likely for each in items]
+        return [_example(schema["items"], name, each) for each in known]
+    permits = jsonschema.Draft202012Validator(
+        schema, format_checker=jsonschema.FormatChecker()
+    ).is_valid
+    if "properties" in schema:
+        objects = [each for each in likely if isinstance(each, dict)] or _OBJECTS
+        by_likeness = sorted(objects, key=lambda each: _unlike(schema, each))
+        made: Iterator[Any] = (_cut(schema, each) for each in by_likeness)
+    else:
+        named = (each[name] for each in _OBJECTS if name in each)
+        made = iter([*likely, *named])
+    return next(filter(permits, made), None)
 
 
-def _object(schema: Mapping[str, Any], *, brief: bool) -> dict[str, Any]:
-    properties = schema.get("properties", {})
-    left_out = {
-        name for other in schema.get("oneOf", ())[1:] for name in other.get("required", ())
+def _unlike(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> float:
+    """How few names an object of the schema and a sample have in common, with fitting values."""
+    known: Mapping[str, Any] = schema["properties"]
+    common = [
+        name
+        for name in known.keys() & sample.keys()
+        if sample[name] in known[name].get("enum", [known[name].get("const", sample[name])])
+    ]
+    return -len(common) / len(known.keys() | sample.keys())
+
+
+def _cut(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What the schema knows of a sample, and what it needs besides."""
+    return {
+        name: _example(part, name, [sample[name]] if name in sample else [])
+        for name, part in schema["properties"].items()
+        if name in sample or name in schema.get("required", ())
     }
-    names = [name for name in properties if name not in left_out]
-    found = {
-        name: _example(properties[name], brief=brief)
-        for name in names[: schema.get("maxProperties")]
-    }
-    found |= {name: {} for name in schema.get("required", ()) if name not in properties}
-    for pattern, part in schema.get("patternProperties", {}).items():
-        found[_fitting(pattern)] = _example(part, brief=brief)
-    more = schema.get("additionalProperties")
-    if isinstance(more, Mapping) and not found:
-        found[_text(schema.get("propertyNames", {}))] = _example(more, brief=brief)
-    return found
-
-
-def _text(schema: Mapping[str, Any]) -> str:
-    if schema.get("format") in _FORMATS:
-        return _FORMATS[schema["format"]]
-    return _fitting(schema.get("pattern", ""))
-
-
-def _fitting(pattern: str) -> str:
-    return next((text for text in _TEXTS if re.search(pattern, text)), "")

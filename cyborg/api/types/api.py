@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from cyborg.api import versions
 from cyborg.api.types.base import Field, Object, Value
 from cyborg.api.types.fields import Link
 
@@ -33,4 +34,5 @@ OPENAPI = Value(
     type="object",
     required=["openapi", "info", "paths"],
     properties={"openapi": {"const": "3.1.0"}},
+    examples=[{"openapi": "3.1.0", "info": {"version": str(versions.MAX)}, "paths": {}}],
 )

@@ -16,6 +16,7 @@ _ATTRIBUTES = Value(
     type="object",
     additionalProperties={"type": ["string", "integer"]},
 )
+_LIST = Value(str, type="string", examples=['[{"rc": "FPGA"}, {"memory_mib": "8192"}]'])
 
 
 class RunProgram(Object):
@@ -47,7 +48,7 @@ class Deployable(Object):
     num_accelerators = Field(fields.COUNT, "How many accelerators it has in all.")
     device_id = Field(fields.ID, "The number of the device it is a part of.")
     device_uuid = Field(fields.UUID, "The device it is a part of.", since=_REGULAR)
-    attributes_list = Field(str, "JSON: a list of objects with one key each.", until=_FACTS)
+    attributes_list = Field(_LIST, "JSON: a list of objects with one key each.", until=_FACTS)
     attributes = Field(_ATTRIBUTES, "The value of each attribute by its key.", since=_FACTS)
     program = Field(_PROGRAM, "What it runs, or null.", since=versions.PROGRAMMING)
     rp_uuid = Field(fields.UUID, "Its resource provider in Placement.")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import shutil
@@ -28,6 +29,7 @@ from cyborg.tests import boots, engine, hosts, messages
 
 EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
+SAMPLES = pathlib.Path(__file__).parents[3] / "api-ref" / "samples"
 #: Seconds within which a run ends, even on a busy machine.
 PATIENCE = 300
 
@@ -148,6 +150,60 @@ def _check_style(found: dict[str, Any]) -> None:
                     schema, format_checker=jsonschema.FormatChecker()
                 ).validate(media["example"])
                 assert media["example"] not in ({}, None, "")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a document, and every name."""
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+    if isinstance(value, str):
+        yield value
+
+
+def _examples(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The example of each request and each answer, with its operation."""
+    for path, methods in found["paths"].items():
+        for method, each in methods.items():
+            success = each["responses"][min(each["responses"])]
+            for part in (each.get("requestBody"), success):
+                if part is not None and "content" in part:
+                    yield f"{method} {path}", part["content"]["application/json"]["example"]
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
+def test_examples_are_those_of_the_reference(
+    conf: cfg.ConfigOpts, version: versions.Version
+) -> None:
+    samples = [json.loads(path.read_text()) for path in sorted(SAMPLES.glob("*.json"))]
+    assert len(samples) > 50
+    known = {text for sample in samples for text in texts(sample)}
+    # What no newer microversion has.
+    known |= {"attributes_list", '[{"rc": "FPGA"}, {"memory_mib": "8192"}]', "device_profile"}
+    for route, example in _examples(document(conf, version)):
+        if not route.endswith("openapi.json"):
+            assert set(texts(example)) <= known, route
+            fits = any(_is_of(example, each) for each in _all_of(samples))
+            assert version < versions.MAX or fits, route
+
+
+def _all_of(value: Any) -> Iterator[Any]:
+    """A document and all that is in it."""
+    yield value
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _all_of(each)
+
+
+def _is_of(example: Any, sample: Any) -> bool:
+    """Whether it is the sample, maybe without some fields or items."""
+    if isinstance(example, dict) and isinstance(sample, dict):
+        return all(name in sample and _is_of(example[name], sample[name]) for name in example)
+    if isinstance(example, list) and isinstance(sample, list):
+        return all(any(_is_of(each, other) for other in sample) for each in example)
+    return bool(example == sample)
 
 
 def test_it_is_made_once_and_says_where_the_api_is(conf: cfg.ConfigOpts) -> None:
