@@ -15,8 +15,8 @@ from cyborg.api.types.base import schema_of
 Document = dict[str, Any]
 
 #: Errors that any operation can answer with, and those that a member or a body adds.
-_FAULTS = (400, 401, 403, 406, 413, 500, 503)
-_PUBLIC_FAULTS = (400, 406, 413, 500)
+_FAULTS = (400, 401, 403, 406, 408, 413, 500, 503)
+_PUBLIC_FAULTS = (400, 406, 408, 413, 500)
 _OF_MEMBER = (404,)
 _OF_BODY = (415,)
 _TOKEN = "token"  # noqa: S105 - the name of a scheme
