@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -323,6 +323,9 @@ def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service
 
     :raises Invalid: the sort key or the marker is unknown
     """
+    if page.sort_key == "id":
+        # The ids of agents and those of conductors are counted apart.
+        page = replace(page, sort_key="created_at")
     with db.reader() as session:
         return paging.fetch(session, sa.select(Service), COLUMNS, page, wanted)
 

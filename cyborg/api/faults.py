@@ -70,7 +70,8 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(error, errors.CyborgError):
         detail = error.message
     else:
-        detail = f"{environ['REQUEST_METHOD']} on this path: {status.description}."
+        why = error.detail or status.description
+        detail = f"{environ['REQUEST_METHOD']} on this path: {why}."
     slug = status.phrase.lower().replace(" ", "-")
     return {
         "errors": [

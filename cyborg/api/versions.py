@@ -164,6 +164,12 @@ def _served(text: str) -> Version:
     return version
 
 
+def served_from(since: Version) -> str:
+    """What to tell a client that asks for something at a microversion before it."""
+    wanted = f"{HEADER}: {SERVICE_TYPE} {since}"
+    return f"Served from microversion {since} on; send the header '{wanted}', or a later one"
+
+
 def require(version: Version, minimum: Version) -> None:
     """Check that ``version`` is not older than ``minimum``.
 

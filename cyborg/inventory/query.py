@@ -15,6 +15,7 @@ from cyborg import db, errors
 from cyborg.db import models, paging
 from cyborg.drivers import base
 
+DEVICE_TYPES = sorted(base.DEVICE_TYPES)
 HEALTHY = "healthy"
 UNHEALTHY = "unhealthy"
 

@@ -110,6 +110,8 @@ class Devices(Resource):
         wanted, page = pages.read(request, given)
         scope = request.caller.project_scope
         found = history.list_entries(scope, page, device_uuid=uuid, **wanted)
+        if not found and not history.list_entries(scope, Page(limit=1), device_uuid=uuid):
+            query.get_device(uuid)
         rows, links = pages.cut(request, f"{self.collection}/{uuid}/history", found, page)
         shown = [histories.show(request, entry) for entry in rows]
         return {"history": shown} | ({"history_links": links} if links else {})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from webob import exc
 
-from cyborg.api import declare, pages
+from cyborg.api import declare, pages, versions
 from cyborg.api.request import Request
 from cyborg.api.types import base, fields
 
@@ -131,9 +131,10 @@ def choose(request: Request, handlers: Mapping[str, declare.Declared]) -> declar
         for method, handler in handlers.items()
         if handler.operation.since <= request.version
     }
+    why = None if wanted is None else versions.served_from(wanted.operation.since)
     if not served:
-        raise exc.HTTPNotFound
-    raise exc.HTTPMethodNotAllowed(headers={"Allow": ", ".join(sorted(served))})
+        raise exc.HTTPNotFound(why)
+    raise exc.HTTPMethodNotAllowed(why, headers={"Allow": ", ".join(sorted(served))})
 
 
 def _served(count: int) -> dict[str, str]:

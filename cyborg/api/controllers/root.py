@@ -76,6 +76,9 @@ class RootController:
         if not segments:
             return resource.choose(request, {"GET": self.versions}), []
         if segments[0] == "v2" or segments == ["v2.json"]:
+            if segments[1:] == ["openapi.json"]:
+                # Who does not say which one wants to know all there is.
+                request.headers.setdefault(versions.HEADER, "latest")
             request.negotiate()
             segments = segments[1:]
             if not segments:

@@ -11,7 +11,7 @@ from cyborg.api.types.base import Changed, Field, Object, OneOrMany, Value, Vers
 from cyborg.inventory import admin
 
 _REGULAR = versions.REGULAR
-_NEW_KEY = Value(str, type=["string", "integer"], maxLength=arguments.TEXT_MAX, minLength=1)
+_NEW_KEY = fields.text(maxLength=arguments.TEXT_MAX, minLength=1)
 _NEW_VALUE = Value(str, type=["string", "integer"], maxLength=65535)
 #: The number of a row, which may also be sent as a text.
 _NUMBER = Value(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cyborg import profiles, request_groups
 from cyborg.api import arguments, versions
@@ -26,6 +26,7 @@ _NAME = Value(
     },
 )
 _WRITTEN = {"type": ["string", "integer"], "maxLength": arguments.TEXT_MAX}
+_TEXT = {"type": "string", "maxLength": arguments.TEXT_MAX}
 # Blanks around what follows a prefix are permitted: they are removed later.
 _KINDS = [
     {
@@ -72,7 +73,7 @@ _TRAIT = {
 }
 
 
-def _groups(*rules: dict[str, str]) -> Narrowed:
+def _groups(accel: dict[str, Any], *rules: dict[str, str]) -> Narrowed:
     group = Value(
         dict,
         title="DeviceProfileGroup",
@@ -82,7 +83,7 @@ def _groups(*rules: dict[str, str]) -> Narrowed:
             "refusal": "Group keys must have at most {most} characters.",
             "allOf": [*_KINDS, *rules],
         },
-        patternProperties={"^resources:": _AMOUNT, "^trait:": _TRAIT, "^accel:": _WRITTEN},
+        patternProperties={"^resources:": _AMOUNT, "^trait:": _TRAIT, "^accel:": accel},
     )
     return Narrowed(
         [group],
@@ -94,12 +95,12 @@ def _groups(*rules: dict[str, str]) -> Narrowed:
 
 GROUPS = Changed(
     {
-        versions.MIN: _groups(_OWN_TRAIT),
-        versions.REGULAR: _groups(_OWN_TRAIT, _KNOWN),
-        versions.STANDARD_TRAITS: _groups(_ANY_TRAIT, _KNOWN),
+        versions.MIN: _groups(_WRITTEN, _OWN_TRAIT),
+        versions.REGULAR: _groups(_TEXT, _OWN_TRAIT, _KNOWN),
+        versions.STANDARD_TRAITS: _groups(_TEXT, _ANY_TRAIT, _KNOWN),
     }
 )
-_DESCRIPTION = Value(str, type=["string", "integer", "null"], maxLength=fields.DESCRIPTION_MAX)
+_DESCRIPTION = fields.text("null", maxLength=fields.DESCRIPTION_MAX)
 _VISIBLE = fields.one_of([profiles.PUBLIC, profiles.PRIVATE])
 # MySQL considers texts equal that differ only in blanks at their ends.
 _PROJECT = Value(

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from cyborg.api import versions
 from cyborg.api.types import fields
-from cyborg.api.types.base import Field, Object
+from cyborg.api.types.base import Changed, Field, Object
 from cyborg.db import models
 from cyborg.inventory import admin, query
 
+_TYPE = fields.one_of(query.DEVICE_TYPES)
 _STATUS = fields.one_of([admin.ENABLED, admin.MAINTAINING])
 _HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY])
 _MANAGED_BY = fields.one_of([models.AGENT, models.IRONIC])
@@ -52,12 +53,14 @@ class Device(Object):
 
 QUERY = fields.paging(
     query.DEVICE_COLUMNS,
-    type=Field(fields.TEXT, "Only devices of this type."),
+    type=Field(
+        Changed({versions.MIN: fields.TEXT, versions.REGULAR: _TYPE}), "Only devices of this type."
+    ),
     vendor=Field(fields.TEXT, "Only devices of this vendor."),
     hostname=Field(fields.TEXT, "Only devices of this host."),
     **fields.FILTERS,
     model=Field(fields.TEXT, "Only devices of this model.", since=versions.REGULAR),
-    status=Field(fields.TEXT, "Only devices of this status.", since=versions.REGULAR),
+    status=Field(_STATUS, "Only devices of this status.", since=versions.REGULAR),
     tainted=Field(bool, "Only devices that are tainted, or are not.", since=versions.TAINTS),
     health=Field(_HEALTH, "Only devices of this health.", since=versions.FACTS),
     missing=Field(bool, "Only devices that are missing, or not.", since=versions.FACTS),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from cyborg.api import arguments, validation, versions
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value
@@ -24,6 +25,16 @@ ID = Value(int, type="integer", minimum=0, maximum=arguments.ID_MAX)
 ID_OR_NULL = Value(int, type=["integer", "null"])
 TIME = Value(str, type="string", format="date-time")
 TIME_OR_NULL = Value(str, type=["string", "null"], format="date-time")
+
+
+def text(*others: str, **keywords: Any) -> Changed:
+    """A text, for which up to 2.3 a number may be sent, or one of some other types."""
+    return Changed(
+        {
+            versions.MIN: Value(str, type=["string", "integer", *others], **keywords),
+            versions.REGULAR: Value(str, type=["string", *others], **keywords),
+        }
+    )
 
 
 def one_of(values: Iterable[str | None]) -> Value:

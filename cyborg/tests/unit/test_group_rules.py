@@ -36,7 +36,7 @@ def check_groups(groups: Any) -> list[dict[str, str]]:
         ({"trait:CUSTOM_A": " forbidden "}, {"trait:CUSTOM_A": "forbidden"}),
         ({"trait: HW_NIC_SRIOV ": "required"}, {"trait:HW_NIC_SRIOV": "required"}),
         ({"trait:OWNER_CYBORG": "required"}, {"trait:OWNER_CYBORG": "required"}),
-        ({"accel: function_id ": 5}, {"accel:function_id": "5"}),
+        ({"accel: function_id ": "5"}, {"accel:function_id": "5"}),
         ({"accel:function_name": ""}, {"accel:function_name": ""}),
         ({}, {}),
     ],
@@ -69,6 +69,7 @@ def test_groups_are_stored_trimmed_and_as_texts(
         ({"trait:OWNER_NOVA": "required"}, "Unsupported trait OWNER_NOVA"),
         ({"trait:CUSTOM_X": "Required"}, "Unsupported trait value Required"),
         ({"accel:function_id": None}, "must be a text"),
+        ({"accel:function_id": 5}, "must be a text"),
         ({"accel:function_id": {"a": 1}}, "must be a text"),
         ({"accel:function_id": "v" * 256}, "accel:function_id must have 0 to 255 characters"),
         (
@@ -128,7 +129,7 @@ def test_names_that_are_none(name: Any) -> None:
         check_profile(name=name)
 
 
-@pytest.mark.parametrize("description", [None, "", 5, "d" * 65535])
+@pytest.mark.parametrize("description", [None, "", "5", "d" * 65535])
 def test_descriptions(description: Any) -> None:
     check_profile(description=description)
 
