@@ -28,6 +28,12 @@ FACTS: dict[str, str | int] = {"memory_mib": 81559, "numa_node": 0, "product": "
 TRAITS = ("CUSTOM_FAKE_DEVICE",)
 
 
+def _traits(facts: dict[str, str | int]) -> dict[str, str]:
+    """The driver's traits and those of the facts, by key."""
+    names = (*TRAITS, *trait_names.of_facts(facts))
+    return {f"traits{number}": name for number, name in enumerate(names, 1)}
+
+
 @pytest.fixture
 def call(conf: cfg.ConfigOpts) -> Call:
     conf.set_override("auth_strategy", "noauth", group="api")
@@ -55,14 +61,14 @@ def _report(*, unhealthy: str | None = None, **changes: Any) -> None:
 def test_deployables_show_values_in_their_types(call: Call) -> None:
     _report()
     shown = call("GET", "/v2/deployables?name=host-1_a")["deployables"][0]
-    assert shown["attributes"] == {"traits1": TRAITS[0], "rc": "FPGA", **FACTS}
+    assert shown["attributes"] == {**_traits(FACTS), "rc": "FPGA", **FACTS}
     assert call("GET", f"/v2/deployables/{shown['uuid']}") == shown
     assert "attributes_list" not in shown
 
 
 def test_up_to_2_6_deployables_show_one_text(call: Call) -> None:
     _report()
-    texts = [{"traits1": TRAITS[0]}, {"rc": "FPGA"}]
+    texts = [{key: name} for key, name in _traits(FACTS).items()] + [{"rc": "FPGA"}]
     texts += [{key: str(value)} for key, value in FACTS.items()]
     for version in ("2.0", "2.6"):
         shown = call("GET", "/v2/deployables", version=version)["deployables"][0]
@@ -128,7 +134,7 @@ def test_what_an_administrator_says_stands_until_it_is_deleted(call: Call) -> No
     for told in (FACTS, {}, FACTS):
         _report(attributes=told)
         shown = call("GET", f"/v2/deployables/{deployable}")["attributes"]
-        assert shown == {"rc": "FPGA", "traits1": TRAITS[0], **told, "memory_mib": 40960}
+        assert shown == {"rc": "FPGA", **_traits(told), **told, "memory_mib": 40960}
     call("POST", "/v2/attributes", {**body, "key": "product", "value": "T4"}, status=409)
     call("DELETE", f"/v2/attributes/{made['uuid']}", status=204)
     _report()
@@ -189,9 +195,11 @@ def test_what_cannot_be_read_while_a_guest_has_the_device_is_still_known(
     attributes = shown["attributes"]
     assert {key: attributes[key] for key in FACTS} == {**FACTS, "numa_node": 1}
     traits = {value for key, value in attributes.items() if key.startswith("trait")}
-    assert traits == {*TRAITS, *made} - {"CUSTOM_NUMA_NODE_0"}
+    assert traits == {*TRAITS, *made, "CUSTOM_NUMA_NODE_1"} - {"CUSTOM_NUMA_NODE_0"}
 
     release.delete_instance_arqs(ctx, instance)
     _report(attributes={"numa_node": 0})
     (shown,) = call("GET", "/v2/deployables?name=host-1_a")["deployables"]
-    assert shown["attributes"] == {"traits1": TRAITS[0], "rc": "FPGA", "numa_node": 0}
+    # A trait that was there keeps its key.
+    left = sorted(map(str, shown["attributes"].values()))
+    assert left == ["0", "CUSTOM_FAKE_DEVICE", "CUSTOM_NUMA_NODE_0", "FPGA"]
