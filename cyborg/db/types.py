@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON document stored as text, which every server returns unchanged."""
+    """A JSON document stored as text, which every server returns unchanged, in its order."""
 
     impl = sa.Text
     cache_ok = True
@@ -22,10 +22,14 @@ class JsonText(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(sa.Text())
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
-        return None if value is None else json.dumps(value, sort_keys=True)
+        return None if value is None else json.dumps(value)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
         return None if value is None else json.loads(value)
+
+    def compare_values(self, x: Any, y: Any) -> bool:
+        """Whether they are stored alike: another order is a change."""
+        return json.dumps(x) == json.dumps(y)
 
 
 def string(length: int) -> sa.String:

@@ -103,6 +103,22 @@ def test_requests_are_counted_by_the_profile_they_were_made_of(
     assert api.call("GET", f"{PATH}/three")["in_use"] == 2
 
 
+@pytest.mark.every_database
+def test_the_keys_of_a_group_keep_their_order(api: Api) -> None:
+    keys = {"trait:CUSTOM_B": "required", "resources:FPGA": "1", "trait:CUSTOM_A": "required"}
+
+    def shown(path: str) -> list[list[str]]:
+        return [list(group) for group in api.call("GET", path)["groups"]]
+
+    for order in (list(keys), sorted(keys), sorted(keys, reverse=True)):
+        body = {**BODY, "groups": [{key: keys[key] for key in order}]}
+        if order == list(keys):
+            api.call("POST", PATH, body)
+        else:
+            api.call("PUT", f"{PATH}/one", body)
+        assert shown(f"{PATH}/one") == [order]
+
+
 def fact(deployable: str, key: str, value: str = "CUSTOM_A") -> dict[str, str]:
     return {"deployable_uuid": deployable, "key": key, "value": value}
 
