@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 _FIND_SECONDS = 1.0
 
 
-class UnreadableRules(Exception):
+class UnreadableRules(errors.Misconfigured):
     """The operator's policy file cannot be read."""
 
 

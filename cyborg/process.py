@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import formatters, log
 
 from cyborg import conf as cyborg_conf
-from cyborg import errors, version
+from cyborg import errors, needs, version
 from cyborg.conf import command_help
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def one_sentence(name: str) -> Iterator[None]:
     """End the process with status 1 and a sentence if an operator has to mend its configuration."""
     try:
         yield
-    except (errors.Misconfigured, cfg.Error, log.LogConfigError, OSError) as exc:
+    except (errors.Misconfigured, cfg.Error, log.LogConfigError, ImportError, OSError) as exc:
         print(f"{name}: {exc}", file=sys.stderr)  # noqa: T201 - there may be no log
         raise SystemExit(1) from None
 
@@ -67,6 +67,7 @@ def open_log(conf: cfg.ConfigOpts) -> None:
 
 def set_up_log(conf: cfg.ConfigOpts) -> None:
     """Open the log that the options name."""
+    needs.check(conf)
     log.setup(conf, "cyborg")
     for handler in logging.getLogger().handlers:
         old = handler.formatter
@@ -117,7 +118,8 @@ def register_log(conf: cfg.ConfigOpts) -> None:
 
     ``--help`` shows them last.
     """
-    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
+    quiet = ("alembic=WARN", "placement.requestlog=WARN")
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), *quiet])
     log.register_options(conf)
     command_help.register(conf)
 
@@ -128,8 +130,8 @@ def _register(conf: cfg.ConfigOpts) -> None:
 
 
 def warn_about_meaningless(conf: cfg.ConfigOpts) -> None:
-    """Log each option that is set but has no meaning any more."""
-    for sentence in cyborg_conf.meaningless(conf):
+    """Log each option that is set but has no meaning any more, and each file that is not read."""
+    for sentence in (*cyborg_conf.meaningless(conf), *cyborg_conf.passed_over(conf)):
         LOG.warning("%s", sentence)
 
 

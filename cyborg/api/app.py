@@ -7,7 +7,6 @@ import configparser
 import functools
 import logging
 import pathlib
-from typing import cast
 from wsgiref.types import WSGIApplication
 
 import pecan
@@ -16,7 +15,7 @@ import pecan.routing
 from oslo_config import cfg
 from paste import deploy
 
-from cyborg import notifications, policy, rpc, work
+from cyborg import errors, notifications, policy, rpc, work
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
 
@@ -38,7 +37,7 @@ _SECTIONS_OF_ANOTHER = {
 }
 
 
-class UnusablePasteFile(Exception):
+class UnusablePasteFile(errors.Misconfigured):
     """The operator's paste file does not fit this release."""
 
 
@@ -66,7 +65,7 @@ def load(conf: cfg.ConfigOpts) -> WSGIApplication:
                 f"The paste file {path} cannot be used: {exc}. Remove it, or make it again from a "
                 f"copy of {SHIPPED_PASTE_FILE}."
             ) from exc
-    return cast(WSGIApplication, app)
+    return middleware.Answered(app)
 
 
 def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication:

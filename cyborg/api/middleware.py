@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import logging
 import pathlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,8 +28,11 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg.api import health, request_metrics, versions
+from cyborg import needs
+from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
+
+LOG = logging.getLogger(__name__)
 
 Filter = Callable[[WSGIApplication], WSGIApplication]
 
@@ -143,14 +147,15 @@ def _is_check(environ: WSGIEnvironment) -> bool:
 
 
 def request_id(_defaults: dict[str, str], **local_conf: str) -> Filter:
-    """An id for each request, on the answer and in the log."""
-    return _RequestId
+    """Pass requests on: each has its id before the first filter."""
+    return lambda app: app
 
 
 def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """Tokens are validated by Keystone, except for the documents about the API itself."""
     conf = lent_conf()
     _register_auth_token(conf)
+    needs.check(conf, "keystone_authtoken")
 
     def wrap(app: WSGIApplication) -> WSGIApplication:
         validated = auth_token.AuthProtocol(app, {"oslo_config_config": conf, **local_conf})
@@ -167,9 +172,10 @@ def audit(_defaults: dict[str, str], **local_conf: str) -> Filter:
     # Only those load pycadf who need it.
     from keystonemiddleware import audit as auditing  # noqa: PLC0415
 
-    for group, options in messaging_opts.list_opts():
-        if group == _NOTIFICATIONS:
+    for group, options in (*messaging_opts.list_opts(), *auditing.list_opts()):
+        if group in {_NOTIFICATIONS, auditing.AUDIT_MIDDLEWARE_GROUP}:
             conf.register_opts(options, group=group)
+    needs.check(conf, _NOTIFICATIONS, auditing.AUDIT_MIDDLEWARE_GROUP)
     # By default a request would wait until the broker is back.
     conf.set_default("retry", 0, group=_NOTIFICATIONS)
     map_file = conf.find_file(conf.api.audit_map_file) or str(SHIPPED_AUDIT_MAP)
@@ -205,8 +211,11 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
 
 
-class _RequestId:
-    """Does what oslo.middleware's filter does, but makes no objects of request and answer."""
+class Answered:
+    """Outside all filters: each request has an id, an answer, and a line in the log if refused.
+
+    It does what oslo.middleware's filter does, but makes no objects of request and answer.
+    """
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
@@ -216,13 +225,29 @@ class _RequestId:
         if re.match(oslo_request_id.ID_FORMAT, given):
             environ[oslo_request_id.GLOBAL_REQ_ID] = given
         own = environ[oslo_request_id.ENV_REQUEST_ID] = oslo_context.generate_request_id()
+        said = environ[faults.ENVIRON_KEY] = list[str]()
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
             if not any(name.lower() == _ANSWERED_ID for name, _ in headers):
                 headers = [*headers, (_ANSWERED_ID, own)]
+            if status >= "400" and not _is_check(environ):
+                _log_refusal(environ, status, " ".join(said))
             return start_response(status, headers, *rest)
 
-        return self._app(environ, start)
+        try:
+            return self._app(environ, start)
+        except Exception as exc:  # noqa: BLE001 - it is logged there
+            version = versions.settled(environ.get(versions.ENVIRON_KEY))
+            return faults.response(exc, environ, version)(environ, start)
+
+
+def _log_refusal(environ: WSGIEnvironment, status: str, said: str) -> None:
+    own = environ[oslo_request_id.ENV_REQUEST_ID]
+    if getattr(oslo_context.get_current(), "request_id", None) != own:
+        # What this thread has logged last was of another request.
+        oslo_context.RequestContext(request_id=own)
+    asked = f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}"
+    LOG.info("Request %s was answered %s: %r %.500r", own, status, asked[:200], said)
 
 
 class _Public:

@@ -21,6 +21,7 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
+from cyborg import errors
 from cyborg.api import bounds, gate, middleware, noauth, request_reader
 
 LOG = logging.getLogger(__name__)
@@ -36,11 +37,11 @@ _CHECKS_OF_PEER_MAX = 8
 _KEPT_MAX = 64
 
 
-class UnsafeAddress(Exception):
+class UnsafeAddress(errors.Misconfigured):
     """Everyone who can reach the address would be an administrator."""
 
 
-class NoCertificate(Exception):
+class NoCertificate(errors.Misconfigured):
     """HTTPS is configured without the files that it needs."""
 
 

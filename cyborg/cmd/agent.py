@@ -8,7 +8,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import metrics, process, rpc
+from cyborg import metrics, needs, process, rpc
 from cyborg.agent import keys, service
 from cyborg.cmd import agent_key, discover
 
@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     if conf.command.name is not None:
         return int(_COMMANDS[conf.command.name].run(conf))
     process.open_log(conf)
+    needs.check(conf, "glance", "programming")
     rpc.configure(conf, replies_of=conf.host)
     own = keys.HostKeys(conf)
     own.start()

@@ -8,20 +8,11 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import clients, db, metrics, notifications, policy, process, rpc
+from cyborg import clients, db, errors, metrics, needs, notifications, process, rpc
 from cyborg.api import app, server
 from cyborg.db import revision
 
 LOG = log.getLogger(__name__)
-
-_CANNOT_SERVE = (
-    app.UnusablePasteFile,
-    policy.UnreadableRules,
-    server.NoCertificate,
-    server.UnsafeAddress,
-    OSError,
-)
-
 
 _HELP = (
     "Serve the REST API of Cyborg with the built-in HTTP server, until SIGTERM. "
@@ -34,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
+    needs.check(conf, *needs.CALLED)
     db.configure(conf)
     revision.check_if_reachable()
     rpc.configure(conf)
@@ -42,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()
-    except _CANNOT_SERVE as exc:
+    except (errors.Misconfigured, OSError) as exc:
         LOG.critical("Cannot serve: %s", exc)
         return 1
     process.run([*metrics.endpoints(conf), http], conf=conf)

@@ -7,7 +7,7 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, db, metrics, notifications, process, rpc
+from cyborg import clients, db, metrics, needs, notifications, process, rpc
 from cyborg.conductor import gauges, keys, service
 from cyborg.db import revision
 
@@ -22,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
+    needs.check(conf, *needs.CALLED)
     db.configure(conf)
     revision.check_if_reachable()
     rpc.configure(conf)

@@ -63,16 +63,21 @@ def _import(conf: cfg.ConfigOpts) -> None:
 
 
 def _url(given: str) -> str:
-    """The URL itself, or that of ``[database] connection`` in the file that is named."""
+    """The URL itself, or that of ``[database] connection`` in the file or folder that is named."""
     if "://" in given:
         return given
-    if not pathlib.Path(given).is_file():
-        raise errors.Misconfigured(f"--from names neither a URL nor a file: {given}")
+    path = pathlib.Path(given)
+    if not path.exists():
+        raise errors.Misconfigured(f"--from names neither a URL nor a file nor a folder: {given}")
     conf = cfg.ConfigOpts()
     db.register(conf)
-    conf(["--config-file", given], project="cyborg", default_config_dirs=[])
+    # More may be in a folder beside it, which need not be there.
+    files, more = [given], f"{given}.d"
+    if path.is_dir():
+        files, more = sorted(map(str, path.glob("*.conf"))), str(path / "cyborg.conf.d")
+    conf([], project="cyborg", default_config_files=files, default_config_dirs=[more])
     if not conf.database.connection:
-        raise errors.Misconfigured(f"The file {given} sets no [database] connection.")
+        raise errors.Misconfigured(f"{given} sets no [database] connection.")
     return str(conf.database.connection)
 
 
@@ -116,8 +121,8 @@ def _add_commands(subparsers: Any) -> None:
         dest="source",
         required=True,
         metavar="URL",
-        help="URL of the old database, or a cyborg.conf whose [database] connection it is. It is "
-        "only read.",
+        help="URL of the old database, or a cyborg.conf or a folder whose [database] connection it "
+        "is. It is only read.",
     )
     imported.add_argument(
         "--dry-run", action="store_true", help="Check and report only; write nothing."

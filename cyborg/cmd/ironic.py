@@ -12,7 +12,7 @@ from typing import Any
 import prettytable
 from oslo_config import cfg
 
-from cyborg import clients, db, errors, process
+from cyborg import clients, db, errors, needs, process
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.ironic import api, run, store
@@ -75,6 +75,7 @@ def _import(conf: cfg.ConfigOpts) -> int:
         raise errors.Misconfigured(
             "[ironic] auth_type is not set: it says as which user Ironic is asked."
         )
+    needs.check(conf, api.GROUP)
     wish = run.Wish(
         nodes=wanted.node, dry_run=wanted.dry_run, remove_gone=wanted.remove_gone
     )

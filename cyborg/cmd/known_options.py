@@ -33,7 +33,7 @@ def unread(conf: cfg.ConfigOpts) -> list[str]:
     known = names(conf)
     return [
         f"Option [{group}] {name} is not read by this release."
-        for group, name in _written(conf.config_file or ())
+        for group, name in _written(cyborg_conf.files(conf))
         if (group, name) not in known and not is_of_a_device(conf, group, name)
     ]
 
@@ -77,7 +77,6 @@ def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
     for group in (*cyborg_conf.SERVICES, "oslo_limit", "keystone_authtoken"):
         chosen = None if group == "keystone_authtoken" else conf[group].auth_type
         yield [(group, ka_loading.get_auth_plugin_conf_options(chosen or "password"))]
-    yield [("oslo_limit", ka_loading.get_auth_common_conf_options())]
     yield privileged.list_opts()
 
 

@@ -7,7 +7,7 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, errors, process
+from cyborg import clients, errors, needs, process
 
 _HELP = (
     "Give the devices of this node to pods of Kubernetes (DRA), until SIGTERM. It reads [kube] of "
@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         raise errors.Misconfigured(
             "[kube] auth_type is not set: it says as which user the API is asked."
         )
+    needs.check(conf, accelerators.GROUP)
     process.run([service.Driver(conf)], conf=conf)
     return 0
 

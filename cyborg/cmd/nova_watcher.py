@@ -7,7 +7,7 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, errors, process
+from cyborg import clients, errors, needs, process
 from cyborg.nova import watcher
 
 _HELP = (
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         raise errors.Misconfigured(
             "[nova_watcher] auth_type is not set: it says as which user the API is asked."
         )
+    needs.check(conf, watcher.GROUP)
     process.run([watcher.Watcher(conf)], conf=conf)
     return 0
 

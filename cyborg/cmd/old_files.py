@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from oslo_config import cfg
 from oslo_policy import policy
 
+from cyborg import conf as cyborg_conf
 from cyborg import policies
 from cyborg.api import app
 from cyborg.cmd import known_options
@@ -29,14 +30,15 @@ _OTHERWISE = {
 
 def lines(conf: cfg.ConfigOpts) -> Iterator[str]:
     """A sentence for each option, paste section and policy rule, with its file and line."""
-    for file in conf.config_file or ():
-        yield from _options(conf, pathlib.Path(file))
+    for file in map(pathlib.Path, cyborg_conf.files(conf)):
+        yield from _options(conf, file)
     path = app.paste_file(conf)
     if path != app.SHIPPED_PASTE_FILE:
         yield from _sections(conf, path)
-    found = conf.find_file(conf.oslo_policy.policy_file)
-    if found:
-        yield from _rules(conf, pathlib.Path(found))
+    for name in (conf.oslo_policy.policy_file, *conf.oslo_policy.policy_dirs):
+        found = pathlib.Path(conf.find_file(name) or "/dev/null")
+        for file in sorted(found.iterdir()) if found.is_dir() else [found]:
+            yield from _rules(conf, file)
 
 
 def _options(conf: cfg.ConfigOpts, path: pathlib.Path) -> Iterator[str]:

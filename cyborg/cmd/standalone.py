@@ -27,8 +27,8 @@ from cyborg import (
     db,
     errors,
     metrics,
+    needs,
     notifications,
-    policy,
     process,
     rpc,
     version,
@@ -61,20 +61,13 @@ _OPTS = [
 ]
 
 
-class CannotStart(Exception):
-    """Why the program cannot start, as a sentence for its user."""
-
-
+@process.one_sentence("cyborg-standalone")
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
-    try:
-        state_dir = _configure(conf, sys.argv[1:] if argv is None else argv)
-        with _alone(state_dir):
-            _run(conf, state_dir)
-    except (CannotStart, errors.Misconfigured, policy.UnreadableRules, cfg.Error) as exc:
-        print(f"cyborg-standalone: {exc}", file=sys.stderr)
-        return 1
+    state_dir = _configure(conf, sys.argv[1:] if argv is None else argv)
+    with _alone(state_dir):
+        _run(conf, state_dir)
     return 0
 
 
@@ -119,7 +112,7 @@ def _alone(state_dir: pathlib.Path) -> Iterator[None]:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / LOCK).open("a+")
     except OSError as exc:
-        raise CannotStart(f"cannot use the state directory: {exc}") from exc
+        raise errors.Misconfigured(f"cannot use the state directory: {exc}") from exc
     with lock:
         _lock(lock, state_dir)
         yield
@@ -131,7 +124,7 @@ def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
         lock.seek(0)
-        raise CannotStart(
+        raise errors.Misconfigured(
             f"the state directory {state_dir} is in use by process {lock.read().strip()}; stop "
             "that one, or choose another --state-dir."
         ) from exc
@@ -142,6 +135,7 @@ def _lock(lock: IO[str], state_dir: pathlib.Path) -> None:
 
 def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     db.configure(conf)
+    needs.check(conf, *needs.CALLED)
     revision.check_not_foreign()
     schema.upgrade()
     # The process that had claimed work in this directory is dead: we hold its lock.
@@ -154,7 +148,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     try:
         port = http.listen()
     except OSError as exc:
-        raise CannotStart(f"cannot listen on {conf.api.host_ip}: {exc}") from exc
+        raise errors.Misconfigured(f"cannot listen on {conf.api.host_ip}: {exc}") from exc
     url = own_url(str(conf.api.host_ip), port)
     _reach_without_proxy(url)
     local.point_at(conf, f"{url}/placement")
@@ -168,7 +162,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
 
 def _configure_notifications(conf: cfg.ConfigOpts) -> None:
     if notifications.needs_broker(conf) and not conf[notifications.GROUP].transport_url:
-        raise CannotStart(
+        raise errors.Misconfigured(
             f"nobody could receive its notifications; let [{notifications.GROUP}] transport_url "
             "name a message broker, or leave driver unset."
         )
@@ -178,14 +172,14 @@ def _configure_notifications(conf: cfg.ConfigOpts) -> None:
 def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server:
     host = str(conf.api.host_ip)
     if not (noauth.is_loopback(host) or conf.api.noauth_allow_remote):
-        raise CannotStart(
+        raise errors.Misconfigured(
             f"whoever reaches {host} would be an administrator, at least of Placement; listen on "
             "127.0.0.1, or permit it with [api] noauth_allow_remote."
         )
     try:
         placement = local.load_app(state_dir)
     except ImportError as exc:
-        raise CannotStart(
+        raise errors.Misconfigured(
             f"{exc}: install Cyborg with its extra standalone, from the same wheel or checkout."
         ) from exc
     mounts = {"/": app.load(conf), "/placement": noauth.OnlyOurs(placement, conf)}

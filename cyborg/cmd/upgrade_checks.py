@@ -6,7 +6,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
-from oslo_policy import opts as policy_opts
 from oslo_policy import policy
 from oslo_upgradecheck import common_checks, upgradecheck
 
@@ -52,9 +51,9 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def options(self) -> upgradecheck.Result:
-        """Whether the configuration sets options that have no effect, and which."""
+        """Whether there are options or files without an effect, and which."""
         found = [*cyborg_conf.meaningless(self.conf), *known_options.unread(self.conf)]
-        policy_opts.set_defaults(self.conf)
+        found += cyborg_conf.passed_over(self.conf)
         if not self.conf.oslo_policy.enforce_new_defaults:
             found.append("[oslo_policy] enforce_new_defaults = false has no effect.")
         return upgradecheck.Result(WARNING if found else SUCCESS, " ".join(found) or None)

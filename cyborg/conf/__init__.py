@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 from keystoneauth1 import loading as ka_loading
@@ -28,8 +27,9 @@ from cyborg.conf import (
     upgrade_levels,
 )
 from cyborg.conf.obsolete import meaningless
+from cyborg.conf.written import files, passed_over
 
-__all__ = ["GROUPS", "SERVICES", "list_opts", "meaningless", "register"]
+__all__ = ["GROUPS", "SERVICES", "files", "list_opts", "meaningless", "passed_over", "register"]
 
 #: The options of Cyborg's own groups, by group name (None for DEFAULT).
 GROUPS: dict[str | None, list[cfg.Opt]] = {
@@ -61,6 +61,8 @@ SERVICES = {
 }
 #: The endpoints of the catalogue that are used, the first one that there is.
 _INTERFACES = ["internal", "public"]
+#: Those of keystoneauth's plugins whose options the sample shows.
+_PLUGINS = ("password", "v3applicationcredential")
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -86,19 +88,10 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 def list_opts() -> list[tuple[str | None, Iterable[cfg.Opt]]]:
     """Every option, for ``oslo-config-generator``."""
-    keystoneauth = [
-        (
-            group,
-            list(
-                itertools.chain(
-                    ka_loading.get_auth_common_conf_options(),
-                    ka_loading.get_session_conf_options(),
-                    ka_loading.get_adapter_conf_options(include_deprecated=False),
-                )
-            ),
-        )
-        for group in SERVICES
-    ]
-    for _group, options in keystoneauth:
-        cfg.set_defaults(options, valid_interfaces=_INTERFACES)
-    return [*GROUPS.items(), *keystoneauth]
+    plugins = [ka_loading.get_auth_plugin_conf_options(name) for name in _PLUGINS]
+    credentials = {option.dest: option for options in plugins for option in options}.values()
+    common = ka_loading.get_auth_common_conf_options()
+    calls = [*common, *credentials, *ka_loading.get_session_conf_options()]
+    calls += ka_loading.get_adapter_conf_options(include_deprecated=False)
+    cfg.set_defaults(calls, valid_interfaces=_INTERFACES)
+    return [*GROUPS.items(), *((group, calls) for group in SERVICES), ("oslo_limit", common)]

@@ -26,9 +26,9 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds after which an accelerator request becomes BindFailed because its host step "
         "makes no progress. Time without a connection to the message broker does not count. Keep "
-        "it a minute below Nova's [compute] arq_binding_timeout, by default 300, on every compute "
+        "it a minute below Nova's [DEFAULT] arq_binding_timeout, by default 300, on every compute "
         "host: the end may be seen half a minute late, and Nova must have the event while it "
-        "still waits. Whoever raises this raises that first.",
+        "still waits. Raise Nova's option before you raise this one.",
     ),
     cfg.IntOpt(
         "host_step_timeout",

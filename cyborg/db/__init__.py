@@ -27,7 +27,7 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
-from cyborg import errors
+from cyborg import errors, needs
 from cyborg.db import outage, round_trips
 from cyborg.db import sqlite as sqlite_engine
 
@@ -178,9 +178,8 @@ def _check_url(text: str) -> None:
             "mysql+pymysql://user:password@host/cyborg."
         ) from exc
     except ImportError as exc:
-        raise errors.Misconfigured(
-            f"[database] connection needs the Python module {exc.name}, which is not installed."
-        ) from exc
+        package = "Cyborg with its extra mysql (pymysql) or postgresql (psycopg2)"
+        raise needs.missing("[database] connection", str(exc.name), package, exc) from exc
 
 
 def _note_connected(facade: _Facade, name: str, *_: Any) -> None:

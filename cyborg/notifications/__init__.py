@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from importlib import metadata
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -20,7 +21,7 @@ from oslo_context import context as oslo_context
 from oslo_messaging import opts as messaging_opts
 from sqlalchemy import orm
 
-from cyborg import db, work
+from cyborg import db, errors, needs, work
 from cyborg.db import models
 from cyborg.notifications import recorder, users
 from cyborg.notifications.notices import Notice
@@ -65,8 +66,17 @@ def needs_broker(conf: cfg.ConfigOpts) -> bool:
 
 
 def configure(conf: cfg.ConfigOpts) -> None:
-    """Let this process announce what it changes, if the configuration says so."""
+    """Let this process announce what it changes, if the configuration says so.
+
+    :raises Misconfigured: nothing could ever be sent
+    """
     if wanted(conf):
+        needs.check(conf, GROUP)
+        known = metadata.entry_points(group="oslo.messaging.notify.drivers").names
+        if unknown := ", ".join({*conf[GROUP].driver} - {*known, ""}):
+            raise errors.Misconfigured(
+                f"[{GROUP}] driver names {unknown}; there are {', '.join(sorted(known))}."
+            )
         _process.announces.set()
     else:
         _process.announces.clear()

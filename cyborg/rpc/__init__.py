@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import oslo_messaging as messaging
 from oslo_config import cfg
 
-from cyborg import errors, metrics
+from cyborg import errors, metrics, needs
 from cyborg.drivers import value_checks
 from cyborg.rpc import client, server
 from cyborg.rpc.faults import (
@@ -122,6 +122,8 @@ def configure(conf: cfg.ConfigOpts, *, replies_of: str | None = None) -> None:
     global _replies_of  # noqa: PLW0603 - one transport a process
     _replies_of = replies_of
     try:
+        messaging.TransportURL.parse(conf)  # registers the option
+        needs.check(conf)
         _client(conf)
     except cfg.ConfigFileValueError:
         # Another option's, although it is a ValueError too.
@@ -135,6 +137,7 @@ def configure(conf: cfg.ConfigOpts, *, replies_of: str | None = None) -> None:
         raise errors.Misconfigured(
             f"[DEFAULT] transport_url begins with {exc.driver}, which oslo.messaging does not know."
         ) from exc
+    needs.check(conf, "oslo_messaging_rabbit", "oslo_messaging_tracing")
 
 
 def close() -> None:

@@ -3,7 +3,8 @@
 
 The configuration files are the first of these that are given: ``--config-file`` and
 ``--config-dir`` in the arguments of the process; ``OS_CYBORG_CONFIG_FILES``, separated by ``;`` and
-relative to ``OS_CYBORG_CONFIG_DIR``; ``cyborg.conf`` in ``OS_CYBORG_CONFIG_DIR``; the usual places.
+relative to ``OS_CYBORG_CONFIG_DIR``; ``cyborg.conf`` and ``cyborg-api.conf``, if it is there, in
+``OS_CYBORG_CONFIG_DIR``; the usual places. Folders such as ``cyborg.conf.d`` may be beside.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
 
-from cyborg import db, metrics, notifications, process, rpc
+from cyborg import db, metrics, needs, notifications, process, rpc
 from cyborg.api import app
 from cyborg.db import revision
 
@@ -36,25 +37,30 @@ def config_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> list[st
     if named.config_file or named.config_dir:
         files, folders = named.config_file, named.config_dir
     else:
-        files, folders = _files_of_environ(environ), []
+        files, folders = _of_environ(environ)
     arguments = [("--config-file", file) for file in files]
     arguments += [("--config-dir", folder) for folder in folders]
     return [part for argument in arguments for part in argument]
 
 
-def _files_of_environ(environ: Mapping[str, str]) -> list[str]:
+def _of_environ(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The files and the folders that the environment names, or those of the usual places."""
     folder = environ.get("OS_CYBORG_CONFIG_DIR", "").strip()
     names = environ.get("OS_CYBORG_CONFIG_FILES", "")
-    files = [name.strip() for name in names.split(";") if name.strip()]
-    if folder and not files:
-        files = ["cyborg.conf"]
-    return [str(pathlib.Path(folder, file)) for file in files]
+    files = [str(pathlib.Path(folder, name.strip())) for name in names.split(";") if name.strip()]
+    if not folder:
+        return files or cfg.find_config_files("cyborg", "cyborg-api"), []
+    own = pathlib.Path(folder)
+    if not files:
+        files = [str(own / "cyborg.conf"), *map(str, own.glob("cyborg-api.conf"))]
+    return files, [str(each) for end in ("", "-api") for each in own.glob(f"cyborg{end}.conf.d")]
 
 
 def make_application(arguments: Sequence[str]) -> WSGIApplication:
     """The application of this process, with database and messaging configured."""
     conf = cfg.CONF
     process.configure(conf, arguments)
+    needs.check(conf, *needs.CALLED)
     db.configure(conf)
     revision.check_if_reachable()
     rpc.configure(conf)

@@ -94,6 +94,38 @@ def test_every_option_that_a_page_names_exists() -> None:
     assert named > 100
 
 
+def _options_of_nova() -> set[tuple[str, str]]:
+    """Group and name of each option of a real Nova."""
+    listed = importlib.metadata.entry_points(group="oslo.config.opts")["nova.conf"].load()()
+    return {(str(group or "DEFAULT"), each.dest) for group, options in listed for each in options}
+
+
+def test_every_option_that_a_help_or_a_page_names_is_in_that_group(conf: cfg.ConfigOpts) -> None:
+    """Those of Nova, too: who looks for one in another group sets nothing."""
+    ours, nova = set(known_options.names(conf)), _options_of_nova()
+    texts = {
+        f"[{group}] {option.dest}": option.help
+        for group, options in cyborg_conf.GROUPS.items()
+        for option in options
+    }
+    for page in sorted(FOLDER.parent.rglob("*.rst")):
+        texts[page.name] = page.read_text()
+    named, wrong = 0, set()
+    for place, text in texts.items():
+        words = " ".join(text.split())
+        for whose, group, name in re.findall(r"(Nova's )?(?:``)?\[(\w+)\] ([a-z_]+)\b", words):
+            named += 1
+            if group.startswith(("nvmf_spdk_", "vgpu_")):
+                # The operator has named it.
+                continue
+            known = nova if whose else ours | nova
+            is_of_ours = any((each, name) in known for each in {of for of, _name in known})
+            if (group, name) not in known and is_of_ours:
+                wrong.add((place, f"{whose}[{group}] {name}"))
+    assert wrong == set()
+    assert named > 150
+
+
 #: What pages call a default, in their order: what they say, and the option that it is of. None
 #: stands for what is not an option of ours.
 DEFAULTS: dict[str, list[tuple[str, str | None]]] = {

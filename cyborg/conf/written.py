@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator has written beside ``cyborg.conf``: which files are read, and which are not."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+from oslo_config import cfg
+from oslo_policy import opts as policy_opts
+
+#: The names that the file of an option has in most deployments, whatever the option says.
+_USUAL = {
+    ("oslo_policy", "policy_file"): ("policy.yaml", "policy.yml", "policy.json"),
+    ("oslo_policy", "policy_dirs"): ("policy.d",),
+    ("api", "api_paste_config"): ("api-paste.ini",),
+    ("api", "audit_map_file"): ("api_audit_map.conf",),
+}
+
+
+def files(conf: cfg.ConfigOpts) -> list[str]:
+    """The files with options, those of folders too, in the order in which they are read."""
+    folders = (pathlib.Path(folder) for folder in conf.config_dir or ())
+    in_folders = (file for folder in folders for file in sorted(folder.glob("*.conf")))
+    return [*(conf.config_file or ()), *map(str, in_folders)]
+
+
+def passed_over(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """A sentence for each file that is there and is not read, or is named and not there."""
+    read = {pathlib.Path(path).resolve() for path in (*files(conf), *(conf.config_dir or ()))}
+    for folder in {pathlib.Path(file).parent for file in conf.config_file or ()}:
+        for path in (*folder.glob("cyborg.conf*"), *folder.glob(f"{conf.prog}.conf*")):
+            if path.suffix in {".conf", ".d"} and path.resolve() not in read:
+                yield f"{path} is not read: --config-file or --config-dir names others only."
+    for folder in map(pathlib.Path, conf.config_dir or ()):
+        for path in folder.iterdir():
+            if path.suffix != ".conf":
+                yield f"{path} is not read: its name does not end in .conf."
+    policy_opts.set_defaults(conf, policy_file="policy.yaml")
+    for (group, option), usual in _USUAL.items():
+        value = conf[group][option]
+        named = value if isinstance(value, list) else [value]
+        found = {conf.find_file(name) for name in named}
+        place = conf.get_location(option, group)
+        if None in found and place and place.location.is_user_controlled:
+            yield f"[{group}] {option} names {', '.join(named)}, which is not there."
+        for other in {conf.find_file(name) for name in usual} - found - {None}:
+            yield f"{other} is not read: [{group}] {option} is {', '.join(named)}."
