@@ -12,6 +12,10 @@ import subprocess
 import sys
 
 import pytest
+import requests
+
+from cyborg.tests import ports
+from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
 UNITS_FOLDER = pathlib.Path(__file__).parents[3] / "etc" / "systemd"
 SUDO, KERNEL_LOG = "10-cyborg-agent-sudo.conf", "20-cyborg-agent-kernel-log.conf"
@@ -147,3 +151,53 @@ def test_the_kernels_log_is_shown_where_it_is_wanted(unit: pathlib.Path) -> None
 def test_each_unit_has_the_folders_that_it_writes_to(unit: pathlib.Path) -> None:
     lines = unit.read_text().splitlines()
     assert {"StateDirectory=cyborg", "LogsDirectory=cyborg", "ProtectSystem=strict"} <= set(lines)
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("name", sorted(unit.stem for unit in UNITS_FOLDER.glob("*.service")))
+def test_each_unit_reads_the_file_of_its_own_service(
+    tmp_path: pathlib.Path, database_url: str, name: str
+) -> None:
+    """As the pages have it for metrics: the group is in a file with the name of the command."""
+    lines = (UNITS_FOLDER / f"{name}.service").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line.startswith("ExecStart="))
+    environ = dict(line.split("=", 2)[1:] for line in lines if line.startswith("Environment="))
+    folder, run = tmp_path / ".cyborg", tmp_path / "run"
+    folder.mkdir()
+    run.mkdir()
+    (folder / "cyborg.conf").write_text(
+        f"[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1/\nstate_path = {tmp_path}\n"
+        f"[database]\nconnection = {database_url}\n[api]\nauth_strategy = noauth\nthreads = 8\n"
+    )
+    port, log = ports.free_port(), tmp_path / "own.log"
+    (folder / f"{name}.conf").write_text(
+        f"[DEFAULT]\nlog_file = {log}\n[metrics]\nport = {port}\n"
+        "[nova_watcher]\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n"
+    )
+    places = {"/etc/cyborg": str(folder), "/run/cyborg-api": str(run)}
+    own = {key: places.get(value, value) for key, value in environ.items()}
+    listens = f"127.0.0.1:{ports.free_port()}"
+    command = given["ExecStart"].replace("127.0.0.1:6666", listens)
+    command = command.replace("--workers 4", "--workers 1")
+    command = command.replace("/usr/local/bin", str(pathlib.Path(sys.executable).parent))
+
+    def metrics() -> str | None:
+        try:
+            if name == "cyborg-api":
+                # What its processes add up is there from the first request on.
+                requests.get(f"http://{listens}/", timeout=TIMEOUT)
+            return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT).text
+        except requests.ConnectionError:
+            return None
+
+    own["HOME"] = str(tmp_path)
+    with subprocess.Popen(command.split(), env=os.environ | own) as process:
+        try:
+            wait_for("its log", lambda: log.exists() or None)
+            if name != "cyborg-nova-watcher":
+                assert "cyborg_" in wait_for("its metrics", metrics)
+            assert "is not read" not in log.read_text()
+            assert bool(list(run.iterdir())) == (name == "cyborg-api")
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
