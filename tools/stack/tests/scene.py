@@ -261,6 +261,14 @@ class Scene:
         found: list[Arq] = answer.json()["arqs"]
         return found
 
+    def handles(self) -> list[dict[str, Any]]:
+        """All attach handles."""
+        answer = self.cloud.accelerator.get(
+            "/attach_handles", headers={"OpenStack-API-Version": "accelerator latest"}
+        )
+        found: list[dict[str, Any]] = answer.json()["attach_handles"]
+        return found
+
     def allocations(self, server: Any) -> dict[str, int]:
         """Accelerators of the server by provider uuid, as Placement counts them."""
         answer = self.cloud.placement.get(f"/allocations/{server.id}").json()["allocations"]
