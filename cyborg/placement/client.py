@@ -29,6 +29,10 @@ _MICROVERSION = "1.37"
 
 _CUSTOM = "CUSTOM_"
 
+#: Seconds for which one thread waits until another has made a name. If Placement hangs, each asks
+#: itself, and has to find a place for that.
+_PATIENCE = 0.2
+
 LOG = logging.getLogger(__name__)
 
 
@@ -145,6 +149,8 @@ class _Known:
     """What this process knows of one Placement and need not ask again."""
 
     names: set[str] = field(default_factory=set)
+    #: Held by the thread that makes a name, so that others do not make it too.
+    naming: threading.Lock = field(default_factory=threading.Lock)
     roots: dict[str, str] = field(default_factory=dict)
     may_reshape: bool = True
 
@@ -401,10 +407,15 @@ class Client:
             path = f"{collection}/{name}"
             if not name.startswith(_CUSTOM) or path in self._known.names:
                 continue
-            # Two threads may both do it; with a lock all would wait while Placement hangs.
-            if self._send("PUT", path).status_code == HTTPStatus.CREATED:
-                made_names.note(path, self._host)
-            self._known.names.add(path)
+            is_ours = self._known.naming.acquire(timeout=_PATIENCE)
+            try:
+                if path not in self._known.names:
+                    if self._send("PUT", path).status_code == HTTPStatus.CREATED:
+                        made_names.note(path, self._host)
+                    self._known.names.add(path)
+            finally:
+                if is_ours:
+                    self._known.naming.release()
 
     def remove_name(self, path: str) -> bool:
         """Remove a resource class or a trait; False if a provider has it."""
