@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
@@ -24,7 +25,7 @@ def failing(_defaults: dict[str, str], **local_conf: str) -> object:
     """A filter that works for nobody."""
 
     def wrap(inner: WSGIApplication) -> WSGIApplication:
-        def serve(environ: WSGIEnvironment, start: StartResponse) -> object:
+        def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
             if environ["PATH_INFO"] == "/v2/devices":
                 raise ModuleNotFoundError(SECRET)
             return inner(environ, start)

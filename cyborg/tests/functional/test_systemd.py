@@ -195,7 +195,7 @@ def test_each_unit_reads_the_file_of_its_own_service(
         try:
             wait_for("its log", lambda: log.exists() or None)
             if name != "cyborg-nova-watcher":
-                assert "cyborg_" in wait_for("its metrics", metrics)
+                assert "cyborg_" in str(wait_for("its metrics", metrics))
             assert "is not read" not in log.read_text()
             assert bool(list(run.iterdir())) == (name == "cyborg-api")
         finally:

@@ -104,7 +104,7 @@ def test_every_option_that_a_help_or_a_page_names_is_in_that_group(conf: cfg.Con
     """Those of Nova, too: who looks for one in another group sets nothing."""
     ours, nova = set(known_options.names(conf)), _options_of_nova()
     texts = {
-        f"[{group}] {option.dest}": option.help
+        f"[{group}] {option.dest}": option.help or ""
         for group, options in cyborg_conf.GROUPS.items()
         for option in options
     }
