@@ -18,6 +18,7 @@ from cyborg.drivers import base
 from cyborg.inventory import attributes
 from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_key
 from cyborg.notifications import notices
+from cyborg.placement import adoption
 from cyborg.programming import operations, reports
 
 _VANISHED = "The device vanished from its host while it was being prepared."
@@ -77,6 +78,7 @@ def apply(
         added += zip(device_row.deployables, each.device.deployables, strict=True)
     session.add_all(new)
     session.flush()
+    adoption.doubt(session, [row.rp_uuid for row, _ in added])
     _insert_handles(session, added)
     _set_parents(plan, [row for device in new for row in device.deployables])
     rows = [*gone, *(row for row, _, _ in plan.kept_deployables)]

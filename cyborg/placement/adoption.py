@@ -4,7 +4,8 @@
 They may have allocations of instances that another Cyborg, or this one with another database, has
 given devices. Nobody knows which attach handles those have, so nothing of such a provider is given
 out: it is *withheld* until each allocation is explained by an ARQ, is gone, or is accepted by an
-administrator.
+administrator. The same goes for a provider that waits for its deletion, since somebody still has
+an allocation of it, when its device is reported again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from cyborg import db, errors, work
 from cyborg.db import models
@@ -23,11 +25,19 @@ LOG = logging.getLogger(__name__)
 #: The most consumers that a reason names.
 _MOST_NAMED = 5
 
-#: The reason of a provider that was imported, until its host is synced for the first time.
+#: The reason of a provider until its host is synced, if it was imported or its device is back.
 NOT_COMPARED = (
-    "It was imported, and its allocations in Placement are still to be compared with its "
-    "accelerator requests."
+    "It was imported, or its device was gone, and its allocations in Placement are still to be "
+    "compared with its accelerator requests."
 )
+
+
+def doubt(session: orm.Session, uuids: Collection[str]) -> None:
+    """Give out nothing of those that are known from before, until their allocations are seen."""
+    row = models.ResourceProvider
+    known = session.scalars(sa.select(row.id).where(row.uuid.in_(uuids))).all() if uuids else ()
+    if known:
+        db.update(session, row, row.id.in_(known), row.withheld.is_(None), withheld=NOT_COMPARED)
 
 
 def take_stock(
@@ -50,7 +60,7 @@ def take_stock(
         try:
             held = api.allocations(uuid)
         except client.NotFound:
-            continue
+            held = {}
         foreign = {
             consumer
             for consumer, amounts in held.items()

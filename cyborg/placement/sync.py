@@ -120,7 +120,9 @@ def _reconcile(
         }
     except (client.GenerationConflict, client.NotFound):
         return _Outcome(seen={}, conflicts=True)
-    if adoption.take_stock(api, state, actual):
+    # Those that are not below this root may be elsewhere.
+    withheld = (uuid for uuid, record in state.records.items() if record.withheld is not None)
+    if adoption.take_stock(api, state, {*actual, *withheld}):
         return _Outcome(seen={}, conflicts=True)
     wanted = state.below(listed[0].uuid if listed else None)
     ours = {uuid: record.ours for uuid, record in state.records.items()}

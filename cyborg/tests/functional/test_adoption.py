@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
 from cyborg import context, db, errors, work
+from cyborg.arqs import removal
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
@@ -197,3 +201,77 @@ def test_it_is_withheld_though_the_first_attempt_broke_off(placement: PlacementS
     placement.obey()
     placement.sync()
     assert inventory(placement).reserved == 4
+
+
+def remove_device() -> None:
+    """An administrator removes the card of a host that is down."""
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+        (uuid_,) = session.scalars(sa.select(models.Device.uuid))
+    removal.remove_device(uuid_, force=True)
+
+
+def remove_host() -> None:
+    """An administrator removes the host."""
+    with db.writer() as session:
+        db.update(session, models.Host, down=True)
+        (uuid_,) = session.scalars(sa.select(models.Host.uuid))
+    removal.remove_host(uuid_, force=True)
+
+
+#: Each way in which a card goes while somebody has an allocation of its provider.
+WAYS: dict[str, Callable[[], object]] = {
+    "vanished": hosts.apply,
+    "device removed": remove_device,
+    "host removed": remove_host,
+    "parts renamed": lambda: hosts.apply(hosts.device("a", hosts.deployable("host-1_other"))),
+    "moved": lambda: hosts.apply(
+        hosts.device("other", hosts.deployable("host-1_b")), order=(2**31, 1)
+    ),
+}
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("is_synced", [True, False], ids=["synced", "at once"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("root")
+def test_what_waits_for_its_deletion_and_comes_back_is_withheld(
+    placement: PlacementServer, ctx: context.RequestContext, way: str, *, is_synced: bool
+) -> None:
+    hosts.apply(hosts.card("a"))
+    placement.sync()
+    placement.allocate(GUEST, A, FPGA=1)
+    WAYS[way]()
+    if is_synced:
+        with pytest.raises(work.TryLater, match="withdrawn until it can be deleted"):
+            placement.sync()
+    hosts.apply(hosts.card("a"), order=(2**31, 2))
+    with pytest.raises(errors.Conflict, match="nothing of provider"):
+        boots.bind(ctx, boots.arqs(ctx), str(uuid.uuid4()))
+    for _ in range(3):
+        with contextlib.suppress(work.TryLater):
+            placement.sync(full=True)
+        assert inventory(placement).reserved == 4
+        (sentence,) = adoption.sentences()
+        assert GUEST in sentence
+    placement.release(GUEST)
+    with contextlib.suppress(work.TryLater):
+        placement.sync()
+    assert inventory(placement) == ALL
+    assert adoption.sentences() == []
+
+
+@pytest.mark.usefixtures("root")
+def test_what_comes_back_with_nothing_unexplained_is_given_out_at_the_first_sync(
+    placement: PlacementServer, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"))
+    placement.sync()
+    for _ in range(2):
+        hosts.apply()
+        hosts.apply(hosts.card("a"))
+        placement.sync()
+        assert inventory(placement) == ALL
+        placement.call("DELETE", f"/resource_providers/{A}")
+    placement.sync(full=True)
+    boots.bind(ctx, boots.arqs(ctx), GUEST)

@@ -255,6 +255,10 @@ def test_a_device_that_returns_before_its_provider_is_deleted(
     hosts.apply(hosts.card())
     placement.sync()
     placement.assert_right("host-1")
+    # Nobody knows which of its handles the consumer has.
+    assert placement.offered(A) == {"FPGA": (4, 4)}
+    placement.release(CONSUMER)
+    placement.sync()
     assert placement.offered(A) == {"FPGA": (4, 0)}
 
 
