@@ -43,6 +43,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 ALL = frozenset(TRANSITIONS)
 #: States in which a consumer has it, or is about to.
 LIVE = frozenset({CLAIMING, BINDING, ACTIVE})
+#: States in which it is claimed.
+HOLDING = frozenset({BINDING, ACTIVE})
 #: States that a conductor ends.
 UNFINISHED = frozenset({CLAIMING, BINDING, FAILING, RELEASING})
 

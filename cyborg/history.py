@@ -43,6 +43,8 @@ TAINTED = "tainted"
 RELEASED = "released"
 #: An administrator removed the record of a device, or of a host as a whole.
 REMOVED = "removed"
+#: Placement did not say what a consumer of ours holds; that is claimed again, or reserved.
+CLAIM_LOST = "claim_lost"
 
 OF_DEVICES = frozenset({UNHEALTHY, DISABLED, MISSING, TAINTED})
 KINDS = (
@@ -58,6 +60,7 @@ KINDS = (
     TAINTED,
     RELEASED,
     REMOVED,
+    CLAIM_LOST,
 )
 
 #: Entries of binds that failed which a project may have of an hour before refusals are left out.

@@ -19,7 +19,7 @@ from sqlalchemy import orm
 
 from cyborg import allocation_states as states
 from cyborg import db, errors, history, work
-from cyborg.allocations import choosing, late_claims, placement_claims, plans, service
+from cyborg.allocations import choosing, late_claims, placement_claims, plans, reclaiming, service
 from cyborg.arqs import bind_requests, binding, refusals
 from cyborg.arqs import service as arq_service
 from cyborg.arqs.bind_requests import BindTarget
@@ -39,7 +39,7 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Do what the state of the allocation asks for; what a claim was late for is given back."""
     row = _read(claim.key)
     claim.checkpoint()
-    if claim.attempts > 1 and (row is None or row.state not in {states.BINDING, states.ACTIVE}):
+    if claim.attempts > 1 and (row is None or row.state not in states.HOLDING):
         late_claims.expect(claim)
     if row is not None and row.state == states.CLAIMING:
         try:
@@ -47,8 +47,9 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         except work.LeaseLost:
             _have_looked_at(claim.key)
             raise
-    elif row is not None and row.state in {states.BINDING, states.ACTIVE}:
+    elif row is not None and row.state in states.HOLDING:
         _follow(claim)
+        reclaiming.defend(conf, claim, row)
     else:
         placement_claims.give_back(client.Client(conf), claim)
         _end(claim)
@@ -197,7 +198,7 @@ def _follow(claim: work.Claim) -> None:
     with db.writer() as session:
         work.hold(session, claim)
         row = states.find_locked(session, claim.key)
-        if row is not None and row.state in {states.BINDING, states.ACTIVE}:
+        if row is not None and row.state in states.HOLDING:
             _settle(session, row)
 
 

@@ -58,7 +58,7 @@ def take(
         try:
             api.hold(claim.key, owner, amounts, generation)
         except client.GenerationConflict:
-            generation = _generation(api, claim)
+            generation = _generation(api, claim, generation)
             # What is there may be what our successor has claimed.
             if not _is_wanted(claim):
                 return False
@@ -71,8 +71,11 @@ def take(
     raise work.TryLater(f"Others keep changing what consumer {claim.key} claims")
 
 
-def _generation(api: client.Client, claim: work.Claim) -> int | None:
-    """The generation of what we hold; None if that is nothing."""
+def _generation(api: client.Client, claim: work.Claim, tried: int | None) -> int | None:
+    """The generation of what we hold, if it is not the one that was tried.
+
+    If that is nothing, it is None, or 0 if Placement has kept the consumer of a refused claim.
+    """
     claim.checkpoint()
     held = api.find_held(claim.key)
     if held is not None and not held.owner.is_ours:
@@ -80,7 +83,9 @@ def _generation(api: client.Client, claim: work.Claim) -> int | None:
             f"consumer: Placement has an allocation of consumer {claim.key} that Cyborg has not "
             "made; give another uuid, or delete that allocation."
         )
-    return None if held is None else held.generation
+    if held is None:
+        return 0 if tried is None else None
+    return held.generation
 
 
 @db.retry

@@ -131,6 +131,8 @@ def create(
     :raises ServiceUnavailable: Nova or Placement cannot be asked
     """
     if _is_known(ctx, wish):
+        # Placement may have lost what it holds.
+        work.want_once(work.ALLOCATE, wish.uuid)
         return
     _refuse_server(conf, wish.uuid)
     most = conf.api.max_unbound_arqs
@@ -366,6 +368,8 @@ def _renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
             )
         row.lease_seconds, row.updated_at = lease, models.utcnow()
         session.flush()
+        # Placement may have lost what it holds.
+        work.want(session, work.ALLOCATE, [row.uuid])
         db.update(session, _ROW, _ROW.id == row.id, lease_ms=_end_of(lease))
 
 

@@ -42,9 +42,9 @@ class Difference:
             return f"Consumer {self.consumer} has {self.allocated} {where} and no ARQ there."
         named = ", ".join(self.arqs)
         if not self.allocated:
-            return f"Instance {self.consumer} has ARQs {named} {where} and no allocation there."
+            return f"Consumer {self.consumer} has ARQs {named} {where} and no allocation there."
         return (
-            f"Instance {self.consumer} has {len(self.arqs)} ARQs {where}, {named}, and an "
+            f"Consumer {self.consumer} has {len(self.arqs)} ARQs {where}, {named}, and an "
             f"allocation of {self.allocated} there."
         )
 
@@ -58,7 +58,8 @@ _TOO_MANY = (
 _NO_WITNESS = (
     "This is not repaired: Nova has none of the instances with accelerators that it was asked for, "
     "and does not say that it has deleted this one, so it may be the wrong one. Check region_name "
-    "and endpoint_override of [nova]; if it is the right one, delete this by hand."
+    "and endpoint_override of [nova]; if it is the right one, see that this one runs nowhere, and "
+    "delete its requests."
 )
 
 
@@ -68,7 +69,7 @@ class Action(enum.Enum):
     NOTHING = enum.auto()
     RELEASE = enum.auto()
     DROP = enum.auto()
-    GIVE_BACK = enum.auto()
+    COMPARE = enum.auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,12 @@ def plan_repair(
     :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
     :raises keystoneauth1.exceptions.ClientException: Nova does not answer
     """
+    if _is_allocation(difference.consumer):
+        return Repair(
+            action=Action.COMPARE,
+            explanation="It is an allocation of Cyborg's own: a conductor is asked to claim just "
+            "what it holds, or to have it reserved.",
+        )
     if why := _why_not(conf, difference):
         return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
     if difference.arqs:
@@ -189,7 +196,7 @@ def plan_repair(
     held = client.Client(conf).find_held(difference.consumer)
     if held is not None and held.owner.is_ours:
         return Repair(
-            action=Action.GIVE_BACK,
+            action=Action.COMPARE,
             explanation="It was claimed for an allocation of Cyborg's own that is gone: a "
             "conductor is asked to give it back.",
         )
@@ -230,8 +237,6 @@ def _ask_nova(
 
 
 def _why_not(conf: cfg.ConfigOpts, difference: Difference) -> str | None:
-    if _is_allocation(difference.consumer):
-        return "it is an allocation of Cyborg's own, and no instance; delete that"
     if other := nova.why_other_region(conf):
         return f"{other}; mend the wrong one"
     if difference.arqs and difference.allocated:
@@ -264,8 +269,8 @@ def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> s
         case Action.RELEASE:
             if not _release(conf, difference, counts=not repair.is_deleted):
                 return _TOO_MANY
-        case Action.GIVE_BACK:
-            # Whoever does it looks first whether there is an allocation again by then.
+        case Action.COMPARE:
+            # Whoever does it looks first whether there is an allocation by then.
             work.want_once(work.ALLOCATE, difference.consumer)
         case Action.DROP:
             if not repair.is_deleted and not _may_drop(conf):

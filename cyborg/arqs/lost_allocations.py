@@ -3,7 +3,8 @@
 
 Nova deletes a server that is still being built without a request to Cyborg: only the allocation is
 gone. An ARQ without one is noted, and Nova is asked for its instance at once; :mod:`.orphans`
-releases it if Nova does not have the instance either.
+releases it if Nova does not have the instance either. Until then its handle is reserved in
+Placement, which would offer it otherwise.
 
 Placement is asked once for each provider: its generation, which one request gives for a whole host,
 stays the same when an allocation is deleted. So in a large cloud what was bound a while ago, and
@@ -16,7 +17,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -47,30 +48,36 @@ _URGENT_MS = 600_000
 
 def take_turns(conf: cfg.ConfigOpts) -> None:
     """Want looks at the next hosts, at each once in ``[conductor] allocation_audit_interval``."""
-    asked = all(clients.configured(conf, name) for name in ("placement", "nova"))
-    if asked and witnesses.instances_claim(conf):
-        interval_ms = conf.conductor.allocation_audit_interval * 1000
+    interval_ms = conf.conductor.allocation_audit_interval * 1000
+    if interval_ms and clients.configured(conf, "placement"):
         due = models.Host.allocations_ms < db.now_ms() - interval_ms
-        change = functools.partial(_want, interval_ms)
+        change = functools.partial(_want, interval_ms, of_instances=_are_instances_asked(conf))
         has_agent = models.Host.managed_by == models.AGENT
         db.change_due(models.Host, due, has_agent, limit=_BATCH, change=change)
 
 
-def _want(interval_ms: int, session: orm.Session, hosts: list[models.Host]) -> None:
+def _are_instances_asked(conf: cfg.ConfigOpts) -> bool:
+    """Whether what Nova's instances claim is looked at too."""
+    return clients.configured(conf, "nova") and witnesses.instances_claim(conf)
+
+
+def _want(
+    interval_ms: int, session: orm.Session, hosts: list[models.Host], *, of_instances: bool
+) -> None:
     host = models.Host
     now_ms = session.scalar(sa.select(db.now_ms())) or 0
     turn = host.id.in_([each.id for each in hosts])
     db.update(session, host, turn, allocations_ms=db.now_ms())
-    query = _on_hosts(sa.select(host.name)).where(
+    query = on_hosts(sa.select(host.name)).where(
         turn,
         models.Arq.state == models.BOUND,
-        models.Arq.allocation_uuid.is_(None),
-        _has_turn(session, now_ms, interval_ms),
+        sa.true() if of_instances else models.Arq.allocation_uuid.is_not(None),
+        has_turn(session, now_ms, interval_ms),
     )
     work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
 
 
-def _has_turn(
+def has_turn(
     session: orm.Session, now_ms: int, interval_ms: int
 ) -> sa.ColumnElement[bool]:
     """Whether an ARQ is looked at now: it is new, it was noted, or its part has its turn.
@@ -94,7 +101,7 @@ def _count_parts(session: orm.Session) -> int:
     return max(1, -(-count // _EACH_TIME))
 
 
-def _on_hosts(query: sa.Select[str]) -> sa.Select[str]:
+def on_hosts(query: sa.Select[Any]) -> sa.Select[Any]:
     """Join the hosts with the ARQs that hold a handle of theirs."""
     arq = models.Arq
     return (
@@ -105,14 +112,15 @@ def _on_hosts(query: sa.Select[str]) -> sa.Select[str]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """A Bound ARQ, and whether its instance had no allocation the last time."""
+class _Bound(NamedTuple):
+    """A Bound ARQ, and whether its instance had no allocation for it the last time."""
 
     id: int
     uuid: str
     provider: str
     instance: str
+    #: How many older ones the instance has of the provider.
+    older: int
     missed: bool
 
 
@@ -121,24 +129,28 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
+    if not _are_instances_asked(conf):
+        return
     found = _read(claim, conf.conductor.allocation_audit_interval * 1000)
     api = client.Client(conf)
-    consumers: dict[str, set[str]] = {}
+    held: dict[str, dict[str, dict[str, int]]] = {}
     for provider in sorted({arq.provider for arq in found}):
         claim.checkpoint()
         with contextlib.suppress(client.NotFound):
             # Without the provider it cannot be told: it is about to be made again, or this is the
             # Placement of another region.
-            consumers[provider] = api.consumers(provider)
-    found = [arq for arq in found if arq.provider in consumers]
-    lacking = {arq.id for arq in found if arq.instance not in consumers[arq.provider]}
+            held[provider] = api.allocations(provider)
+    found = [arq for arq in found if arq.provider in held]
+    amounts = {arq.id: held[arq.provider].get(arq.instance, {}) for arq in found}
+    lacking = {arq.id for arq in found if arq.older >= sum(amounts[arq.id].values())}
     claimed_again = [arq.id for arq in found if arq.missed and arq.id not in lacking]
     if lacking or claimed_again:
         _record(claim, lacking, claimed_again)
     for arq in found:
         if arq.id in lacking and not arq.missed:
             LOG.warning(
-                "ARQ %s is Bound, and instance %s has no allocation of provider %s; asking Nova",
+                "ARQ %s is Bound, and instance %s has no allocation of provider %s for it: it is "
+                "reserved there, and Nova is asked",
                 arq.uuid,
                 arq.instance,
                 arq.provider,
@@ -154,12 +166,15 @@ def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
 
 @db.retry
 def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
-    if not interval_ms:
-        return []
-    arq = models.Arq
+    arq, other = models.Arq, orm.aliased(models.Arq)
     missed = arq.allocation_missed_ms.is_not(None)
+    same = (other.instance_uuid == arq.instance_uuid, other.device_rp_uuid == arq.device_rp_uuid)
+    of_same = sa.select(sa.func.count(other.id)).where(
+        *same, other.state == models.BOUND, other.id < arq.id
+    )
+    older = of_same.correlate(arq).scalar_subquery()
     query = (
-        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.instance_uuid, missed)
+        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.instance_uuid, older, missed)
         .join(arq.attach_handle)
         .join(models.AttachHandle.deployable)
         .join(models.Deployable.device)
@@ -167,12 +182,8 @@ def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
         .where(models.Host.name == claim.key, arq.allocation_uuid.is_(None), *_same(claim))
     )
     with db.reader() as session:
-        query = query.where(_has_turn(session, claim.claimed_ms, interval_ms))
-        return [
-            _Bound(id=id_, uuid=uuid, provider=provider, instance=instance, missed=bool(is_missed))
-            for id_, uuid, provider, instance, is_missed in session.execute(query)
-            if provider and instance
-        ]
+        query = query.where(has_turn(session, claim.claimed_ms, interval_ms))
+        return [_Bound(*row) for row in session.execute(query)]
 
 
 @db.retry
@@ -189,3 +200,5 @@ def _record(
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
         if arq_states.note_audit(session, arq.id.in_(lacking), *_same(claim), **noted):
             work.want(session, work.INSTANCES, [orphans.KEY])
+        # What is noted is reserved.
+        work.want(session, work.PLACEMENT, [claim.key])

@@ -58,7 +58,6 @@ _NOT_ASKED = tuple(
         models.Arq.bind_started_ms,
         models.Arq.instance_asked_ms,
         models.Arq.instance_missed_ms,
-        models.Arq.allocation_missed_ms,
         models.Arq.consumer_nqn,
         models.Arq.updated_at,
     )
@@ -279,8 +278,10 @@ def _begin_steps(
         # A conductor of the release before has ended the write, or made it Bound.
         db.update(session, models.Arq, models.Arq.id.in_(served), needs_write=False)
     work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
-    # The handle is dirty from now on: Placement must not offer it.
-    work.want(session, work.PLACEMENT, {handle.host_name for handle in waiting.values()})
+    # Placement must not offer handles that are dirty from now on, and those that were reserved
+    # because nobody claimed them are free.
+    changed = {arq.id for arq in arqs if arq.allocation_missed_ms is not None} | waiting.keys()
+    work.want(session, work.PLACEMENT, {held[id_].host_name for id_ in changed & held.keys()})
     return set(waiting)
 
 

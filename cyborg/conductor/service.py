@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg import errors, liveness, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
-from cyborg.allocations import late_claims
+from cyborg.allocations import late_claims, reclaiming
 from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
 from cyborg.conductor import (
     endpoint,
@@ -108,11 +108,16 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),
-        work.ALLOCATIONS: functools.partial(lost_allocations.check_host, conf),
+        work.ALLOCATIONS: functools.partial(_check_claims, conf),
         work.PROGRAM: functools.partial(executor.run, conf),
         work.FUNCTION_POOL: functools.partial(planner.fill, conf),
         work.PLACEMENT: functools.partial(_sync_placement, conf),
     }
+
+
+def _check_claims(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    lost_allocations.check_host(conf, claim)
+    reclaiming.check_host(conf, claim)
 
 
 def _sync_placement(conf: cfg.ConfigOpts, claim: work.Claim) -> None:

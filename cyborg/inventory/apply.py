@@ -78,8 +78,7 @@ def apply(
         added += zip(device_row.deployables, each.device.deployables, strict=True)
     session.add_all(new)
     session.flush()
-    adoption.doubt(session, [row.rp_uuid for row, _ in added])
-    _insert_handles(session, added)
+    _complete(session, added)
     _set_parents(plan, [row for device in new for row in device.deployables])
     rows = [*gone, *(row for row, _, _ in plan.kept_deployables)]
     written_ms = {row.id: row.programmed_ms for row in rows}
@@ -169,10 +168,14 @@ def _deployable(
     return row
 
 
-def _insert_handles(
-    session: orm.Session, added: Iterable[tuple[models.Deployable, base.Deployable]]
+def _complete(
+    session: orm.Session, added: Sequence[tuple[models.Deployable, base.Deployable]]
 ) -> None:
-    """Insert the handles of new deployables, as plain rows: a host may bring thousands."""
+    """Insert the handles of new deployables, and doubt what is known of their providers.
+
+    The handles are plain rows, since a host may bring thousands.
+    """
+    adoption.doubt(session, [row.rp_uuid for row, _ in added])
     rows = (
         {"deployable_id": row.id, "attach_type": attach_type, "attach_info": attach_info}
         for row, deployable in added

@@ -297,8 +297,7 @@ class Client:
         try:
             return self._find_candidates(groups, limit, root)
         except Refused:
-            # A name that we had made may have been removed since: make it again.
-            self._known.names.clear()
+            # A name that we had made may have been removed since: it is made again.
             return self._find_candidates(groups, limit, root)
 
     def _find_candidates(
@@ -388,14 +387,7 @@ class Client:
         return self._replace(f"/resource_providers/{uuid}/traits", body, _TRAITS)
 
     def _replace(self, path: str, body: dict[str, Any], shape: Any) -> int:
-        try:
-            stored = self._call("PUT", path, body, shape=shape)
-        except (GenerationConflict, InUse, NotFound):
-            raise
-        except Refused:
-            # An operator may have removed a trait or class that we made: make it again next time.
-            self._known.names.clear()
-            raise
+        stored = self._call("PUT", path, body, shape=shape)
         found = sorted(stored["traits"]) if shape is _TRAITS else stored["inventories"]
         if found not in body.values():
             raise PlacementError(f"Placement said yes to PUT {path} and has stored something else")
@@ -466,6 +458,10 @@ class Client:
         response = self._proxy.request(
             path, method, json=body, params=query, microversion=microversion
         )
+        if response.status_code == HTTPStatus.BAD_REQUEST:
+            # An operator may have removed a trait or class that we made, or restored a backup that
+            # is older: make it again next time.
+            self._known.names.clear()
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)
         return response

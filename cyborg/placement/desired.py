@@ -157,7 +157,9 @@ _ATTRIBUTES = (
     )
 )
 _IS_MISSING = models.AttachHandle.missing
-_IS_UNUSABLE = sa.or_(_IS_MISSING, models.Arq.state.not_in(models.SERVING))
+#: Whoever has it has no claim in Placement for it.
+_IS_UNCLAIMED = models.Arq.allocation_missed_ms.is_not(None)
+_IS_UNUSABLE = sa.or_(_IS_MISSING, models.Arq.state.not_in(models.SERVING), _IS_UNCLAIMED)
 _HANDLES = (
     sa.select(
         models.AttachHandle.deployable_id,
@@ -224,7 +226,8 @@ def _classes_traits_and_units(
 class _Held:
     """Of a deployable's handles that ARQs hold: those that are gone, and all that are no use.
 
-    The second number holds the first, and the handles that wait for their host to clean them.
+    The second number holds the first, the handles that wait for their host to clean them, and those
+    that are in use and that nobody claims in Placement.
     """
 
     missing: int

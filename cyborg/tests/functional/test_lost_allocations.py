@@ -157,6 +157,37 @@ def test_what_only_placement_says_releases_nothing(
     assert holders() == [instance]
 
 
+def test_what_an_instance_holds_without_an_allocation_is_reserved(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    sink: NovaSink,
+    placement: PlacementServer,
+    cards: None,
+) -> None:
+    instance = models.new_uuid()
+    sink.servers.add(instance)
+    boots.bind(ctx, [*boots.arqs(ctx), *boots.arqs(ctx)], instance)
+    engine.drain(conf)
+    # It has two, and one allocation: the second one is reserved.
+    for allocated, reserved in ((1, 1), (0, 2), (1, 1), (2, 0), (0, 2)):
+        placement.release(instance)
+        if allocated:
+            # Nobody else takes what is reserved meanwhile.
+            placement.set_inventories(A, FPGA={"total": 4})
+            placement.allocate(instance, A, FPGA=allocated)
+        look(conf)
+        placement.sync(full=True)
+        assert placement.offered(A) == {"FPGA": (4, reserved)}
+        assert holders() == [instance, instance]
+    sink.servers.clear()
+    sink.deleted = {instance}
+    look(conf)
+    assert holders() == []
+    assert work.is_wanted(work.PLACEMENT, "host-1")
+    placement.sync()
+    assert placement.offered(A) == {"FPGA": (4, 0)}
+
+
 def test_nothing_is_released_for_a_placement_and_a_nova_of_another_region(
     conf: cfg.ConfigOpts, sink: NovaSink, placement: PlacementServer, instance: str
 ) -> None:
@@ -295,7 +326,7 @@ def test_what_was_bound_long_ago_is_looked_at_in_turns(
 
 
 def _at(session: orm.Session, now_ms: int) -> sa.ColumnElement[bool]:
-    return lost_allocations._has_turn(session, now_ms, 30_000)
+    return lost_allocations.has_turn(session, now_ms, 30_000)
 
 
 def test_the_larger_the_cloud_the_smaller_the_part_that_is_looked_at(

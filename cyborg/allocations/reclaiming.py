@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement has lost, or others have changed, of what our consumers hold is claimed again.
+
+Cyborg owns these claims. Whoever has an attach handle keeps it: if Placement has given its room to
+another consumer meanwhile, or does not have the provider, what nobody claims of it is reserved
+until there is room again. The other consumer finds no free handle, and looks elsewhere or is told.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import allocation_states as states
+from cyborg import arq_states, db, history, work
+from cyborg.allocations import placement_claims, plans
+from cyborg.arqs import lost_allocations
+from cyborg.db import models
+from cyborg.placement import client, tree
+
+LOG = logging.getLogger(__name__)
+
+_Amounts = Mapping[str, Mapping[str, int]]
+_ROW, _ARQ = models.Allocation, models.Arq
+
+#: What the owner may read.
+_AGAIN = "Placement had lost what the consumer holds; it is claimed again."
+_KEPT = "Placement has lost what the consumer holds; the consumer keeps it, and it is reserved."
+
+
+def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Have claimed again what consumers hold of a host and Placement does not say.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    api = client.Client(conf)
+    for row, is_noted in _read_host(claim, conf.conductor.allocation_audit_interval * 1000):
+        claim.checkpoint()
+        if is_noted or not _is_right(row, api.find_held(row.uuid)):
+            work.want_once(work.ALLOCATE, row.uuid)
+
+
+@db.retry
+def _read_host(claim: work.Claim, interval_ms: int) -> list[tuple[models.Allocation, bool]]:
+    """The consumers with handles of the host whose turn it is, and whether they lack a claim."""
+    if not interval_ms:
+        return []
+    lacks = (_ARQ.allocation_uuid == _ROW.uuid, _ARQ.allocation_missed_ms.is_not(None))
+    there = lost_allocations.on_hosts(sa.select(_ARQ.allocation_uuid).select_from(models.Host))
+    with db.reader() as session:
+        turn = lost_allocations.has_turn(session, claim.claimed_ms, interval_ms)
+        there = there.where(models.Host.name == claim.key, turn)
+        query = sa.select(_ROW, sa.exists().where(*lacks))
+        found = session.execute(query.where(_ROW.uuid.in_(there), _ROW.state.in_(states.HOLDING)))
+        return [(row, is_noted) for row, is_noted in found]
+
+
+def _wanted(row: models.Allocation) -> dict[str, dict[str, int]]:
+    return plans.amounts(plans.load(row.plan))
+
+
+def _is_right(row: models.Allocation, held: client.Held | None) -> bool:
+    """Whether Placement says of the consumer what is so."""
+    owner = placement_claims.owner_of(row)
+    return held is not None and (held.owner, held.amounts) == (owner, _wanted(row))
+
+
+def defend(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
+    """Claim again what Placement does not say that the consumer of an allocation holds.
+
+    :raises TryLater: others change the same consumer or provider
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    api = client.Client(conf)
+    held = api.find_held(row.uuid)
+    has: _Amounts = held.amounts if held else {}
+    if _is_right(row, held):
+        _note(claim, row, has)
+        return
+    had = f"Placement had {has or 'nothing'} of {held.owner if held else 'nobody'} for it"
+    try:
+        _claim(api, claim, row, held)
+    except client.GenerationConflict as exc:
+        raise work.TryLater(f"Others change what consumer {row.uuid} has: {exc}") from exc
+    except client.Refused as exc:
+        why = f"{had}, and says now: {exc}"
+        if _note(claim, row, has, why, _KEPT):
+            LOG.warning("Consumer %s keeps what it holds, which is reserved. %s", row.uuid, why)
+    else:
+        LOG.warning("What consumer %s holds is claimed again. %s", row.uuid, had)
+        _note(claim, row, _wanted(row), had, _AGAIN)
+
+
+def _claim(
+    api: client.Client, claim: work.Claim, row: models.Allocation, held: client.Held | None
+) -> None:
+    """Have the consumer hold just what it should, also what was reserved for it.
+
+    :raises Refused: there is no room for it
+    """
+    wanted, owner = _wanted(row), placement_claims.owner_of(row)
+    # Placement may have kept the consumer of a refused claim, whose generation it does not say.
+    generation = held.generation if held else (None if claim.attempts % 2 else 0)
+    try:
+        api.hold(row.uuid, owner, wanted, generation)
+    except client.Refused as exc:
+        is_full = not isinstance(exc, client.GenerationConflict)
+        if not (is_full and all(_make_room(api, row.uuid, *each) for each in wanted.items())):
+            raise
+        claim.checkpoint()
+        api.hold(row.uuid, owner, wanted, generation)
+
+
+def _make_room(
+    api: client.Client, consumer: str, provider: str, amounts: Mapping[str, int]
+) -> bool:
+    """Reserve less of a provider, by what the consumer needs and nobody else has claimed."""
+    listed = api.find_provider(provider)
+    if listed is None:
+        return False
+    found = api.read_provider(listed)
+    others = [has for uuid, has in api.allocations(provider).items() if uuid != consumer]
+    changed: dict[str, tree.Inventory] = {}
+    for name, amount in amounts.items():
+        inventory = found.inventories.get(name)
+        taken = sum(has.get(name, 0) for has in others) + amount
+        if inventory is None or taken > inventory.total:
+            return False
+        reserved = min(inventory.reserved, inventory.total - taken)
+        changed[name] = dataclasses.replace(inventory, reserved=reserved)
+    api.set_inventories(provider, {**found.inventories, **changed}, found.generation)
+    return True
+
+
+@db.retry
+def _note(
+    claim: work.Claim, row: models.Allocation, has: _Amounts, why: str = "", plain: str = ""
+) -> bool:
+    """Have reserved what the consumer holds beyond what it has in Placement; whether that is new.
+
+    The next sync believes nothing that it knows of the providers: they may have been made anew.
+    """
+    left = collections.Counter({uuid: sum(amounts.values()) for uuid, amounts in has.items()})
+    mine, missed = _ARQ.allocation_uuid == row.uuid, _ARQ.allocation_missed_ms
+    query = sa.select(_ARQ.id, _ARQ.device_rp_uuid).where(mine).order_by(_ARQ.id)
+    with db.writer() as session:
+        work.hold(session, claim)
+        lacking = []
+        for arq, provider in session.execute(query):
+            left[provider or ""] -= 1
+            if left[provider or ""] < 0:
+                lacking.append(arq)
+        note = functools.partial(arq_states.note_audit, session, mine)
+        is_new = note(missed.is_(None), _ARQ.id.in_(lacking), allocation_missed_ms=db.now_ms()) > 0
+        is_over = note(missed.is_not(None), _ARQ.id.not_in(lacking), allocation_missed_ms=None) > 0
+        if plain or is_over:
+            known = models.ResourceProvider
+            db.update(session, known, known.uuid.in_(_wanted(row)), generation=None)
+            hosts = lost_allocations.on_hosts(sa.select(models.Host.name)).where(mine)
+            work.want(session, work.PLACEMENT, session.scalars(hosts.distinct()))
+        if is_new or plain == _AGAIN:
+            about = {"instance_uuid": row.uuid, "project_id": row.project_id}
+            what = {"kind": history.CLAIM_LOST, "reason": why, "plain": plain}
+            history.write(session, [{**about, **what, "ended_ms": db.now_ms()}])
+    return is_new
