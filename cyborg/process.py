@@ -36,13 +36,13 @@ _LONGEST_SLEEP = 1.0
 
 
 @contextlib.contextmanager
-def one_sentence(name: str) -> Iterator[None]:
-    """End the process with status 1 and a sentence if an operator has to mend its configuration."""
+def one_sentence(name: str, status: int = 1) -> Iterator[None]:
+    """End the process with a status and a sentence if an operator has to mend its configuration."""
     try:
         yield
     except (errors.Misconfigured, cfg.Error, log.LogConfigError, ImportError, OSError) as exc:
         print(f"{name}: {exc}", file=sys.stderr)  # noqa: T201 - there may be no log
-        raise SystemExit(1) from None
+        raise SystemExit(status) from None
 
 
 def configure(conf: cfg.ConfigOpts, arguments: Sequence[str], description: str = "") -> None:

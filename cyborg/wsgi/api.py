@@ -101,6 +101,7 @@ def _threads(options: Mapping[str, Any]) -> int | None:
     return None
 
 
-with process.one_sentence(__name__):
+# gunicorn ends for a worker with this status. With others it starts workers again and again.
+with process.one_sentence(__name__, 3):
     application = make_application(config_arguments(sys.argv[1:], os.environ))
     process.collect_less_garbage()
