@@ -290,8 +290,9 @@ def stay(service: Service) -> None:
 def main() -> int:
     """Run the steps; return the exit status."""
     once = sys.argv[1:] == ["--once"]
-    # Stop the service too if this program is terminated.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Stop the service too if this program is terminated, or its terminal is closed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         with running() as service:
             live(service)
