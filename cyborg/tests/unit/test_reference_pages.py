@@ -112,7 +112,7 @@ def test_every_option_that_a_help_or_a_page_names_is_in_that_group(conf: cfg.Con
         texts[page.name] = page.read_text()
     named, wrong = 0, set()
     for place, text in texts.items():
-        words = " ".join(text.split())
+        words = " ".join(str(text).split())
         for whose, group, name in re.findall(r"(Nova's )?(?:``)?\[(\w+)\] ([a-z_]+)\b", words):
             named += 1
             if group.startswith(("nvmf_spdk_", "vgpu_")):
