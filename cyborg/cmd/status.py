@@ -249,9 +249,10 @@ def _profiles(conf: cfg.ConfigOpts) -> Iterator[Finding]:
         for sentence in sentences:
             yield Finding("device profiles", f"Device profile {name}: {sentence}")
     if clients.configured(conf, "nova"):
-        for flavor, name in nova.profiles_of_flavors(conf):
-            if name not in found:
-                why = f"Flavor {flavor} names device profile {name}, which is disabled or absent."
+        for flavor, specs in nova.flavors(conf):
+            asked = specs.get(nova.PROFILE_OF_FLAVOR)
+            if asked and asked not in found:
+                why = f"Flavor {flavor} names device profile {asked}, which is disabled or absent."
                 yield Finding("flavors", why)
 
 

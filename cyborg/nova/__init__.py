@@ -111,21 +111,21 @@ def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     return any(each["id"] == instance_uuid for each in listed["servers"])
 
 
-def profiles_of_flavors(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str]]:
-    """The name of each flavor that names a device profile, with that of the profile.
+def flavors(conf: cfg.ConfigOpts) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name of each flavor, with its extra specs.
 
     :raises ServiceUnavailable: Nova does not list the flavors to us
     :raises keystoneauth1.exceptions.ClientException: Nova or Keystone cannot be reached
     """
     query = {"is_public": "None", "limit": "1000"}
+    shape = {"flavors": [{"id": str, "name": str, "extra_specs": dict}]}
     while True:
         status, listed = _get(conf, "/flavors/detail", _FLAVORS_MICROVERSION, **query)
-        if status != HTTPStatus.OK:
+        if status != HTTPStatus.OK or not peers.fits(listed, shape):
             raise errors.ServiceUnavailable(f"Nova answered {status} to GET /flavors/detail.")
-        for flavor in listed.get("flavors", ()):
-            if profile := flavor.get("extra_specs", {}).get(PROFILE_OF_FLAVOR):
-                yield flavor["name"], profile
-        if not listed.get("flavors_links"):
+        for flavor in listed["flavors"]:
+            yield flavor["name"], flavor["extra_specs"]
+        if not (listed["flavors"] and listed.get("flavors_links")):
             return
         query["marker"] = listed["flavors"][-1]["id"]
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import db, work
+from cyborg import clients, db, errors, nova, work
 from cyborg.db import models
 from cyborg.placement import client, names, sync
 
@@ -50,12 +50,22 @@ def sweep_names(conf: cfg.ConfigOpts) -> None:
     api = client.Client(conf)
     removed: list[str] = []
     try:
-        removed.extend(path for path in paths if api.remove_name(path))
-    except (client.PlacementError, ka_exc.ClientException) as exc:
+        said = _words_of_flavors(conf)
+        unsaid = (path for path in paths if path.rpartition("/")[2] not in said)
+        removed.extend(path for path in unsaid if api.remove_name(path))
+    except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
         LOG.warning("Traits and resource classes are removed from Placement later: %s", exc)
     if removed:
         names.forget(removed)
         LOG.info("Removed from Placement, as nothing names it: %s", ", ".join(removed))
+
+
+def _words_of_flavors(conf: cfg.ConfigOpts) -> str:
+    """What Nova's flavors ask for, beside their device profiles too."""
+    if not clients.configured(conf, "nova"):
+        return ""
+    specs = (each for _, specs in nova.flavors(conf) for each in specs.items())
+    return " ".join(str(word) for each in specs for word in each)
 
 
 def look_at(*which: sa.ColumnElement[bool]) -> None:

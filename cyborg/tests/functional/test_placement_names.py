@@ -15,6 +15,7 @@ from cyborg.inventory import acceptance
 from cyborg.placement import audit, client, names
 from cyborg.request_groups import TAINT, RequestGroup
 from cyborg.tests import hosts
+from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -102,6 +103,25 @@ def test_what_a_profile_names_stays(
     report(placement)
     sweep(conf)
     assert traits(placement) >= {"CUSTOM_ASKED", "CUSTOM_SHUNNED"}
+    assert "CUSTOM_UNNAMED" not in traits(placement)
+
+
+def test_what_a_flavor_names_stays(
+    placement: PlacementServer, root: str, conf: cfg.ConfigOpts, sink: NovaSink
+) -> None:
+    report(placement, "CUSTOM_OF_FLAVOR", "CUSTOM_UNNAMED")
+    report(placement)
+    sink.flavors = {
+        "small": {},
+        "plain": {"hw:cpu_policy": "shared"},
+        "big": {"trait:CUSTOM_OF_FLAVOR": "required"},
+    }
+    sink.status = 503
+    sweep(conf)
+    assert "CUSTOM_UNNAMED" in traits(placement), "nobody could say what flavors name"
+    sink.status = None
+    sweep(conf)
+    assert "CUSTOM_OF_FLAVOR" in traits(placement)
     assert "CUSTOM_UNNAMED" not in traits(placement)
 
 
