@@ -184,7 +184,7 @@ def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
 
 
 def _check(conf: cfg.ConfigOpts) -> int:
-    hosts, found, fault = _Hosts(), list[Finding](), None
+    hosts, found, notes, fault = _Hosts(), list[Finding](), list[str](), None
     try:
         db.configure(conf)
         revision.check()
@@ -196,6 +196,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
             notifications.configure(conf)
         for finding in _findings(conf, hosts):
             found.append(finding)
+        notes = list(_notes(conf))
     except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
         fault = str(exc)
     except (db_exc.DBError, sa.exc.SQLAlchemyError) as exc:
@@ -203,9 +204,12 @@ def _check(conf: cfg.ConfigOpts) -> int:
         fault = f"The database does not answer ({type(exc).__name__})."
     if conf.command.format == "json":
         findings = [asdict(finding) for finding in found]
-        print(json.dumps({"findings": findings, "hosts": asdict(hosts), "fault": fault}, indent=2))
+        shown = {"findings": findings, "notes": notes, "hosts": asdict(hosts), "fault": fault}
+        print(json.dumps(shown, indent=2))
     else:
         _print_table(conf, found, hosts, fault)
+        for note in notes:
+            print(f"Note: {note}")
     if fault is not None:
         return UNKNOWN
     return WRONG if found else WELL
@@ -238,22 +242,27 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             for sentence in comparison.differences:
                 yield Finding(f"placement, host {name}", sentence, _SYNCED if repairs else None)
         yield from _allocations(conf)
-    yield from _profiles(conf)
 
 
-def _profiles(conf: cfg.ConfigOpts) -> Iterator[Finding]:
-    """Profiles that no device fits, and flavors of Nova's whose profile cannot be asked for."""
+def _notes(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """Profiles that no device fits, and flavors of Nova's whose profile cannot be asked for.
+
+    Both may be meant: a profile may be made before its devices are there.
+    """
     with db.reader() as session:
         found = fitting.of_profiles(session)
     for name, sentences in found.items():
         for sentence in sentences:
-            yield Finding("device profiles", f"Device profile {name}: {sentence}")
-    if clients.configured(conf, "nova"):
+            yield f"Device profile {name}: {sentence}"
+    if not clients.configured(conf, "nova"):
+        return
+    try:
         for flavor, specs in nova.flavors(conf):
             asked = specs.get(nova.PROFILE_OF_FLAVOR)
             if asked and asked not in found:
-                why = f"Flavor {flavor} names device profile {asked}, which is disabled or absent."
-                yield Finding("flavors", why)
+                yield f"Flavor {flavor} names device profile {asked}, which is disabled or absent."
+    except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
+        yield f"Flavors are not looked at: {exc}"
 
 
 def _allocations(conf: cfg.ConfigOpts) -> Iterator[Finding]:

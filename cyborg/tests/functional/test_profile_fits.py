@@ -180,15 +180,16 @@ def test_check_says_so_of_profiles_and_flavors(
     }
     status.set("nova", "auth_type = none", f"endpoint_override = {sink.url}")
     code, found = status.json("check", "--format", "json", "--settle", "0")
-    assert code == 1
-    assert [(each["check"], each["finding"]) for each in found["findings"]] == [
-        (
-            "device profiles",
-            f"Device profile fast: {NOT_FAST}",
-        ),
-        ("flavors", "Flavor m1.fpga names device profile gone, which is disabled or absent."),
-        ("flavors", "Flavor last names device profile lost, which is disabled or absent."),
+    # A profile may be made before its devices are there: that is not wrong.
+    assert (code, found["findings"]) == (0, [])
+    assert found["notes"] == [
+        f"Device profile fast: {NOT_FAST}",
+        "Flavor m1.fpga names device profile gone, which is disabled or absent.",
+        "Flavor last names device profile lost, which is disabled or absent.",
     ]
     sink.status = 403
     code, found = status.json("check", "--format", "json", "--settle", "0")
-    assert (code, found["fault"]) == (2, "Nova answered 403 to GET /flavors/detail.")
+    assert (code, found["fault"]) == (0, None)
+    assert found["notes"][1:] == [
+        "Flavors are not looked at: Nova answered 403 to GET /flavors/detail."
+    ]
