@@ -105,6 +105,8 @@ class DatabaseUnreachable(ServiceUnavailable):
     """The database cannot be reached: :mod:`cyborg.db` has said so in the log."""
 
     level = logging.DEBUG
+    #: Whether what was asked for may be committed all the same.
+    in_doubt = False
 
 
 class Misconfigured(ServiceUnavailable):

@@ -148,11 +148,14 @@ def _patiently(request: Request, attempt: Callable[[], Any]) -> Any:
     while True:
         try:
             return attempt()
-        except errors.DatabaseUnreachable:
-            if not request.caller.has_service_token or request.bind_wait <= _PAUSE:
+        except errors.DatabaseUnreachable as exc:
+            # What is read, or bound once more, ends alike.
+            is_done_once = exc.in_doubt and request.method not in {"GET", "PATCH"}
+            may_wait = request.caller.has_service_token and request.bind_wait > _PAUSE
+            if is_done_once or not may_wait:
                 raise
-            with place(request.wait_places) as may_wait:
-                if not may_wait:
+            with place(request.wait_places) as has_place:
+                if not has_place:
                     raise
                 time.sleep(_PAUSE)
 

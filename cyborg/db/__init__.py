@@ -273,11 +273,21 @@ def snapshot() -> Iterator[orm.Session]:
 
 @contextlib.contextmanager
 def writer() -> Iterator[orm.Session]:
-    """A session whose transaction commits when the block ends and rolls back when it raises."""
-    with _passing_is_503(_WHOLE), _session(_facade.engine) as session:
-        session.connection(execution_options={sqlite_engine.WRITER: True})
-        yield session
-        session.commit()
+    """A session whose transaction commits when the block ends and rolls back when it raises.
+
+    If the answer to its COMMIT is lost, the error says that it is in doubt.
+    """
+    commits = False
+    try:
+        with _passing_is_503(_WHOLE), _session(_facade.engine) as session:
+            session.connection(execution_options={sqlite_engine.WRITER: True})
+            yield session
+            session.flush()
+            commits = True
+            session.commit()
+    except errors.DatabaseUnreachable as exc:
+        exc.in_doubt = exc.in_doubt or commits
+        raise
     for function in session.info.get(_AFTER_COMMIT, ()):
         function()
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import db, errors
+from cyborg import db, errors, profiles
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models, revision, schema
@@ -223,6 +223,27 @@ def test_a_user_is_told_at_once(call: Call, conf: cfg.ConfigOpts, wire: messages
     begun = time.monotonic()
     assert call(NOVA[0], AS_USER).status_int == 503
     assert time.monotonic() - begun < 30
+
+
+def test_what_may_be_committed_already_is_not_done_twice(
+    call: Call, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf.set_override("bind_wait", 5, group="api")
+    hosts.apply(hosts.card("a"))
+    profiles.create_profile(name="p", groups=[{"resources:FPGA": "1"}], description=None)
+    commit, lost = sa.orm.Session.commit, [True, True]
+
+    def commit_without_answer(session: sa.orm.Session) -> None:
+        commit(session)
+        if lost:
+            lost.pop()
+            raise sa.exc.OperationalError(None, None, Exception("server has gone away"))
+
+    monkeypatch.setattr(sa.orm.Session, "commit", commit_without_answer)
+    for _ in range(2):
+        assert call("POST /v2/accelerator_requests").status_int == 503
+    assert lost == []
+    assert len(call("GET /v2/accelerator_requests").json["arqs"]) == 2
 
 
 @on_servers
