@@ -349,11 +349,12 @@ def renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
     :raises NotFound: there is no such allocation
     :raises Conflict: it has no lease, or nothing is held for it
     """
-    _renew(ctx, uuid, seconds)
+    # Placement may have lost what it holds. What waits already is not begun anew.
+    work.want_once(work.ALLOCATE, _renew(ctx, uuid, seconds))
 
 
 @db.retry
-def _renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
+def _renew(ctx: RequestContext, uuid: str, seconds: int | None) -> str:
     with db.writer() as session:
         row = _find_locked(session, ctx, uuid)
         lease = row.lease_seconds if seconds is None else seconds
@@ -368,9 +369,8 @@ def _renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:
             )
         row.lease_seconds, row.updated_at = lease, models.utcnow()
         session.flush()
-        # Placement may have lost what it holds.
-        work.want(session, work.ALLOCATE, [row.uuid])
         db.update(session, _ROW, _ROW.id == row.id, lease_ms=_end_of(lease))
+        return row.uuid
 
 
 @db.retry
