@@ -38,7 +38,9 @@ def lines(conf: cfg.ConfigOpts) -> Iterator[str]:
     for name in (conf.oslo_policy.policy_file, *conf.oslo_policy.policy_dirs):
         found = pathlib.Path(conf.find_file(name) or "/dev/null")
         for file in sorted(found.iterdir()) if found.is_dir() else [found]:
-            yield from _rules(conf, file)
+            # oslo.policy passes over the others too.
+            if not (file.is_dir() or file.name.startswith(".")):
+                yield from _rules(conf, file)
 
 
 def _options(conf: cfg.ConfigOpts, path: pathlib.Path) -> Iterator[str]:

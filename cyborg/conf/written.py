@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import pathlib
 from collections.abc import Iterator
 
@@ -20,9 +21,13 @@ _USUAL = {
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
     """The files with options, those of folders too, in the order in which they are read."""
-    folders = (pathlib.Path(folder) for folder in conf.config_dir or ())
-    in_folders = (file for folder in folders for file in sorted(folder.glob("*.conf")))
-    return [*(conf.config_file or ()), *map(str, in_folders)]
+    # Like oslo.config: no hidden files.
+    in_folders = (
+        file
+        for folder in conf.config_dir or ()
+        for file in sorted(glob.glob(f"{glob.escape(folder)}/*.conf"))  # noqa: PTH207
+    )
+    return [*(conf.config_file or ()), *in_folders]
 
 
 def passed_over(conf: cfg.ConfigOpts) -> Iterator[str]:
@@ -32,9 +37,11 @@ def passed_over(conf: cfg.ConfigOpts) -> Iterator[str]:
         for path in (*folder.glob("cyborg.conf*"), *folder.glob(f"{conf.prog}.conf*")):
             if path.suffix in {".conf", ".d"} and path.resolve() not in read:
                 yield f"{path} is not read: --config-file or --config-dir names others only."
+    others = {name for names in _USUAL.values() for name in names}
     for folder in map(pathlib.Path, conf.config_dir or ()):
-        for path in folder.iterdir():
-            if path.suffix != ".conf":
+        for path in folder.glob("*"):
+            # Of files that other options name, it is said below.
+            if path.suffix != ".conf" and path.name not in others and not path.is_dir():
                 yield f"{path} is not read: its name does not end in .conf."
     policy_opts.set_defaults(conf, policy_file="policy.yaml")
     for (group, option), usual in _USUAL.items():
