@@ -72,6 +72,13 @@ def _why_none(group: RequestGroup, kinds: Collection[_Kind]) -> str | None:
             said = sorted(set.intersection(*wrong) or traits)
             words = (f"{'has' if traits[trait] else 'is without'} {trait}" for trait in said)
             return f"that offers {name} {' and '.join(words)}"
+        if not any(
+            (most >= needed or not most)
+            and all((_CLASS, other) in has for other in group.resources)
+            and all(((_TRAIT, trait) in has) == traits[trait] for trait in traits)
+            for has, most in of_class
+        ):
+            return f"offers {amount} {name} with all else that the group asks for"
     return None
 
 

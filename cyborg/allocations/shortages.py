@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterator, Sequence
 
 import sqlalchemy as sa
@@ -31,6 +32,7 @@ _CLAIMED = (
     "Cyborg's record has room for it and Placement's has none: others have claimed it there and "
     "not bound it yet, or no device gives just that amount"
 )
+_NOTHING = "it asks for no resources"
 _DRIFT = (
     "Placement does not have what Cyborg's record says there is, and is being put right; ask again "
     "in a minute"
@@ -40,6 +42,9 @@ _UNTOLD = "what is free where it must be is told only to those who may look at h
 #: are compared with Placement, the providers of each that are read, the differences that are told.
 _MOST_PARTS, _MOST_HOSTS, _MOST_COMPARED, _MOST_READ, _MOST_TOLD = 5, 20, 3, 4, 3
 _HOST, _DEPLOYABLE, _HANDLE = models.Host, models.Deployable, models.AttachHandle
+#: Seconds for which a host without a difference is not compared again, and until when those are.
+_TRUSTED_FOR, _MOST_TRUSTED = 5.0, 1000
+_trusted: dict[str, float] = {}
 
 
 def explain(
@@ -55,11 +60,17 @@ def explain(
     for number, (sentences, hosts) in enumerate(_read(alternatives, of_hosts=of_hosts)):
         # What a caller must not be told is put right all the same.
         drift = _drift(conf, hosts, of_hosts=of_hosts) if hosts else None
-        groups = sum(len(part.groups) for part in alternatives[number])
-        said = sentences or [drift or (_CLAIMED if groups == 1 else _NOT_TOGETHER)]
+        said = sentences or [drift or _why_not_together(alternatives[number])]
         named = f"alternative {number}: " if len(alternatives) > 1 else ""
         found.append(f"{named}{'; '.join(said)}")
     return "; ".join(found)
+
+
+def _why_not_together(parts: plans.Alternative) -> str:
+    groups = [RequestGroup.parse(group) for part in parts for group in part.groups]
+    if not any(group.resources for group in groups):
+        return _NOTHING
+    return _CLAIMED if len(groups) == 1 else _NOT_TOGETHER
 
 
 @db.retry
@@ -103,7 +114,10 @@ def _hosts_with_room(session: orm.Session, parts: plans.Alternative) -> Sequence
 
 def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str | None:
     """How Placement differs from the database in one of the hosts; it is being put right then."""
+    now = time.monotonic()
     for name in hosts[:_MOST_COMPARED]:
+        if _trusted.get(name, 0.0) > now:
+            continue
         try:
             found = compare.compare_host(conf, name, _MOST_READ)
         except (errors.ServiceUnavailable, ka_exc.ClientException):
@@ -113,6 +127,9 @@ def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str
         if found.differences or found.in_progress:
             why = " ".join(found.differences[:_MOST_TOLD]) or _pending(name)
             return f"{_DRIFT}. Host {name}: {why.rstrip('.')}" if of_hosts else _DRIFT
+        if len(_trusted) > _MOST_TRUSTED:
+            _trusted.clear()
+        _trusted[name] = now + _TRUSTED_FOR
     return None
 
 
