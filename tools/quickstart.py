@@ -292,7 +292,8 @@ def main() -> int:
     once = sys.argv[1:] == ["--once"]
     # Stop the service too if this program is terminated, or its terminal is closed.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         with running() as service:
             live(service)

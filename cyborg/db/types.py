@@ -29,7 +29,8 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def compare_values(self, x: Any, y: Any) -> bool:
         """Whether they are stored alike: another order is a change."""
-        return json.dumps(x) == json.dumps(y)
+        # What is not loaded yet equals nothing, and is no JSON.
+        return bool(x == y) and json.dumps(x) == json.dumps(y)
 
 
 def string(length: int) -> sa.String:
