@@ -130,7 +130,7 @@ def test_clients_that_do_not_read_stop_nobody(
         for _ in range(40):
             answers = [timed(port, path) for path in paths]
             assert [status for status, _ in answers] == usual
-            assert max(seconds for _, seconds in answers) < 1
+            assert max(seconds for _, seconds in answers) < 3
             time.sleep(0.05)
 
 
