@@ -37,6 +37,8 @@ _OF_BYTE = 1 / 65536
 #: Seconds that a request waits for a place since the last answer of a service: as many requests as
 #: there are places, and those that would take the last threads.
 _PATIENCE, _HASTE = 5.0, 1.0
+#: Values of an answer: an honest one of the largest size has half as many.
+_VALUES_MAX = 3_000_000
 _REDIRECTS = frozenset({301, 302, 303, 305, 307, 308})
 #: Larger ones are no amounts, and fit into no column.
 _NUMBERS = 2**53
@@ -118,7 +120,10 @@ class _Answer(http.client.HTTPResponse):
         why = None
         if self.status in _REDIRECTS:
             why = "leads elsewhere, which is not followed; name the right endpoint"
-        elif self.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        elif any(
+            each.strip().lower() != "identity"
+            for each in self.headers.get_all("Content-Encoding", [])
+        ):
             why = "is compressed, which Cyborg does not ask for"
         elif (self.length or 0) > self._bounds.left:
             why = f"has more than {_LARGEST} bytes"
@@ -169,6 +174,9 @@ class Places:
         """
         keys = ((), (service,), (service, project))
         with self._changed:
+            if not self._taken[(service,)]:
+                # Nobody waits for its answer: how long others waited before does not count.
+                self._waiting.pop(service, None)
             while any(map(int.__ge__, map(self._taken.__getitem__, keys), self._most)):
                 since = self._waiting.setdefault(service, time.monotonic())
                 patience = _PATIENCE if self._waiters < self._most[0] else _HASTE
@@ -193,6 +201,9 @@ def document(answer: requests.Response, shape: Any) -> Any:
     :raises Unusable: it is none, or of another shape
     """
     what = f"The answer {answer.status_code} to {answer.request.method} {answer.request.path_url}"
+    # Before or in each value there is a sign; each costs up to two hundred bytes of memory.
+    if sum(answer.content.count(sign) for sign in (b",", b"[", b"{")) > _VALUES_MAX:
+        raise Unusable(f"{what} has more than {_VALUES_MAX} values.")
     try:
         found = json.loads(answer.content)
     except (ValueError, RecursionError) as exc:

@@ -130,7 +130,7 @@ def _is_cyborgs(answer: requests.Response) -> bool:
 
 def _refusal(answer: requests.Response) -> Refused:
     try:
-        said = answer.json()["errors"][0]["detail"]
+        said = str(answer.json()["errors"][0]["detail"])[:200]
     except peers.ODD:
         said = answer.text[:200]
     return Refused(f"The accelerator API answers {answer.status_code}: {said}")

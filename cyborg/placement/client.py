@@ -28,6 +28,8 @@ _WITH_TYPES = "1.38"
 _MICROVERSION = "1.37"
 
 _CUSTOM = "CUSTOM_"
+#: Characters of what Placement says of a refusal.
+_DETAIL_MAX = 1000
 
 #: Seconds for which one thread waits until another has made a name. If Placement hangs, each asks
 #: itself, and has to find a place for that.
@@ -493,10 +495,11 @@ def _inventories(body: dict[str, Any]) -> tree.Inventories:
 
 def _error(call: str, response: requests.Response) -> PlacementError:
     try:
-        first = response.json()["errors"][0]
-        code, detail = first.get("code", ""), " ".join(first["detail"].split())
-    except peers.ODD:
-        code, detail = "", response.reason
+        (first, *_) = peers.document(response, {"errors": [dict]})["errors"]
+        code, detail = str(first.get("code", "")), str(first["detail"])[:_DETAIL_MAX]
+    except (peers.Unusable, *peers.ODD):
+        code, detail = "", str(response.reason)
+    detail = "".join(each if each.isprintable() else "?" for each in " ".join(detail.split()))
     status = response.status_code
     kind: Callable[[str], PlacementError]
     if status == HTTPStatus.FORBIDDEN:

@@ -72,7 +72,8 @@ def install(conf: cfg.ConfigOpts) -> None:
     """Let oslo.messaging get everything through here, and hold nothing for who does not wait."""
     global _conf  # noqa: PLW0603 - kombu makes the transport
     _conf = conf
-    kombu.transport.TRANSPORT_ALIASES["amqp"] = f"{__name__}:Transport"
+    ours = dict.fromkeys(("amqp", "pyamqp"), f"{__name__}:Transport")
+    kombu.transport.TRANSPORT_ALIASES.update(ours)
     # A receiver that is gone held a thread for a minute. One that comes back asks again.
     cfg.set_defaults(impl_rabbit.rabbit_opts, kombu_missing_consumer_retry_timeout=0)
     amqpdriver.ObsoleteReplyQueuesCache.TTL = 0
@@ -201,6 +202,8 @@ def frames(connection: amqp.Connection, callback: Callable[..., Any]) -> Callabl
     def on_frame(frame: tuple[int, int, Any]) -> bool:
         kind, channel, data = frame
         if kind == _HEADER:
+            # The channel of a message that has not come whole may be another one by now.
+            passed_over.pop(channel, None)
             size = struct.unpack_from(">Q", data, 4)[0]
             unfit = _unfit(data, size)
             if unfit:

@@ -207,6 +207,10 @@ class HostReport:
         )
 
 
+#: Devices of a driver that are read at all, and sentences on those that cannot be.
+_DEVICES_MAX, _SAID_MAX = 65_536, 20
+
+
 @dataclass(slots=True)
 class _Read:
     """What could be read of a driver's devices."""
@@ -219,18 +223,24 @@ class _Read:
 
 
 def _read(driver: str, devices: object) -> _Read:
-    found = _Read()
-    for data in value_checks.items(f"devices of {driver}", devices):
+    found, read, unknown = _Read(), [], []
+    errors: list[str] = []
+    listed = value_checks.items(f"devices of {driver}", devices)
+    if len(listed) > _DEVICES_MAX:
+        raise ValueError(f"{len(listed)} devices of {driver} are more than a host has")
+    for data in listed:
         try:
-            found.devices += (base.Device.from_wire(data),)
+            read.append(base.Device.from_wire(data))
         except _FAULTS as exc:
             path = _path(data)
             name = "a device" if path is None else f"device {' '.join(path)}"
             because = "perhaps because cyborg-agent is newer than cyborg-conductor"
             said = f"{exc}"[:_QUOTED_MAX]
-            found.errors += (f"{name} is left out, {because}: {type(exc).__name__}: {said}",)
-            found.unknown += () if path is None else (path,)
+            if len(errors) < _SAID_MAX:
+                errors.append(f"{name} is left out, {because}: {type(exc).__name__}: {said}")
+            unknown += [] if path is None else [path]
             found.lost = found.lost or path is None
+    found.devices, found.unknown, found.errors = tuple(read), tuple(unknown), tuple(errors)
     return found
 
 

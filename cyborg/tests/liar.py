@@ -110,6 +110,9 @@ QUICK = {
     "is a bomb in a bomb": Lie(
         body=gzip.compress(_bomb()), headers={"Content-Encoding": "gzip, gzip"}
     ),
+    "is a bomb, and says so second": Lie(
+        body=_bomb(), headers={"Content-Encoding": "identity\r\nContent-Encoding: gzip"}
+    ),
     "leads elsewhere": Lie(302, headers={"Location": "/elsewhere"}),
     "leads elsewhere for ever": Lie(308, headers={"Location": ""}),
     "is HTML": Lie(body=b"<html><body>Welcome!</body></html>"),
