@@ -202,3 +202,11 @@ def test_a_part_of_a_wrong_type_leaves_the_device_out(
             }, f"{what}: {report.errors}"
             assert "is left out" in report.errors["pci_driver"]
             assert len(report.errors["pci_driver"]) < 1500
+
+
+def test_devices_that_cannot_be_read_are_said_a_few_times() -> None:
+    report = {"host": "h", "node": "n", "started": 1, "counter": 1, "errors": {}, "unread": []}
+    found = rpc.HostReport.from_wire(report | {"devices": {"d": [1] * 60_000}})
+    assert found.errors["d"].count("left out") == 20
+    with pytest.raises(rpc.Unreadable, match="more than a host has"):
+        rpc.HostReport.from_wire(report | {"devices": {"d": [1] * 70_000}})

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of calls to other services, and how large an answer may be."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+import requests
+
+from cyborg import peers
+
+
+def test_an_outage_of_before_has_nobody_refused() -> None:
+    places, hangs = peers.Places(4), threading.Event()
+
+    def hang() -> None:
+        with contextlib.suppress(OSError), places.take("placement", "a"):
+            hangs.wait()
+            raise OSError
+
+    holder = threading.Thread(target=hang)
+    holder.start()
+    while not places._taken[("placement",)]:
+        pass
+    with pytest.raises(peers.Unusable), places.take("placement", "a"):
+        pass
+    hangs.set()
+    holder.join()
+    # The service is well again: who finds it busy for a moment waits for a place.
+    served: list[bool] = []
+    begun = threading.Barrier(3)
+
+    def ask() -> None:
+        begun.wait()
+        with places.take("placement", "a"):
+            served.append(threading.Event().wait(0.1))
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for each in askers:
+        each.start()
+    for each in askers:
+        each.join()
+    assert len(served) == 3
+
+
+def test_an_answer_of_too_many_values_is_not_read() -> None:
+    answer = requests.Response()
+    answer.status_code = 200
+    answer.request = requests.Request("GET", "http://placement/x").prepare()
+    answer._content = b"[" + b"{}," * 2_000_000 + b"0]"
+    with pytest.raises(peers.Unusable, match="values"):
+        peers.document(answer, list)

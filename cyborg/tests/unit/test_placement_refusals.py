@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of Placement's refusals: short, on one line, whatever the answer says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import requests
+
+from cyborg.placement import client
+
+
+def refusal(detail: Any, code: Any = "placement.undefined_code") -> client.PlacementError:
+    answer = requests.Response()
+    answer.status_code, answer.reason = 409, "Conflict"
+    answer.request = requests.Request("PUT", "http://placement/traits/X").prepare()
+    answer._content = json.dumps({"errors": [{"code": code, "detail": detail}]}).encode()
+    return client._error("PUT /traits/X", answer)
+
+
+def test_what_placement_says_is_told() -> None:
+    told = refusal("No such trait(s): CUSTOM_X.\n\n   ")
+    assert str(told).endswith("409 to PUT /traits/X: No such trait(s): CUSTOM_X.")
+
+
+@pytest.mark.parametrize("code", [[], {}, None, 7])
+def test_an_odd_code_is_a_refusal(code: Any) -> None:
+    assert isinstance(refusal("x", code), client.Refused)
+
+
+def test_a_long_or_forged_text_is_short_and_on_one_line() -> None:
+    assert len(str(refusal("x" * 3_000_000))) < 1200
+    assert str(refusal("a\x1b[31m\x00b\nc")).endswith(": a?[31m?b c")
+
+
+@pytest.mark.parametrize("detail", [None, 7, ["x"]])
+def test_an_odd_text_is_no_fault_of_ours(detail: Any) -> None:
+    assert isinstance(refusal(detail), client.Refused)
