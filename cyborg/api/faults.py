@@ -17,7 +17,7 @@ from cyborg.api import versions
 
 LOG = logging.getLogger(__name__)
 
-#: The key in the WSGI environment of the sentences that answers to the request have.
+#: The key in the WSGI environment of the errors that answers to the request tell.
 ENVIRON_KEY = "cyborg.said"
 
 Known = errors.CyborgError | webob_exc.WSGIHTTPException
@@ -31,7 +31,7 @@ def response(
 ) -> webob.Response:
     """The answer for ``error``, in the form of microversion ``version``."""
     known = _known(error, environ)
-    environ.get(ENVIRON_KEY, []).append(str(known))
+    environ.get(ENVIRON_KEY, []).append(known)
     answer = webob.Response(status=_status(known), content_type="application/json")
     document = _regular if version >= versions.REGULAR else _nested
     answer.body = json.dumps(document(known, environ)).encode()

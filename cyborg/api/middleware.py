@@ -28,7 +28,7 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg import needs
+from cyborg import errors, needs
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
 
@@ -225,13 +225,13 @@ class Answered:
         if re.match(oslo_request_id.ID_FORMAT, given):
             environ[oslo_request_id.GLOBAL_REQ_ID] = given
         own = environ[oslo_request_id.ENV_REQUEST_ID] = oslo_context.generate_request_id()
-        said = environ[faults.ENVIRON_KEY] = list[str]()
+        said = environ[faults.ENVIRON_KEY] = list[faults.Known]()
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
             if not any(name.lower() == _ANSWERED_ID for name, _ in headers):
                 headers = [*headers, (_ANSWERED_ID, own)]
             if status >= "400" and not _is_check(environ):
-                _log_refusal(environ, status, " ".join(said))
+                _log_refusal(environ, status, said)
             return start_response(status, headers, *rest)
 
         try:
@@ -241,13 +241,17 @@ class Answered:
             return faults.response(exc, environ, version)(environ, start)
 
 
-def _log_refusal(environ: WSGIEnvironment, status: str, said: str) -> None:
+def _log_refusal(environ: WSGIEnvironment, status: str, said: list[faults.Known]) -> None:
     own = environ[oslo_request_id.ENV_REQUEST_ID]
     if getattr(oslo_context.get_current(), "request_id", None) != own:
         # What this thread has logged last was of another request.
         oslo_context.RequestContext(request_id=own)
     asked = f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}"
-    LOG.info("Request %s was answered %s: %r %.500r", own, status, asked[:200], said)
+    why = " ".join(str(each) for each in said)
+    # While the database is away, one line says so for all requests.
+    is_told = any(isinstance(each, errors.DatabaseUnreachable) for each in said)
+    level = logging.DEBUG if is_told else logging.INFO
+    LOG.log(level, "Request %s was answered %s: %r %.500r", own, status, asked[:200], why)
 
 
 class _Public:
