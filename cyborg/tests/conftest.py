@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
 import uuid
 from collections.abc import Callable, Iterator
@@ -56,6 +57,16 @@ def conf(tmp_path: pathlib.Path) -> Iterator[cfg.ConfigOpts]:
     fresh.set_default("noauth_allow_remote", True, group="api")
     yield fresh
     clients.close()
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process sets up the log of the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
