@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from cyborg import clients, consistency, context, db, policy
 from cyborg import conf as cyborg_conf
+from cyborg.allocations import shortages
 from cyborg.placement import compare
 from cyborg.tests import servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
@@ -111,6 +112,8 @@ def database(
     must Placement, where the test has one and no work on it is left to be done.
     """
     templates.fill(database_url, conf)
+    # Hosts of other tests have the same names.
+    shortages._trusted.clear()
     yield db.engine()
     if request.node.get_closest_marker("makes_up_rows") is None:
         assert consistency.violations() == []
