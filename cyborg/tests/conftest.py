@@ -63,11 +63,11 @@ def conf(tmp_path: pathlib.Path) -> Iterator[cfg.ConfigOpts]:
 @pytest.fixture(autouse=True)
 def log_as_it_was() -> Iterator[None]:
     """A command that a test runs in this process sets up the log of the whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    logger = logging.getLogger()
+    level, handlers = logger.level, list(logger.handlers)
     yield
-    root.setLevel(level)
-    root.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
