@@ -161,11 +161,10 @@ def test_a_life_on_quorum_queues_and_tls(
     wait_for("good health", lambda: cyborg.ask("GET", "/healthcheck").status_code == 200)
     done = cyborg.run("cyborg-status", "check", "--format", "json")
     assert (done.returncode, json.loads(done.stdout)["hosts"]["compared"]) == (0, 1)
-    # Without Keystone nothing reads the credentials of the documented file.
     checked = cyborg.run("cyborg-status", "upgrade", "check").stdout
     unread = " ".join(checked.replace("|", " ").split()).count("is not read by this release")
     results = (checked.count("Result: Success"), checked.count("Result: Warning"))
-    assert (results, unread) == ((5, 1), 12)
+    assert (results, unread) == ((6, 0), 0)
 
     gone = cyborg.ask("DELETE", f"/v2/accelerator_requests?instance={instance}")
     assert gone.status_code == 204
