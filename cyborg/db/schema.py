@@ -28,10 +28,18 @@ _MYSQL_LOCK = sa.func.sha1(sa.func.concat("cyborg schema ", sa.func.database()))
 _POSTGRESQL_LOCK = 7_236_113_905
 _WAIT_SECONDS = 60
 
+_SCRIPTS = pathlib.Path(__file__).parent / "migrations"
+#: Folders of further revisions: tests have some that come after the newest.
+FURTHER: list[str] = []
+
 
 def _config() -> alembic.config.Config:
     config = alembic.config.Config()
-    config.set_main_option("script_location", str(pathlib.Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_SCRIPTS))
+    if FURTHER:
+        folders = [str(_SCRIPTS / "versions"), *FURTHER]
+        config.set_main_option("path_separator", "newline")
+        config.set_main_option("version_locations", "\n".join(folders))
     return config
 
 

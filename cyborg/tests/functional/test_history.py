@@ -14,7 +14,7 @@ from cyborg import arq_states, context, db, errors, history, work
 from cyborg.api import app
 from cyborg.arqs import refusals, release
 from cyborg.conductor import periodic_tasks
-from cyborg.db import models, paging, schema
+from cyborg.db import models, paging
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
@@ -23,7 +23,6 @@ from cyborg.tests.fpga import Card
 pytestmark = pytest.mark.usefixtures("database")
 
 DAY = 86400
-_SET_VERSION = sa.text("UPDATE alembic_version SET version_num = :revision")
 
 
 @pytest.fixture
@@ -359,27 +358,6 @@ def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
     assert days_known() == 30
 
 
-@pytest.mark.every_database
-def test_what_was_bound_before_is_in_the_history(
-    conf: cfg.ConfigOpts, database_url: str, request: pytest.FixtureRequest
-) -> None:
-    """An upgrade from the schema before finds who has what."""
-    card = request.getfixturevalue("card")
-    ctx = request.getfixturevalue("ctx")
-    instance = boot(conf, ctx)
-    boots.arqs(ctx)
-    with db.engine().begin() as connection:
-        connection.execute(sa.text("DROP TABLE history"))
-        connection.execute(_SET_VERSION, {"revision": "h1"})
-    schema.upgrade("h2")
-    with db.engine().begin() as connection:
-        connection.execute(_SET_VERSION, {"revision": schema.head()})
-    (entry,) = entries()
-    assert (entry.kind, entry.instance_uuid, entry.device_uuid) == ("used", instance, card)
-    assert (entry.resource_class, entry.ended_ms) == ("FPGA", None)
-    assert entry.handle_uuid in boots.handles(ctx)
-
-
 class Readers:
     """The API as an administrator and as a member of a project see it."""
 
@@ -441,7 +419,6 @@ def test_a_device_has_pages_of_history(
     assert first["history"] + rest == whole
     assert readers.list(f"/history?device_uuid={provider_uuid('another')}") == []
     assert readers.ask("/history?kind=nonsense").status_int == 400
-
 
 
 def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:

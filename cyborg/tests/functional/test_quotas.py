@@ -15,7 +15,7 @@ from oslo_limit import opts as limit_opts
 
 from cyborg import context, db, errors, history, profiles, quotas
 from cyborg.arqs import binding, release, service
-from cyborg.db import models, schema
+from cyborg.db import models
 from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas
@@ -25,7 +25,6 @@ from cyborg.tests.service import Site
 pytestmark = pytest.mark.usefixtures("database")
 
 _numbers = itertools.count(1)
-_SET_VERSION = sa.text("UPDATE alembic_version SET version_num = :revision")
 
 
 def make_profile(*groups: dict[str, str]) -> str:
@@ -94,23 +93,6 @@ def test_what_is_deleted_counts_no_more(ctx: context.RequestContext) -> None:
         with pytest.raises(errors.Forbidden):
             service.create(ctx, profile, limits)
         release.delete_arqs(ctx, [arq.uuid])
-
-
-@pytest.mark.every_database
-def test_what_there_was_before_counts(ctx: context.RequestContext) -> None:
-    profile = make_profile({"resources:FPGA": "2"})
-    service.create(ctx, profile)
-    with db.engine().begin() as connection:
-        connection.execute(sa.text("DROP TABLE project_locks"))
-        connection.execute(sa.text("ALTER TABLE arqs DROP COLUMN resource_class"))
-        connection.execute(_SET_VERSION, {"revision": "h3"})
-    schema.upgrade("h4")
-    with db.engine().begin() as connection:
-        for column in ("quota_noticed_ms BIGINT", "locks BIGINT DEFAULT 0 NOT NULL"):
-            connection.execute(sa.text(f"ALTER TABLE project_locks ADD COLUMN {column}"))
-        connection.execute(_SET_VERSION, {"revision": schema.head()})
-    with pytest.raises(quotas.QuotaExceeded, match="used 2, limit 3"):
-        service.create(ctx, profile, {"class:FPGA": 3})
 
 
 @pytest.mark.every_database
@@ -191,9 +173,7 @@ def test_a_move_asks_keystone_for_the_limits_of_the_project(
 
 
 @pytest.fixture
-def registered(
-    conf: cfg.ConfigOpts, keystone: Keystone, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def registered(conf: cfg.ConfigOpts, keystone: Keystone, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``registered(name, limit)`` makes a limit of all projects; ``[oslo_limit]`` is configured."""
     # Both modules know the global configuration only.
     for module in (limit, limit_opts):
@@ -234,6 +214,7 @@ def registered(
 
 def test_keystone_has_the_limits(registered: Any, scene: Scene, personas: Personas) -> None:
     """Over HTTP, with the real Keystone: a project's own limit, and that of all others."""
+
     def create(persona: str) -> Any:
         body = {"device_profile_name": "public"}
         return scene.ask(persona, "POST /accelerator_requests", body)
