@@ -45,8 +45,6 @@ ALL = frozenset(TRANSITIONS)
 LIVE = frozenset({CLAIMING, BINDING, ACTIVE})
 #: States in which it is claimed.
 HOLDING = frozenset({BINDING, ACTIVE})
-#: States that a conductor ends.
-UNFINISHED = frozenset({CLAIMING, BINDING, FAILING, RELEASING})
 
 
 def predecessors(state: str) -> frozenset[str]:

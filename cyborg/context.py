@@ -67,14 +67,3 @@ class RequestContext(oslo_context.RequestContext):
 def from_environ(environ: Mapping[str, Any], enforcer: policy.Enforcer) -> RequestContext:
     """The context from the headers that keystonemiddleware sets."""
     return RequestContext.from_environ(dict(environ), enforcer=enforcer)
-
-
-def admin(enforcer: policy.Enforcer, *, project_id: str) -> RequestContext:
-    """An administrator with every role in ``project_id``, and with a service token."""
-    return RequestContext(
-        enforcer=enforcer,
-        user_id="admin",
-        project_id=project_id,
-        roles=["admin", "manager", "member", "reader", "service"],
-        service_roles=["service"],
-    )

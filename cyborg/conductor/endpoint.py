@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ from cyborg.arqs import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits
-
-LOG = logging.getLogger(__name__)
 
 
 class ConductorEndpoint:

@@ -245,14 +245,6 @@ def bind_driver(address: str, driver: str) -> None:
         raise OSError(errno.ENODEV, f"driver {driver} does not take {address}")
 
 
-@_privileged
-def unbind_driver(address: str) -> None:
-    """Unbind a PCI function from its driver; any driver may take it later."""
-    path = _PCI / "devices" / _checked(_ADDRESS, address)
-    _unbind(path)
-    _write(path / "driver_override", "\n")
-
-
 @erasing.entrypoint
 def nvme_sanitize_methods(address: str) -> list[int]:
     """The numbers of the methods by which a controller can erase itself."""

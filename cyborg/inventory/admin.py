@@ -196,12 +196,6 @@ def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
     return made
 
 
-def create_attribute(**new: Any) -> models.Attribute:
-    """Add one attribute, of which the fields are given, see :func:`create_attributes`."""
-    (made,) = create_attributes([NewAttribute(**new)])
-    return made
-
-
 def _stored_value(new: NewAttribute) -> str:
     if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
         raise errors.Invalid(

@@ -52,10 +52,6 @@ class Driver:
             loop.stop()
         self._endpoints.stop()
 
-    def look_again(self) -> None:
-        """Look at the devices now."""
-        self._loops[0].wake()
-
     def _look(self) -> float:
         conf = self._conf
         try:

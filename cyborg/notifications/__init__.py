@@ -82,12 +82,6 @@ def configure(conf: cfg.ConfigOpts) -> None:
         _process.announces.clear()
 
 
-def close() -> None:
-    """Announce nothing any more."""
-    _process.announces.clear()
-    _process.wake = _nothing
-
-
 def wake_after_commit(wake: Callable[[], None]) -> None:
     """Call ``wake`` after each transaction of this process that leaves something to send."""
     _process.wake = wake

@@ -103,12 +103,6 @@ class Watcher:
             conf, url=conf[GROUP].transport_url
         )
         self._listener: Any = None
-        self._ready = threading.Event()
-
-    @property
-    def listens(self) -> bool:
-        """Whether the queue is there, which keeps what Nova says from then on."""
-        return self._ready.is_set()
 
     def start(self) -> None:
         """Begin to listen in a thread: a broker that is down would hold the caller."""
@@ -123,7 +117,6 @@ class Watcher:
             pool=options.pool, allow_requeue=False,
         )  # fmt: skip
         self._listener.start()
-        self._ready.set()
         LOG.info("Serving: listening to %s of Nova", options.topic)
 
     def stop(self) -> None:

@@ -19,7 +19,6 @@ from cyborg.rpc import faults, keys, memory, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
-EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 #: A server's queue beside that of its topic, to which nobody sends. No host's name ends like that.

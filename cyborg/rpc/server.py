@@ -271,10 +271,6 @@ class Server:
         """Begin to receive as soon as the broker can be reached. Returns at once."""
         self._thread.start()
 
-    def wait_started(self, timeout: float) -> bool:
-        """Whether messages are received, waiting at most ``timeout`` seconds for that."""
-        return self._started.wait(timeout)
-
     def stop(self, grace: float = _STOP_GRACE) -> None:
         """Receive no more; wait at most ``grace`` seconds for calls that were received.
 

@@ -17,7 +17,7 @@ from cyborg import clients, consistency, context, db, policy
 from cyborg import conf as cyborg_conf
 from cyborg.allocations import shortages
 from cyborg.placement import compare
-from cyborg.tests import servers
+from cyborg.tests import callers, servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
 from cyborg.tests.fpga import dynamic, glance_line, single, start_card  # noqa: F401
@@ -167,7 +167,7 @@ def enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 @pytest.fixture
 def ctx(enforcer: policy.Enforcer) -> context.RequestContext:
-    return context.admin(enforcer, project_id="project-1")
+    return callers.admin(enforcer, project_id="project-1")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import db, notifications, work
 from cyborg.db import models
-from cyborg.notifications import sender
+from cyborg.notifications import notices, sender
 from cyborg.tests import engine, messages
 
 _owners = itertools.count()
@@ -90,6 +90,15 @@ class Ear:
         return [one.event for one in self.heard]
 
 
+#: All kinds of notification.
+EVENTS = [each for each in vars(notices).values() if isinstance(each, notices.Event)]
+
+
+def silence() -> None:
+    """Have this process announce nothing any more."""
+    notifications._process = notifications._Process()
+
+
 @contextlib.contextmanager
 def ear(conf: cfg.ConfigOpts, transport: str) -> Iterator[Ear]:
     """Let everything be announced over that transport, and listen to it."""
@@ -100,7 +109,7 @@ def ear(conf: cfg.ConfigOpts, transport: str) -> Iterator[Ear]:
         try:
             yield one
         finally:
-            notifications.close()
+            silence()
             one.stop()
 
 
@@ -132,4 +141,4 @@ def announcing(conf: cfg.ConfigOpts) -> Iterator[None]:
     Ear(conf)
     notifications.configure(conf)
     yield
-    notifications.close()
+    silence()

@@ -16,13 +16,13 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import allocation_states as states
-from cyborg import context, db, history, policy, profiles, work
+from cyborg import db, history, policy, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.programming import operations
 from cyborg.rpc import signing
-from cyborg.tests import boots, hosts
+from cyborg.tests import boots, callers, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
 
@@ -80,7 +80,8 @@ class Scene:
             )
         admin.disable_device(unused.device.uuid)
         admin.taint_device(programmable.device.uuid)
-        attribute = admin.create_attribute(deployable_id=deployable.id, key="colour", value="blue")
+        colour = admin.NewAttribute(deployable_id=deployable.id, key="colour", value="blue")
+        (attribute,) = admin.create_attributes([colour])
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
         )
@@ -166,7 +167,7 @@ class Scene:
 
     def _make_owned(self, project: str) -> dict[str, str]:
         uuid, instance = self._personas.projects[project], models.new_uuid()
-        ctx = context.admin(self._enforcer, project_id=uuid)
+        ctx = callers.admin(self._enforcer, project_id=uuid)
         arq, bound = boots.arqs(ctx, 2)
         boots.bind(ctx, [bound], instance)
         profile = profiles.create_profile(

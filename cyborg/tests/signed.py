@@ -71,7 +71,7 @@ def serving(conf: cfg.ConfigOpts) -> Iterator[Steps]:
     for server in receiving:
         server.start()
     try:
-        assert all(server.wait_started(PATIENCE) for server in receiving)
+        assert all(server._started.wait(PATIENCE) for server in receiving)
         yield steps
     finally:
         for server in receiving:
@@ -91,7 +91,7 @@ def ask(
 ) -> dict[str, Any]:
     """Send a message as it is, to the agent of ``host`` or to a conductor; what comes back."""
     topic = client.CONDUCTOR_TOPIC if host is None else client.agent_topic(host)
-    target = messaging.Target(exchange=client.EXCHANGE, topic=topic, version="2.0")
+    target = messaging.Target(exchange=conf.rpc_exchange, topic=topic, version="2.0")
     sender = messaging.get_rpc_client(rpc._client(conf).transport, target, timeout=PATIENCE)
     if signature is not None:
         context["signature"] = signature

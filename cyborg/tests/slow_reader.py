@@ -43,7 +43,7 @@ def main(slow: str, *arguments: str) -> None:
     rpc.configure(cfg.CONF)
     server = rpc.conductor_server(cfg.CONF, Kicked())  # type: ignore[arg-type]
     server.start()
-    server.wait_started(120)
+    server._started.wait(120)
     say("serving")
     threading.Event().wait()
 

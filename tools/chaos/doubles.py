@@ -21,11 +21,11 @@ from typing import Any
 import kombu
 from kombu import exceptions
 
-from cyborg.rpc import client as rpc_client
-
 #: Maximum seconds between a message and its copy.
 DELAY = 8.0
 _HEADER = "x-chaos-copy"
+#: The default of ``[DEFAULT] rpc_exchange``.
+_EXCHANGE = "cyborg"
 
 
 class Doubler:
@@ -62,7 +62,7 @@ class Doubler:
                 self._copy(broker)
 
     def _copy(self, broker: kombu.Connection) -> None:
-        exchange = kombu.Exchange(rpc_client.EXCHANGE, type="topic", passive=True)
+        exchange = kombu.Exchange(_EXCHANGE, type="topic", passive=True)
         bindings = [kombu.binding(exchange, routing_key=name) for name in self._queues]
         tap = kombu.Queue(exclusive=True, auto_delete=True, bindings=bindings, durable=False)
         producer = kombu.Producer(broker.channel())
@@ -91,7 +91,7 @@ class Doubler:
             limit = message.properties.get("expiration")
             producer.publish(
                 _renamed(message.body),
-                exchange=rpc_client.EXCHANGE,
+                exchange=_EXCHANGE,
                 routing_key=message.delivery_info["routing_key"],
                 headers={**message.headers, _HEADER: True},
                 content_type=message.content_type,

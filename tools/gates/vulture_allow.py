@@ -1,10 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that look unused to vulture but that a library needs; each line says which.
+"""Names that look unused but that somebody else needs; each line says who.
 
-Only vulture reads this file; nothing imports it.
+Only ``unused.py`` reads this file; nothing imports it. It refuses a name that need not be here.
 """
 
-# Parameters of callbacks: the names are the caller's.
-element  # sqlalchemy.ext.compiler.compiles
-record  # sqlalchemy.event, pool events
-server_port  # oslo.middleware healthcheck plugins
+# Classes and methods that libraries call.
+_ResumedMariaDB, _add_to_cli, add_argument_group  # alembic, argparse
+branch_labels, depends_on, down_revision  # alembic, in each revision
+load_dialect_impl, process_bind_param, process_result_value, compare_values  # sqlalchemy types
+impl, cache_ok, inherit_cache  # sqlalchemy types and functions
+describe, take_action, check_is_admin  # prometheus_client, cliff, oslo.context
+on_route, on_error, __init_subclass__  # pecan, Python
+filter_rule, application, server_port  # oslo.messaging, WSGI servers, healthcheck
+API_NAME, API_VERSION_OPTION, DEFAULT_API_VERSION  # osc_lib plugins
+make_client, build_option_parser, check_api_version
+AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
+weight_multiplier, weigh_objects, _weigh_object
+ConnectionClass, RequestHandlerClass, header_reader, _allow_header  # cheroot
+process_conn, can_add_keepalive_connection, error_log
+
+# Attributes of the objects of libraries.
+bytes_read, bytes_written, close_connection, ssl_env  # cheroot
+descend, formatter_class, use_conf, exc_text  # jsonschema, argparse, oslo.policy, logging
+autocommit, hide_parameters, skip_autocommit_rollback  # drivers of databases, sqlalchemy
+_pre_ping, _reset_on_return, use_lifo  # sqlalchemy's pool
+_SDK_CONNECTION, _TRAITS_SYNCED, _RESOURCE_CLASSES_SYNCED  # oslo.limit, placement
+TTL, client_timeout, dispatcher, bytes_recv  # oslo.messaging, amqp
+type_name, map_entry, device_name, pool_name  # protobuf
+
+# Fields that travel as a whole, and numbers of hardware.
+max_unit, min_unit, step_size, allocation_ratio  # placement/tree.Inventory
+NEVER  # nvme_admin.State

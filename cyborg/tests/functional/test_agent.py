@@ -85,7 +85,7 @@ def run_conductor(conf, broker):
         conductor = Conductor(refusals)
         server = rpc.conductor_server(conf, conductor)
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
         started.append(server)
         return conductor
 

@@ -50,7 +50,7 @@ def odd(site: Site) -> Iterator[Odd]:
     agent = Odd()
     server = rpc.agent_server(site.conf, "host-1", agent)
     server.start()
-    assert server.wait_started(PATIENCE)
+    assert server._started.wait(PATIENCE)
     yield agent
     agent.repaired = True
     site.hurry(site.idle)

@@ -29,12 +29,12 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import allocation_states as states
-from cyborg import consistency, context, db, errors, policy, profiles, rpc, work
+from cyborg import consistency, db, errors, policy, profiles, rpc, work
 from cyborg.allocations import leases, plans, service, wishes
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.placement import client
-from cyborg.tests import hosts
+from cyborg.tests import callers, hosts
 from cyborg.tests.killed_agents import Agents
 from cyborg.tests.placement_server import PlacementServer
 
@@ -72,7 +72,7 @@ class Site:
         self.left = threading.local()
         self.handlers = conductor_service.handlers(conf)
         self.numbers = itertools.count()
-        self.ctx = context.admin(enforcer, project_id="project-1")
+        self.ctx = callers.admin(enforcer, project_id="project-1")
 
     def note(self, what: str) -> None:
         with self.lock:

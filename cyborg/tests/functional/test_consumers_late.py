@@ -16,7 +16,7 @@ from cyborg.arqs import differences, witnesses
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
-from cyborg.tests import engine, hosts
+from cyborg.tests import callers, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
 CONSUMER = "c0000000-0000-4000-8000-000000000001"
@@ -35,7 +35,7 @@ def ctx(
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 6)))
     placement.sync()
     profiles.create_profile(name="p", groups=[{"resources:FPGA": "1"}], description=None)
-    return context.admin(enforcer, project_id="project-1")
+    return callers.admin(enforcer, project_id="project-1")
 
 
 def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext) -> work.Claim:

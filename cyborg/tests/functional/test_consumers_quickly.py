@@ -15,7 +15,7 @@ from cyborg.allocations import executor, service, wishes
 from cyborg.arqs import host_steps
 from cyborg.db import models
 from cyborg.rpc import memory
-from cyborg.tests import engine, hosts, messages
+from cyborg.tests import callers, engine, hosts, messages
 from cyborg.tests.placement_server import PlacementServer
 
 CONSUMER = "c0000000-0000-4000-8000-000000000001"
@@ -33,7 +33,7 @@ def ctx(
     hosts.apply(hosts.card("a", prepares=True, cleans=True))
     placement.sync()
     monkeypatch.setattr(rpc, "run_host_step", lambda *_given: None)
-    return context.admin(enforcer, project_id="project-1")
+    return callers.admin(enforcer, project_id="project-1")
 
 
 def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int) -> None:
@@ -149,7 +149,7 @@ def test_a_message_in_memory_waits_for_no_look(
     with messages.transport(conf, "memory"):
         server = rpc.agent_server(conf, "host-1", _Agent())  # type: ignore[arg-type]
         server.start()
-        assert server.wait_started(60)
+        assert server._started.wait(60)
         for _ in range(3):
             assert rpc.run_host_step(conf, "host-1", step, 60) is None
         server.stop()

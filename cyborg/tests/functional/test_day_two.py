@@ -48,7 +48,7 @@ from cyborg.drivers import base
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT
-from cyborg.tests import engine, hanging_host, hosts
+from cyborg.tests import callers, engine, hanging_host, hosts
 from cyborg.tests.killing import Killed, killing
 from cyborg.tests.placement_server import PlacementServer
 
@@ -115,7 +115,7 @@ class Life:
         #: How many requests of each project were created, at least.
         self.created: Counter[str] = Counter()
         self.users = {
-            project: context.admin(enforcer, project_id=project) for project in PROJECTS
+            project: callers.admin(enforcer, project_id=project) for project in PROJECTS
         }
         #: What may be on a handle, by its place: the ARQ whose guest has had it.
         self.dirty: dict[str, str] = {}

@@ -42,7 +42,7 @@ def agent(conf: cfg.ConfigOpts) -> Iterator[Agent]:
         one = Agent()
         server = rpc.agent_server(conf, "host-1", one)
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
         yield one
         server.stop()
 

@@ -12,7 +12,7 @@ from cyborg import context, db, policy, work
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.function_pools import planner
-from cyborg.tests import boots, engine
+from cyborg.tests import boots, callers, engine
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
@@ -60,7 +60,7 @@ def test_a_project_that_asks_again_and_again_misses_no_more_for_that(
         cloud.boot(**{"resources:FPGA": number})
     assert cloud.counts(uuid)["misses"] == 3
 
-    another = context.admin(enforcer, project_id="project-2")
+    another = callers.admin(enforcer, project_id="project-2")
     boots.arqs(another, group=GROUP | {"resources:FPGA": "4"})
     cloud.boot(**{"accel:function_id": ZIP})
 

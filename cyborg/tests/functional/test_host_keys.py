@@ -599,7 +599,7 @@ def test_answers_that_are_not_those_of_the_host(
         # No agent of that host is there.
         forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(false))
         forger.start()
-        assert forger.wait_started(PATIENCE)
+        assert forger._started.wait(PATIENCE)
         before = refusals()
         with pytest.raises(rpc.HostUnreachable, match="the answer of the agent of host host-2"):
             rpc.run_host_step(conf, "host-2", test_payloads.step(), PATIENCE)
@@ -633,7 +633,7 @@ def test_failures_have_no_signature_and_so_are_no_answer(
     with messages.transport(conf, "rabbitmq"):
         forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(answer))
         forger.start()
-        assert forger.wait_started(PATIENCE)
+        assert forger._started.wait(PATIENCE)
         rpc.use_keys(rpc.CONDUCTOR, conductor_keys.DeploymentKeys(conf))
         believed = not (enrolled or required)
         try:

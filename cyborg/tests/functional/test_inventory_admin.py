@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -28,6 +29,11 @@ def device(database: sa.Engine) -> str:
 def _deployable_id() -> int:
     with db.reader() as session:
         return session.scalars(sa.select(models.Deployable.id)).one()
+
+
+def _make_attribute(**new: Any) -> models.Attribute:
+    (made,) = admin.create_attributes([admin.NewAttribute(**new)])
+    return made
 
 
 def _wanted() -> list[tuple[str, str]]:
@@ -57,7 +63,7 @@ def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
     def create() -> None:
         ready.wait()
         try:
-            admin.create_attribute(deployable_id=deployable, key="site", value="x")
+            _make_attribute(deployable_id=deployable, key="site", value="x")
         except errors.Conflict:
             outcomes["conflict"] += 1
         else:
@@ -74,7 +80,7 @@ def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
 
 def test_attributes_are_listed_by_deployable_and_key() -> None:
     deployable = _deployable_id()
-    made = admin.create_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
+    made = _make_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
     found = admin.list_attributes(deployable_id=deployable)
     assert [attribute.key for attribute in found] == ["traits1", "rc", "traits9"]
     assert admin.list_attributes(deployable_id=deployable + 1) == []
@@ -85,17 +91,17 @@ def test_attributes_are_listed_by_deployable_and_key() -> None:
 @pytest.mark.parametrize("value", ["FPGA", "custom_x", "CUSTOM_", "CUSTOM_a-b"])
 def test_an_illegal_trait_is_refused(value: str) -> None:
     with pytest.raises(errors.Invalid, match="value"):
-        admin.create_attribute(deployable_id=_deployable_id(), key="trait_x", value=value)
+        _make_attribute(deployable_id=_deployable_id(), key="trait_x", value=value)
     assert len(admin.list_attributes()) == 2
 
 
 def test_an_unknown_deployable_is_refused() -> None:
     with pytest.raises(errors.Invalid, match="deployable_id"):
-        admin.create_attribute(deployable_id=_deployable_id() + 1, key="a", value="b")
+        _make_attribute(deployable_id=_deployable_id() + 1, key="a", value="b")
 
 
 def test_only_an_administrators_attribute_can_be_deleted() -> None:
-    made = admin.create_attribute(deployable_id=_deployable_id(), key="a", value="b")
+    made = _make_attribute(deployable_id=_deployable_id(), key="a", value="b")
     admin.delete_attribute(made.uuid)
     with pytest.raises(errors.NotFound):
         admin.delete_attribute(made.uuid)

@@ -77,7 +77,7 @@ class Node:
 
     def look(self) -> None:
         if self.driver is not None:
-            self.driver.look_again()
+            self.driver._loops[0].wake()
 
     def look_twice(self) -> None:
         assert self.driver is not None

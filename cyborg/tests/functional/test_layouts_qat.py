@@ -9,6 +9,7 @@ import pytest
 
 from cyborg.drivers import base, pci, privileged, registry
 from cyborg.tests.contract import passes
+from cyborg.tests.functional.test_privileged import unbind
 from cyborg.tests.layouts_site import VERSION, HostsDriver, LayoutsSite, forget
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import until
@@ -81,10 +82,10 @@ def test_a_layout_may_be_written_in_any_case(qat: LayoutsSite) -> None:
     assert services(qat) == ("dc", "up")
 
 
-def unbind(address: str) -> None:
+def unbind_all(address: str) -> None:
     """An agent has died between making the virtual functions and binding them."""
     for vf in pci.scan()[address].vfs:
-        privileged.unbind_driver(vf)
+        unbind(vf)
     forget()
 
 
@@ -92,7 +93,7 @@ def test_the_driver_of_virtual_functions_is_not_forgotten(qat: LayoutsSite) -> N
     card, before = place(qat), vfs(qat)
     assert qat.give(card, "dc")["error"] is None
 
-    qat.host.call(unbind, card)
+    qat.host.call(unbind_all, card)
     assert qat.give(card, "asym-sym")["error"] is None
 
     assert vfs(qat) == before

@@ -99,7 +99,7 @@ def agent(conf: cfg.ConfigOpts, simulate_live: Any) -> Iterator[Agent]:
     with messages.transport(conf, "memory"):
         server = rpc.agent_server(conf, "host-1", one)
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
         one.report()
         yield one
         server.stop()

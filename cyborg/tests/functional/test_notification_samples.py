@@ -17,7 +17,6 @@ from cyborg.arqs import binding, draining, release, removal, service
 from cyborg.db import models
 from cyborg.function_pools import pools
 from cyborg.inventory import admin
-from cyborg.notifications import notices
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests import boots, engine, hosts, listening
 from cyborg.tests.fpgas import AES, pool_spec
@@ -117,14 +116,14 @@ def messages(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> Iterator[dict
     with listening.ear(conf, "memory") as ear:
         cause_everything(ctx, conf)
         listening.send(conf)
-        expected = {event.name for event in notices.EVENTS}
+        expected = {event.name for event in listening.EVENTS}
         until(lambda: expected <= set(ear.events))
         yield {one.event: one for one in ear.heard}
 
 
 def test_each_event_is_as_its_sample(messages: dict[str, Heard]) -> None:
     samples = {path.stem: json.loads(path.read_text()) for path in SAMPLES.glob("*.json")}
-    assert samples.keys() == {event.name for event in notices.EVENTS} == messages.keys()
+    assert samples.keys() == {event.name for event in listening.EVENTS} == messages.keys()
     for event, heard in messages.items():
         said = message(heard)
         sample = samples[event]

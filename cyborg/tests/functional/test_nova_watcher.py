@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -29,7 +30,9 @@ def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
 
 
 @pytest.fixture
-def announce(site: Site, conf: cfg.ConfigOpts, nova_client: Client) -> Iterator[Announce]:
+def announce(
+    site: Site, conf: cfg.ConfigOpts, nova_client: Client, caplog: pytest.LogCaptureFixture
+) -> Iterator[Announce]:
     """Announce what could not be built for a device profile, while a watcher runs."""
     topic, url = f"versioned-{uuid.uuid4().hex}", servers.url_of("rabbitmq")
     options = {"transport_url": url, "topic": topic, "auth_type": "none"}
@@ -37,8 +40,9 @@ def announce(site: Site, conf: cfg.ConfigOpts, nova_client: Client) -> Iterator[
     for name, value in options.items():
         conf.set_override(name, value, group=watcher.GROUP)
     running = watcher.Watcher(conf)
-    running.start()
-    until(lambda: running.listens)
+    with caplog.at_level(logging.INFO, watcher.__name__):
+        running.start()
+        until(lambda: f"listening to {topic}" in caplog.text)
     yield lambda profile, kind="NoValidHost": nova_client.announce_failure(
         url, topic, profile, kind
     )

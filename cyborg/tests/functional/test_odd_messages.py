@@ -148,7 +148,7 @@ def test_answers_of_agents(conf: cfg.ConfigOpts) -> None:
     agent = Answering()
     server = rpc._server(conf, client.agent_topic("host-2"), "_", agent)
     server.start()
-    assert server.wait_started(signed.PATIENCE)
+    assert server._started.wait(signed.PATIENCE)
     for what, agent.answer in answers():
         counter, written = None, True
         with contextlib.suppress(rpc.HostStepFailed, rpc.HostStepRunning):

@@ -35,7 +35,7 @@ class Agent:
         steps = host_steps.Endpoint(conf, self._drivers, 0, pass_counter.PassCounter(lambda: None))
         self._server = rpc.agent_server(conf, "host-1", steps)
         self._server.start()
-        assert self._server.wait_started(PATIENCE)
+        assert self._server._started.wait(PATIENCE)
         self.stop = self._server.stop
 
     def reboot(self) -> None:

@@ -31,6 +31,14 @@ def act(name: str, *arguments: object, **keywords: object) -> str:
     return ""
 
 
+def unbind(address: str) -> None:
+    """Take a PCI function from its driver, if it has one, as an administrator does."""
+    device = pathlib.Path("/sys/bus/pci/devices", address)
+    if (device / "driver").exists():
+        (device / "driver" / "unbind").write_text(address)
+    (device / "driver_override").write_text("\n")
+
+
 @pytest.fixture
 def gpu(simulate_live):
     """A host with a card that has two virtual functions, which mediated devices are made on."""
@@ -131,13 +139,13 @@ def test_no_virtual_function_is_taken_away_that_anybody_may_have(nvme, driver):
         assert nvme.call(act, "set_numvfs", pf, count) == "EBUSY"
     assert numvfs(nvme) == "2"
 
-    assert nvme.call(act, "unbind_driver", vf) == ""
+    nvme.call(unbind, vf)
     assert nvme.call(act, "set_numvfs", pf, 4) == ""
 
 
 def test_no_virtual_function_is_taken_away_that_has_a_mediated_device(gpu, parents):
     for parent in parents:
-        gpu.call(act, "unbind_driver", parent)
+        gpu.call(unbind, parent)
     assert gpu.call(act, "bind_driver", parents[0], "nvidia") == ""
     assert gpu.call(act, "create_mdev", parents[0], C4, UUID) == ""
 
@@ -153,11 +161,6 @@ def test_a_function_goes_over_to_another_driver_and_stays_there(nvme):
         assert nvme.call(act, "bind_driver", address, "vfio-pci") == ""
         assert (device / "driver").readlink().name == "vfio-pci"
     assert (device / "driver_override").read_text().strip() == "vfio-pci"
-
-    for _ in range(2):
-        assert nvme.call(act, "unbind_driver", address) == ""
-        assert not (device / "driver").exists()
-    assert (device / "driver_override").read_text().strip() == "(null)"
 
 
 def test_a_driver_that_is_not_loaded_takes_nothing_away(nvme):
@@ -205,8 +208,8 @@ NO_NAMES: list[tuple[Any, ...]] = [
     ("bind_driver", "0000:09:00.8", "vfio-pci"),
     ("bind_driver", "0000:09:00.0", "../vfio-pci"),
     ("bind_driver", "0000:09:00.0", ".."),
-    ("unbind_driver", "."),
-    ("unbind_driver", ""),
+    ("bind_driver", ".", "vfio-pci"),
+    ("bind_driver", "", "vfio-pci"),
 ]
 
 

@@ -45,7 +45,7 @@ def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
     rpc.use_memory(conf)
     conductor = rpc.conductor_server(conf, Conductor())
     conductor.start()
-    assert conductor.wait_started(PATIENCE)
+    assert conductor._started.wait(PATIENCE)
     (bitstream,) = pathlib.Path(state, "bitstreams").iterdir()
     agent = host_steps.Endpoint(
         conf, registry.load(conf).drivers, 5, pass_counter.PassCounter(lambda: None)

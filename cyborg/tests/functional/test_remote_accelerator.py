@@ -17,7 +17,7 @@ from cyborg.api import versions
 from cyborg.arqs import removal, service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests.listening import Ear
+from cyborg.tests.listening import Ear, silence
 from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 
@@ -34,7 +34,7 @@ def ear(site: Site) -> Iterator[Ear]:
     notifications.configure(site.conf)
     one.listen()
     yield one
-    notifications.close()
+    silence()
     one.stop()
 
 

@@ -131,7 +131,7 @@ def running(request):
         ]
         for server in receiving:
             server.start()
-        assert all(server.wait_started(PATIENCE) for server in receiving)
+        assert all(server._started.wait(PATIENCE) for server in receiving)
         yield services
         for server in receiving:
             server.stop()
@@ -311,7 +311,7 @@ def test_an_older_conductor_gives_no_leave(conf):
     with messages.transport(conf, "memory"):
         server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
 
         with pytest.raises(rpc.NoPermit, match="of a release that cannot do this") as caught:
             rpc.permit_write(conf, test_payloads.write_request())
@@ -331,7 +331,7 @@ def test_an_older_conductor_does_not_say_what_is_in_use(conf):
     with messages.transport(conf, "memory"):
         server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
 
         assert rpc.held_handles(conf, "host-1") is None
         server.stop()
@@ -365,7 +365,7 @@ def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monk
 
 def test_a_newer_caller_is_refused_with_its_version(services):
     target = messaging.Target(
-        exchange=rpc_client.EXCHANGE, topic=rpc_client.agent_topic("host-1"), version="2.9"
+        exchange=services.conf.rpc_exchange, topic=rpc_client.agent_topic("host-1"), version="2.9"
     )
     newer = messaging.get_rpc_client(rpc._client(services.conf).transport, target, timeout=PATIENCE)
 
@@ -419,7 +419,7 @@ def test_a_server_starts_and_stops_though_the_broker_is_dead(conf):
 
     server.start()
 
-    assert not server.wait_started(0.2)
+    assert not server._started.wait(0.2)
     server.stop()
 
 
@@ -480,7 +480,7 @@ def test_a_conductor_handles_so_many_messages_at_the_same_time(conf, request, gi
     with messages.transport(conf, "memory"), futures.ThreadPoolExecutor(at_once + 2) as hosts:
         server = rpc.conductor_server(conf, busy)
         server.start()
-        assert server.wait_started(PATIENCE)
+        assert server._started.wait(PATIENCE)
         for _ in range(at_once + 2):
             hosts.submit(rpc.report, conf, test_payloads.report())
         for _ in range(at_once):

@@ -17,7 +17,7 @@ from cyborg import conf as cyborg_conf
 from cyborg.agent import sriov
 from cyborg.drivers import pci, privileged
 from cyborg.tests.functional.test_hotplug import AGENT
-from cyborg.tests.functional.test_privileged import act
+from cyborg.tests.functional.test_privileged import act, unbind
 
 PATIENCE = 60
 NVME, NIC = "nvme-pm1733", "e810"
@@ -108,7 +108,7 @@ def test_a_function_that_a_guest_has_given_back_is_bound_again_and_no_other(host
     rule = {"address": host.card(NVME), "numvfs": 3, "vf_driver": "vfio-pci"}
     host.call(settle, rule)
     free, used, _ = vfs(host, NVME)
-    host.call(act, "unbind_driver", free)
+    host.call(unbind, free)
     host.call(act, "bind_driver", used, "nvme")
 
     assert host.call(settle, rule) == {}
@@ -141,7 +141,7 @@ def test_a_number_is_not_changed_while_anybody_may_have_a_function(host):
     assert len(host.writes()) == before
 
     for vf in vfs(host, NIC):
-        host.call(act, "unbind_driver", vf)
+        host.call(unbind, vf)
 
     assert host.call(settle, {"address": address, "numvfs": 4}) == {}
     assert len(vfs(host, NIC)) == 4
@@ -150,7 +150,7 @@ def test_a_number_is_not_changed_while_anybody_may_have_a_function(host):
 def test_what_was_refused_is_not_tried_at_every_pass_but_stays_said(host):
     other, address = host.card("other"), host.card(NVME)
     # It has no driver that could make any.
-    host.call(act, "unbind_driver", address)
+    host.call(unbind, address)
     rules = [{"vendor_id": "144d", "numvfs": 2}]
 
     said = host.call(functools.partial(settle, times=50), *rules)

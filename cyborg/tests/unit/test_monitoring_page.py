@@ -12,7 +12,7 @@ import yaml
 
 from cyborg import metrics
 from cyborg.conductor import gauges
-from cyborg.notifications import notices
+from cyborg.tests import listening
 
 DOCUMENTATION = pathlib.Path(__file__).parents[3] / "doc"
 PAGE = (DOCUMENTATION / "source" / "admin" / "monitoring.rst").read_text()
@@ -53,7 +53,7 @@ def test_every_metric_is_described_with_its_labels() -> None:
 
 def test_every_event_is_described_with_its_priority() -> None:
     described = {name: words for name, words in rows().items() if "." in name}
-    assert described == {event.name: [event.priority] for event in notices.EVENTS}
+    assert described == {event.name: [event.priority] for event in listening.EVENTS}
 
 
 def check(expression: str) -> set[str]:
