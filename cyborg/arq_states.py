@@ -16,25 +16,24 @@ from sqlalchemy import orm
 
 from cyborg import db, metrics, notifications, work
 from cyborg.db import models
-from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, DELETING, INITIAL, UNBOUND
+from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, INITIAL, UNBOUND
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
 
-#: State to the states that may follow it.
+#: State to the states that may follow it; from each the ARQ may be deleted.
 TRANSITIONS: dict[str, frozenset[str]] = {
-    INITIAL: frozenset({BIND_STARTED, UNBOUND, DELETING}),
-    BIND_STARTED: frozenset({BOUND, BIND_FAILED, UNBOUND, DELETING}),
-    BOUND: frozenset({UNBOUND, DELETING}),
-    BIND_FAILED: frozenset({UNBOUND, DELETING}),
-    UNBOUND: frozenset({BIND_STARTED, UNBOUND, DELETING}),
-    DELETING: frozenset({DELETING}),
+    INITIAL: frozenset({BIND_STARTED, UNBOUND}),
+    BIND_STARTED: frozenset({BOUND, BIND_FAILED, UNBOUND}),
+    BOUND: frozenset({UNBOUND}),
+    BIND_FAILED: frozenset({UNBOUND}),
+    UNBOUND: frozenset({BIND_STARTED, UNBOUND}),
 }
 
 ALL = frozenset(TRANSITIONS)
 
-#: What Nova takes as decided; a Deleting ARQ counts as failed there.
-RESOLVED = frozenset({BOUND, BIND_FAILED, DELETING})
+#: What Nova takes as decided.
+RESOLVED = frozenset({BOUND, BIND_FAILED})
 
 _EVENTS = {BOUND: notices.ARQ_BOUND, BIND_FAILED: notices.ARQ_BIND_FAILED}
 
@@ -44,9 +43,7 @@ def predecessors(state: str) -> frozenset[str]:
     return frozenset(old for old, new in TRANSITIONS.items() if state in new)
 
 
-def enter(
-    session: orm.Session, state: str, *where: sa.ColumnElement[bool], **values: Any
-) -> int:
+def enter(session: orm.Session, state: str, *where: sa.ColumnElement[bool], **values: Any) -> int:
     """Bring ARQs that meet ``where`` into ``state`` if the table permits it; return how many.
 
     ``values`` are other columns to set.

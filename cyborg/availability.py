@@ -7,7 +7,7 @@ query around them must join. A rule that judges loaded rows too has its Python f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -130,31 +130,27 @@ def awaits_cleaning() -> sa.ColumnElement[bool]:
 
     Nobody has any of the deployable, and it is :func:`left_unwanted`.
     """
-    arq = orm.aliased(models.Arq)
-    served = _held_by(arq).where(arq.state.in_(models.SERVING))
-    return sa.and_(left_unwanted(), ~served.correlate(_DEPLOYABLE).exists())
+    handle, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
+    of_it = held.where(handle.deployable_id == _DEPLOYABLE.id)
+    return sa.and_(left_unwanted(), ~of_it.correlate(_DEPLOYABLE).exists())
 
 
 def left_unwanted() -> sa.ColumnElement[bool]:
-    """A handle of the deployable is to be cleaned, and nobody may want what that has left.
+    """A handle of the deployable was left, and nobody may want what the deployable runs.
 
     It was written for one who left before that had ended, or that has failed; or at most its blank
     image is known to be on it.
     """
-    arq = orm.aliased(models.Arq)
+    handle = orm.aliased(models.AttachHandle)
     is_blank = sa.and_(_DEPLOYABLE.blank_image.is_not(None), _DEPLOYABLE.bitstream_id.is_(None))
-    left = _held_by(arq).where(
-        arq.state.not_in(models.SERVING), sa.or_(arq.needs_write, is_blank)
+    left = sa.select(handle.id).where(
+        handle.deployable_id == _DEPLOYABLE.id,
+        handle.is_left,
+        sa.or_(handle.needs_write, is_blank),
     )
     is_programmable = _DEPLOYABLE.program_mode.is_not(None)
     return sa.and_(is_programmable, left.correlate(_DEPLOYABLE).exists())
-
-
-def _held_by(arq: Any) -> sa.Select[Any]:
-    """The ARQs that hold a handle of the deployable."""
-    handle = orm.aliased(models.AttachHandle)
-    held = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
-    return held.where(handle.deployable_id == _DEPLOYABLE.id)
 
 
 def on_offer() -> sa.ColumnElement[bool]:
@@ -164,8 +160,9 @@ def on_offer() -> sa.ColumnElement[bool]:
 
 
 def in_use() -> sa.ColumnElement[bool]:
-    """An ARQ uses the deployable, see :func:`users`."""
-    return sa.or_(*(uses.correlate(_DEPLOYABLE).exists() for uses in _uses(_DEPLOYABLE)))
+    """An ARQ uses the deployable, see :func:`users`, or has left a handle that is not clean yet."""
+    uses = (*_uses(_DEPLOYABLE), _left(_DEPLOYABLE))
+    return sa.or_(*(each.correlate(_DEPLOYABLE).exists() for each in uses))
 
 
 def users(deployable_ids: Collection[int]) -> sa.Subquery:
@@ -175,23 +172,37 @@ def users(deployable_ids: Collection[int]) -> sa.Subquery:
     missing deployable of the same device counts as well: it may be the same part of the device
     under its former name.
     """
-    row = orm.aliased(_DEPLOYABLE)
     # An OR in place of the UNION would read all ARQs.
-    holding, binding = (
-        uses.add_columns(row.id.label("deployable_id")).where(row.id.in_(deployable_ids))
-        for uses in _uses(row)
+    return sa.union(*_of_these(deployable_ids, _uses)).subquery()
+
+
+def left(deployable_ids: Collection[int]) -> sa.Subquery:
+    """Which handles of them are not clean, likewise: ``deployable_id`` and ``handle_id``."""
+    return sa.union(*_of_these(deployable_ids, lambda row: (_left(row),))).subquery()
+
+
+def _of_these(
+    deployable_ids: Collection[int], what: Callable[[Any], Sequence[sa.Select[Any]]]
+) -> list[sa.Select[Any]]:
+    row = orm.aliased(_DEPLOYABLE)
+    return [
+        each.add_columns(row.id.label("deployable_id")).where(row.id.in_(deployable_ids))
+        for each in what(row)
+    ]
+
+
+def _same(part: Any, row: Any) -> sa.ColumnElement[bool]:
+    """``part`` is the deployable ``row``, or may be that under its former name."""
+    return sa.and_(
+        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
     )
-    return sa.union(holding, binding).subquery()
 
 
 def _uses(row: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """The ARQs that hold a handle of the deployable ``row``; those that are being bound to it."""
     part, arq = orm.aliased(_DEPLOYABLE), orm.aliased(models.Arq)
     handle = orm.aliased(models.AttachHandle)
-    same = sa.and_(
-        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
-    )
-    of_part = sa.select(arq.id.label("arq_id")).select_from(part).where(same)
+    of_part = sa.select(arq.id.label("arq_id")).select_from(part).where(_same(part, row))
     holding = of_part.join(handle, handle.deployable_id == part.id).join(
         arq, arq.attach_handle_id == handle.id
     )
@@ -199,3 +210,10 @@ def _uses(row: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
         arq.state == models.BIND_STARTED
     )
     return holding, binding
+
+
+def _left(row: Any) -> sa.Select[Any]:
+    """The handles of the deployable ``row`` that are not clean."""
+    part, handle = orm.aliased(_DEPLOYABLE), orm.aliased(models.AttachHandle)
+    of_part = sa.select(handle.id.label("handle_id")).join(part, part.id == handle.deployable_id)
+    return of_part.where(_same(part, row), handle.is_left)

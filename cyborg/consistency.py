@@ -33,6 +33,7 @@ def violations() -> list[str]:
     with db.snapshot() as session:
         return [
             *_wrong_fields(session),
+            *_wrong_handles(session),
             *_wrong_provider(session),
             *_without_work(session),
             *_gone_but_kept(session),
@@ -126,22 +127,33 @@ def _wrong_fields(session: orm.Session) -> Iterator[str]:
         sa.or_(
             sa.and_(arq.state == models.BOUND, sa.or_(~complete, arq.attach_handle_id.is_(None))),
             sa.and_(arq.state.in_({models.BIND_STARTED, models.BIND_FAILED}), ~complete),
-            sa.and_(
-                arq.state == models.INITIAL, sa.or_(~bare, arq.attach_handle_id.is_not(None))
-            ),
-            sa.and_(arq.state == models.UNBOUND, ~bare),
-            sa.and_(
-                arq.left_ms.is_not(None),
-                sa.or_(arq.state.in_(models.SERVING), arq.attach_handle_id.is_(None)),
-            ),
-            sa.and_(
-                arq.state == models.DELETING,
-                sa.or_(arq.instance_uuid.is_not(None), arq.attach_handle_id.is_(None)),
-            ),
+            sa.and_(arq.state.in_({models.INITIAL, models.UNBOUND}), ~bare),
+            sa.and_(arq.state.not_in(models.SERVING), arq.attach_handle_id.is_not(None)),
+            arq.state == models.DELETING,
         )
     )
     for uuid, state in session.execute(query):
         yield f"ARQ {uuid} is {state}, but its fields or its attach handle do not fit that."
+
+
+def _wrong_handles(session: orm.Session) -> Iterator[str]:
+    """A handle that was left is nobody's, is known by whom, and has work; a clean one has none."""
+    handle, arq, step = models.AttachHandle, models.Arq, models.Work
+    held = sa.exists().where(arq.attach_handle_id == handle.id)
+    works = sa.exists().where(step.kind == work.HOST_STEP, step.key == handle.uuid)
+    known = sa.and_(handle.left_arq.is_not(None), handle.left_ms.is_not(None))
+    noted = sa.or_(
+        handle.left_arq.is_not(None),
+        handle.left_ms.is_not(None),
+        handle.left_reason.is_not(None),
+        handle.needs_write,
+    )
+    wrong = sa.or_(
+        sa.and_(handle.is_left, sa.or_(held, ~works, ~known)), sa.and_(~handle.is_left, noted)
+    )
+    query = sa.select(handle.uuid, handle.state).where(wrong)
+    for uuid, state in session.execute(query):
+        yield f"Attach handle {uuid} is {state}, and its user, its fields or its work do not fit."
 
 
 def _wrong_provider(session: orm.Session) -> Iterator[str]:
@@ -161,27 +173,24 @@ def _without_work(session: orm.Session) -> Iterator[str]:
     """An ARQ in a state that must end has a row of work that ends it."""
     arq, handle = models.Arq, models.AttachHandle
     undecided = sa.and_(arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None))
-    stepping = sa.and_(
-        arq.attach_handle_id.is_not(None), arq.state.not_in({models.BOUND, models.INITIAL})
-    )
+    stepping = sa.and_(arq.attach_handle_id.is_not(None), arq.state == models.BIND_STARTED)
     bind, step = orm.aliased(models.Work), orm.aliased(models.Work)
     query = (
         sa.select(arq.uuid, arq.state)
         .outerjoin(handle, handle.id == arq.attach_handle_id)
         .outerjoin(bind, sa.and_(bind.kind == work.BIND, bind.key == arq.instance_uuid))
         .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
-        .where(
-            sa.or_(sa.and_(undecided, bind.id.is_(None)), sa.and_(stepping, step.id.is_(None)))
-        )
+        .where(sa.or_(sa.and_(undecided, bind.id.is_(None)), sa.and_(stepping, step.id.is_(None))))
     )
     for uuid, state in session.execute(query):
         yield f"ARQ {uuid} is {state}, and there is no work that would end that."
 
 
 def _gone_but_kept(session: orm.Session) -> Iterator[str]:
-    """What vanished from its host is kept only while an ARQ holds it."""
+    """What vanished from its host is kept only while an ARQ holds it, or it is not clean."""
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
-    free = ~sa.exists().where(arq.attach_handle_id == handle.id)
+    held = sa.exists().where(arq.attach_handle_id == handle.id)
+    free = ~sa.or_(held, handle.is_left)
     query = sa.select(handle.uuid).where(handle.missing.is_(True), free)
     for (uuid,) in session.execute(query):
         yield f"Attach handle {uuid} has vanished from its host, is free, and is still kept."
@@ -266,9 +275,7 @@ def _wrong_end(session: orm.Session) -> Iterator[str]:
     """An operation that has ended is not active, and any other is."""
     operation = models.Operation
     ended = operation.state.in_({operations.SUCCEEDED, operations.FAILED})
-    query = sa.select(operation.uuid, operation.state).where(
-        ended != operation.active.is_(None)
-    )
+    query = sa.select(operation.uuid, operation.state).where(ended != operation.active.is_(None))
     for uuid, state in session.execute(query):
         yield f"Operation {uuid} is {state}, which does not fit whether it has ended."
 

@@ -210,8 +210,7 @@ def note_unclean(
     session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str, reason: str
 ) -> None:
     """The handle that an ARQ had is not clean, for this reason; there is one such entry at most."""
-    open_entry = is_unclean(arq.uuid)
-    if db.update(session, _ENTRY, open_entry, reason=reason):
+    if db.update(session, _ENTRY, _is_unclean({handle_uuid: arq.uuid}), reason=reason):
         return
     entry = {
         "kind": CLEAN_FAILED,
@@ -219,7 +218,7 @@ def note_unclean(
         "handle_uuid": handle_uuid,
         "resource_class": class_of_handle(handle_uuid),
         "project_id": arq.project_id,
-        "instance_uuid": arq.instance_uuid or _last_instance(session, arq.uuid),
+        "instance_uuid": arq.instance_uuid,
         "arq_uuid": arq.uuid,
         "reason": reason,
         "plain": _NOT_CLEAN,
@@ -227,27 +226,14 @@ def note_unclean(
     write(session, [entry])
 
 
-def _last_instance(session: orm.Session, arq_uuid: str) -> str | None:
-    """The instance that an ARQ was last Bound for; one that is released names none any more."""
-    used = sa.select(_ENTRY.instance_uuid).where(_ENTRY.arq_uuid == arq_uuid, _ENTRY.kind == USED)
-    return session.scalar(used.order_by(_ENTRY.id.desc()).limit(1))
+def _is_unclean(left: Mapping[str, str]) -> sa.ColumnElement[bool]:
+    """An entry says that handles are not clean after ARQs, whose uuids are by those of handles."""
+    # The ARQs have an index.
+    after = (_ENTRY.arq_uuid.in_(set(left.values())), _ENTRY.handle_uuid.in_(left))
+    return sa.and_(*after, _ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None))
 
 
-def is_unclean(arq_uuid: str | orm.InstrumentedAttribute[str]) -> sa.ColumnElement[bool]:
-    """Whether an entry says that the handle of the ARQ is not clean."""
-    return sa.and_(
-        _ENTRY.arq_uuid == arq_uuid, _ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None)
-    )
-
-
-def why_unclean(arq_uuid: orm.InstrumentedAttribute[str]) -> sa.ScalarSelect[str]:
-    """Why the handle of an ARQ is not clean, for a column of a query; null if nothing says so."""
-    return sa.select(sa.func.max(_ENTRY.reason)).where(is_unclean(arq_uuid)).scalar_subquery()
-
-
-def note_cleaned(
-    session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str
-) -> None:
+def note_cleaned(session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str) -> None:
     """The host has cleaned the handle that an ARQ had."""
     entry = {
         "kind": CLEANED,
@@ -261,29 +247,10 @@ def note_cleaned(
     write(session, [entry])
 
 
-def end_unclean(session: orm.Session, arq_uuids: Collection[str]) -> None:
-    """The handles that the ARQs had are clean, or an administrator has given them up."""
-    if arq_uuids:
-        own = (_ENTRY.arq_uuid.in_(arq_uuids), _ENTRY.kind == CLEAN_FAILED)
-        db.update(
-            session, _ENTRY, *own, _ENTRY.ended_ms.is_(None), ended_ms=db.now_ms(), actor=user()
-        )
-
-
-@db.retry
-def unclean() -> list[str]:
-    """A sentence for each attach handle that could not be cleaned."""
-    query = (
-        sa.select(_ENTRY.handle_uuid, _ENTRY.device_uuid, _ENTRY.arq_uuid, _ENTRY.reason)
-        .where(_ENTRY.kind == CLEAN_FAILED, _ENTRY.ended_ms.is_(None))
-        .order_by(_ENTRY.id)
-    )
-    with db.reader() as session:
-        return [
-            f"Attach handle {handle} of device {device} is given to nobody, as it is not clean "
-            f"after accelerator request {arq}: {reason}"
-            for handle, device, arq, reason in session.execute(query)
-        ]
+def end_unclean(session: orm.Session, left: Mapping[str, str]) -> None:
+    """Handles are clean after ARQs, or given up by an administrator; see :func:`_is_unclean`."""
+    if left:
+        db.update(session, _ENTRY, _is_unclean(left), ended_ms=db.now_ms(), actor=user())
 
 
 def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
@@ -351,9 +318,7 @@ def _device() -> sa.Select[str]:
 def class_of_handle(uuid: str) -> sa.ScalarSelect[str]:
     """The resource class of an attach handle, likewise."""
     attribute, handle = models.Attribute, models.AttachHandle
-    query = sa.select(attribute.value).join(
-        handle, handle.deployable_id == attribute.deployable_id
-    )
+    query = sa.select(attribute.value).join(handle, handle.deployable_id == attribute.deployable_id)
     wanted = (handle.uuid == uuid, attribute.key == base.RESOURCE_CLASS_KEY)
     return query.where(*wanted).scalar_subquery()
 

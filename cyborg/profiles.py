@@ -265,7 +265,7 @@ def _with_in_use(ctx: RequestContext) -> Any:
     arq = models.Arq
     mine = () if ctx.project_scope is None else (arq.project_id == ctx.project_scope,)
     made = sa.select(sa.func.count(arq.id)).where(
-        arq.device_profile_uuid == models.DeviceProfile.uuid, arq.state != models.DELETING, *mine
+        arq.device_profile_uuid == models.DeviceProfile.uuid, *mine
     )
     return orm.with_expression(models.DeviceProfile.in_use, made.scalar_subquery())
 

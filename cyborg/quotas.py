@@ -180,7 +180,7 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
     arq = models.Arq
     query = (
         sa.select(arq.resource_class, sa.func.count())
-        .where(arq.project_id == project_id, arq.state != models.DELETING)
+        .where(arq.project_id == project_id)
         .group_by(arq.resource_class)
     )
     counts = collections.Counter(dict(session.execute(query).all()))
@@ -188,7 +188,6 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
     if counts.pop(None, 0):
         groups = sa.select(arq.group).where(
             arq.project_id == project_id,
-            arq.state != models.DELETING,
             arq.resource_class.is_(None),
         )
         counts.update(itertools.chain.from_iterable(map(_guess, session.scalars(groups))))

@@ -324,13 +324,11 @@ def list_allocations(
         return _with_arqs(session, rows)
 
 
-def _with_arqs(
-    session: orm.Session, rows: Sequence[models.Allocation]
-) -> list[Allocation]:
+def _with_arqs(session: orm.Session, rows: Sequence[models.Allocation]) -> list[Allocation]:
     arq = models.Arq
     query = (
         sa.select(arq, _CDI_KIND)
-        .where(arq.allocation_uuid.in_([row.uuid for row in rows]), arq.state != models.DELETING)
+        .where(arq.allocation_uuid.in_([row.uuid for row in rows]))
         .options(orm.joinedload(arq.attach_handle))
         .order_by(arq.id)
     )
@@ -397,7 +395,7 @@ def release(session: orm.Session, row: models.Allocation) -> None:
 def free_arqs(session: orm.Session, uuid: str) -> None:
     """Delete the ARQs of a locked allocation, as a DELETE of each would."""
     arq = models.Arq
-    query = sa.select(arq).where(arq.allocation_uuid == uuid, arq.state != models.DELETING)
+    query = sa.select(arq).where(arq.allocation_uuid == uuid)
     arq_release.delete(session, list(session.scalars(query.order_by(arq.id).with_for_update())))
 
 

@@ -173,9 +173,7 @@ def _why(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | N
     return None
 
 
-def _steps(
-    group: RequestGroup, part: plans.Part
-) -> Iterator[tuple[str, sa.ColumnElement[bool]]]:
+def _steps(group: RequestGroup, part: plans.Part) -> Iterator[tuple[str, sa.ColumnElement[bool]]]:
     """What is asked of a deployable: a sentence for where none is left, with its condition."""
     is_class = models.Attribute.key == base.RESOURCE_CLASS_KEY
     named = models.Attribute.value.in_(list(group.resources))
@@ -236,7 +234,8 @@ def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
 def _free() -> sa.ColumnElement[int]:
     """How many accelerators of a deployable can be given out."""
     arq = orm.aliased(models.Arq)
-    held = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
+    has = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
+    held = sa.or_(has, _HANDLE.is_left)
     return availability.free_accelerators(
         _handles(_HANDLE.missing.is_(False), ~held), _handles(held)
     )

@@ -130,15 +130,12 @@ def refuse_second(
     return Clock(now_ms, read_at)
 
 
-_ARQS, _DEVICES, _HOSTS = (
-    model.__table__ for model in (models.Arq, models.Device, models.Host)
-)
+_ARQS, _DEVICES, _HOSTS = (model.__table__ for model in (models.Arq, models.Device, models.Host))
 _OTHER = (
     sa.select(_ARQS.c.instance_uuid)
     .where(
         _ARQS.c.instance_uuid.in_(sa.bindparam("instances", expanding=True)),
         _ARQS.c.uuid.not_in(sa.bindparam("asked", expanding=True)),
-        _ARQS.c.state != models.DELETING,
     )
     .limit(1)
 )
@@ -182,11 +179,6 @@ def _check_state(uuid: str, arq: models.Arq) -> None:
     if arq.state not in arq_states.predecessors(models.BIND_STARTED):
         raise errors.Invalid(
             f"ARQ {uuid} is {arq.state} with other values than these; unbind it first."
-        )
-    if arq.attach_handle_id is not None:
-        raise errors.Conflict(
-            f"ARQ {uuid} still holds the attach handle of its last use, which is being cleaned; "
-            "bind it again later, or create another ARQ."
         )
 
 

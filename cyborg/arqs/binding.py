@@ -92,8 +92,7 @@ def request_changes(
     :raises QuotaExceeded: a project would have more than its limits by what is moved to it
     :raises NotFound: an ARQ or a provider is unknown
     :raises Invalid: a target contradicts what is known of hosts, providers or ARQs
-    :raises Conflict: the device is disabled or unhealthy, or the handle of an earlier bind is
-        being cleaned
+    :raises Conflict: the device is disabled or unhealthy
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")

@@ -212,7 +212,8 @@ def _used(deployables: Collection[int]) -> set[int]:
     if not deployables:
         return set()
     with db.reader() as session:
-        return set(session.scalars(sa.select(availability.users(deployables).c.deployable_id)))
+        kinds = (availability.users(deployables), availability.left(deployables))
+        return set(session.scalars(sa.union(*(sa.select(each.c.deployable_id) for each in kinds))))
 
 
 def _candidate(

@@ -138,9 +138,7 @@ def _differences(api: client.Client, host_name: str) -> list[Difference]:
     return found
 
 
-def _allocated(
-    api: client.Client, provider: str, classes: Iterable[str]
-) -> dict[str, int] | None:
+def _allocated(api: client.Client, provider: str, classes: Iterable[str]) -> dict[str, int] | None:
     """How much of our classes each consumer has of a provider; None if there is none."""
     try:
         held = api.allocations(provider)
@@ -296,7 +294,6 @@ def _release(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> b
         arq.uuid.in_(difference.arqs),
         arq.instance_uuid == difference.consumer,
         arq.device_rp_uuid == difference.provider,
-        arq.state != models.DELETING,
     )
     with db.writer() as session:
         arqs = list(session.scalars(query.order_by(arq.id).with_for_update()))

@@ -56,9 +56,7 @@ def drain(name: str, reason: str | None, limit: int) -> Drain:
     :raises NotFound: there is no such host
     """
     changed = _drain(name, reason, limit)
-    LOG.info(
-        "Host %s is drained: %s; %d ARQs use it", name, history.in_log(reason), changed.in_use
-    )
+    LOG.info("Host %s is drained: %s; %d ARQs use it", name, history.in_log(reason), changed.in_use)
     return changed
 
 
@@ -171,10 +169,9 @@ def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host
 
 def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
     """Three SELECTs."""
-    arq, operation = models.Arq, models.Operation
-    uses = _uses(host.id)
-    columns = (arq.uuid, arq.state, arq.project_id, arq.instance_uuid, uses.c.device_uuid)
-    query = sa.select(*columns).join(uses, uses.c.arq_id == arq.id).order_by(arq.id).limit(limit)
+    operation, uses = models.Operation, _uses(host.id)
+    age, *columns = uses.c
+    query = sa.select(*columns).order_by(age, uses.c.arq_uuid).limit(limit)
     running = _operations(host.id).add_columns(sa.func.count().over())
     found = session.execute(running.order_by(operation.id).limit(limit)).all()
     return Drain(
@@ -207,15 +204,37 @@ def _operations(host_id: int) -> sa.Select[models.Operation]:
 
 
 def _uses(host_id: int) -> sa.Subquery:
-    """The ARQs that hold a handle of the host, or are being bound to a provider of it."""
-    arq, device, deployable = models.Arq, models.Device, models.Deployable
-    columns = sa.select(arq.id.label("arq_id"), device.uuid.label("device_uuid"))
-    of_host = columns.join_from(device, deployable, deployable.device_id == device.id).where(
-        device.host_id == host_id
+    """The ARQs that hold a handle of the host, or are being bound to a provider of it.
+
+    And those that have left a handle which is not clean yet.
+    """
+    arq, handle = models.Arq, models.AttachHandle
+    device, deployable = models.Device, models.Deployable
+    columns = (
+        arq.id.label("age"),
+        arq.uuid.label("arq_uuid"),
+        arq.state,
+        arq.project_id,
+        arq.instance_uuid,
+        device.uuid.label("device_uuid"),
     )
-    holding = of_host.join(deployable.attach_handles).join(models.AttachHandle.arq)
+    of_host = (
+        sa.select(*columns)
+        .join_from(device, deployable, deployable.device_id == device.id)
+        .where(device.host_id == host_id)
+    )
+    holding = of_host.join(deployable.attach_handles).join(handle.arq)
     binding = of_host.join(arq, arq.device_rp_uuid == deployable.rp_uuid).where(
         arq.state == models.BIND_STARTED
     )
+    left = of_host.with_only_columns(
+        sa.literal(0),
+        handle.left_arq,
+        sa.func.coalesce(arq.state, models.DELETING),
+        handle.left_project,
+        sa.null(),
+        device.uuid,
+    )
+    left = left.join(deployable.attach_handles).outerjoin(arq, arq.uuid == handle.left_arq)
     # An OR in place of the UNION would read all ARQs.
-    return sa.union(holding, binding).subquery()
+    return sa.union(holding, binding, left.where(handle.is_left)).subquery()

@@ -18,18 +18,16 @@ _OF_DEPLOYABLE: sa.BindParameter[int] = sa.bindparam("deployable")
 
 
 def _dirty_part() -> sa.Exists:
-    """A handle of the deployable waits until its host has cleaned it."""
-    part, arq = _HANDLES.alias(), _ARQS.alias()
-    held = sa.select(part.c.id).join(arq, arq.c.attach_handle_id == part.c.id)
-    dirty = held.where(
-        part.c.deployable_id == _OF_DEPLOYABLE, arq.c.state.not_in(models.SERVING)
-    )
+    """A handle of the deployable was left, and is not clean yet."""
+    part = orm.aliased(models.AttachHandle)
+    dirty = sa.select(part.id).where(part.deployable_id == _OF_DEPLOYABLE, part.is_left)
     return dirty.correlate(None).exists()
 
 
 _NOT_HELD = (
     _HANDLES.c.deployable_id == _OF_DEPLOYABLE,
     _HANDLES.c.missing.is_(False),
+    ~models.AttachHandle.is_left,
     ~sa.exists().where(_ARQS.c.attach_handle_id == _HANDLES.c.id),
 )
 #: What makes a handle free, by whether its deployable is one accelerator: none of a card is given

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps on the host, before a handle is used and after: the handler of ``host-step/<handle>``.
 
-There is one row of work per handle, so no two steps on it run at the same time. The state of the
-ARQ that holds the handle says what is to be done: prepare it for a BindStarted one, clean it for
-one that is released. For a Bound one it is prepared again, which changes nothing unless the host
-has lost it.
+There is one row of work per handle, so no two steps on it run at the same time. A handle that was
+left is cleaned. Any other is prepared if a BindStarted ARQ has it. For a Bound one it is prepared
+again, which changes nothing unless the host has lost it.
 
 A deployable that does not run what the ARQ asks for is programmed before the handle is prepared.
 One with a blank image is overwritten before the handle is cleaned.
@@ -21,7 +20,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import allocation_states, arq_states, db, errors, history, rpc, work
+from cyborg import allocation_states, arq_states, db, errors, handle_states, history, rpc, work
 from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.drivers import base
@@ -40,7 +39,10 @@ _LEAST_TIMEOUT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Situation:
-    """The ARQ that holds the handle, what it holds, and the step that its state asks for."""
+    """The ARQ that holds the handle, or has left it, and the step that the handle is due.
+
+    One that has left it is as it was then.
+    """
 
     arq: models.Arq
     handle: models.AttachHandle
@@ -70,24 +72,21 @@ class _Situation:
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    """Do the step that the handle's ARQ asks for now; nothing if no ARQ holds it."""
+    """Do the step that the handle is due now; nothing if no ARQ holds it and it is clean."""
     situation = _read(claim.key)
     if situation is None:
         return
     claim.checkpoint()
-    if situation.arq.state == models.BOUND:
-        _prepare_again(conf, claim, situation)
-    elif situation.arq.state == models.BIND_STARTED:
-        _prepare_in_time(conf, claim, situation)
-    else:
+    if situation.handle.is_left:
         _clean(conf, claim, situation)
+    elif situation.arq.state == models.BOUND:
+        _prepare_again(conf, claim, situation)
+    else:
+        _prepare_in_time(conf, claim, situation)
 
 
 def held_on(host: str) -> dict[str, str]:
-    """The ARQs that have handles of a host, or are about to, by the uuids of the handles.
-
-    What is released is not among them, even if its handle must be cleaned first.
-    """
+    """The ARQs that have handles of a host, by the uuids of the handles."""
     arq, handle = models.Arq, models.AttachHandle
     query = (
         sa.select(handle.uuid, arq.uuid)
@@ -95,7 +94,7 @@ def held_on(host: str) -> dict[str, str]:
         .join(handle.deployable)
         .join(models.Deployable.device)
         .join(models.Device.host)
-        .where(models.Host.name == host, arq.state.in_(models.SERVING))
+        .where(models.Host.name == host)
     )
     with db.reader() as session:
         return {row[0]: row[1] for row in session.execute(query)}
@@ -116,12 +115,13 @@ def _read(handle_uuid: str) -> _Situation | None:
             models.Host.report_started,
             db.now_ms(),
         )
-        .join(arq.attach_handle)
+        .select_from(handle)
+        .outerjoin(handle.arq)
         .join(handle.deployable)
         .join(models.Deployable.device)
         .join(models.Device.control_path)
         .join(models.Device.host)
-        .where(handle.uuid == handle_uuid)
+        .where(handle.uuid == handle_uuid, sa.or_(arq.id.is_not(None), handle.is_left))
         .options(orm.selectinload(models.Deployable.attributes))
     )
     read_at = time.monotonic()
@@ -129,7 +129,8 @@ def _read(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    holder, held, deployable, device_uuid, kind, path, host, down, started, now_ms = row
+    user, held, deployable, device_uuid, kind, path, host, down, started, now_ms = row
+    holder = handle_states.who_left(held) if held.is_left else user
     return _Situation(
         arq=holder,
         handle=held,
@@ -140,7 +141,7 @@ def _read(handle_uuid: str) -> _Situation | None:
         host_down=down,
         read_at=read_at,
         step=rpc.HostStep(
-            action="prepare" if holder.state in models.SERVING else "clean",
+            action="clean" if held.is_left else "prepare",
             driver=deployable.driver_name,
             attach_handle_uuid=held.uuid,
             attach_type=held.attach_type,
@@ -244,9 +245,7 @@ def _keep_key(claim: work.Claim, arq_uuid: str, key: str) -> None:
         )
 
 
-def _await_programming(
-    conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation
-) -> None:
+def _await_programming(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
     error = _programming_error(situation.deployable.uuid)
     if error:
@@ -312,12 +311,14 @@ def _still_runs(session: orm.Session, situation: _Situation) -> bool:
 
 @db.retry
 def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
-    """BindFailed; the handle stays attached, and is cleaned before another ARQ may have it."""
+    """BindFailed; the handle is cleaned before another ARQ may have it."""
+    arq, handle = situation.arq, situation.handle
     with db.writer() as session:
         work.hold(session, claim)
-        held = _held(situation)
-        end = arq_states.BindEnd(situation.arq, reason, held, arq_states.NOT_READY)
-        if arq_states.end_binds(session, [end]):
+        end = arq_states.BindEnd(arq, reason, _held(situation), arq_states.NOT_READY)
+        if arq_states.end_binds(session, [end], attach_handle_id=None, needs_write=False):
+            left = handle_states.Leaving(handle.id, arq, handle_states.Event.LEFT)
+            handle_states.leave(session, [left])
             work.want(session, work.HOST_STEP, [claim.key])
             work.want(session, work.PLACEMENT, [situation.host])
 
@@ -336,7 +337,7 @@ def _restart_clock(claim: work.Claim, arq_uuid: str) -> None:
 
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     deployable, missing = situation.deployable, situation.handle.missing
-    if situation.arq.left_ms is not None and deployable.blank_image is not None:
+    if situation.handle.is_to_overwrite and deployable.blank_image is not None:
         _overwrite(claim, situation)
     is_due = deployable.cleans and (deployable.clean_erases or not missing)
     # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it, or
@@ -359,9 +360,7 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
     _release(claim, situation, cleaned=is_due)
 
 
-def _why_unclean(
-    claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable
-) -> str | None:
+def _why_unclean(claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable) -> str | None:
     """Why a handle is unclean whose host has not said that; None if there is still hope."""
     # That nothing can be asked at all is no failure.
     if isinstance(exc, rpc.BrokerUnreachable):
@@ -383,7 +382,7 @@ def _overwrite(claim: work.Claim, situation: _Situation) -> None:
     :raises TryLater: it is not yet
     """
     _defer_if_down(situation)
-    waits = overwriting.why_not_done(claim, situation.arq.uuid, situation.deployable.uuid)
+    waits = overwriting.why_not_done(claim, situation.handle.uuid, situation.deployable.uuid)
     if waits is None:
         return
     if not waits.is_failure:
@@ -398,18 +397,20 @@ def _note_unclean(claim: work.Claim, situation: _Situation, reason: str) -> None
     LOG.warning("Attach handle %s is not clean, and given to nobody: %s", handle.uuid, reason)
     with db.writer() as session:
         work.hold(session, claim)
-        if _lock_unclean(session, situation) is not None:
+        for row in _lock_left(session, situation):
+            failed = handle_states.Event.FAILED
+            handle_states.change(session, failed, _HANDLE.id == row.id, left_reason=reason)
             history.note_unclean(session, arq, handle.uuid, situation.device_uuid, reason)
 
 
-def _lock_unclean(session: orm.Session, situation: _Situation) -> models.Arq | None:
-    """The ARQ, locked, unless its handle was given up meanwhile: another guest may have it now."""
-    query = sa.select(models.Arq).where(
-        models.Arq.uuid == situation.arq.uuid,
-        models.Arq.attach_handle_id == situation.handle.id,
-        models.Arq.state.not_in(models.SERVING),
-    )
-    return session.scalar(query.with_for_update())
+_HANDLE = models.AttachHandle
+
+
+def _lock_left(session: orm.Session, situation: _Situation) -> list[models.AttachHandle]:
+    """The handle, locked, unless it was given up meanwhile: another guest may have it now."""
+    handle = situation.handle
+    same = (_HANDLE.id == handle.id, _HANDLE.left_arq == handle.left_arq)
+    return handle_states.lock_left(session, *same, _HANDLE.left_ms == handle.left_ms)
 
 
 def _defer_if_down(situation: _Situation) -> None:
@@ -427,8 +428,8 @@ def _defer_if_down(situation: _Situation) -> None:
 def _release(claim: work.Claim, situation: _Situation, *, cleaned: bool) -> None:
     with db.writer() as session:
         work.hold(session, claim)
-        arq = _lock_unclean(session, situation)
-        if arq is not None:
+        for handle in _lock_left(session, situation):
             if cleaned:
-                history.note_cleaned(session, arq, situation.handle.uuid, situation.device_uuid)
-            release.finish_cleaning(session, arq)
+                device = situation.device_uuid
+                history.note_cleaned(session, situation.arq, handle.uuid, device)
+            release.finish_cleaning(session, handle)

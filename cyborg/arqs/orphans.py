@@ -236,7 +236,7 @@ def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
     """
     grace = conf.conductor.instance_grace
     arq = models.Arq
-    still = (arq.instance_uuid == instance, arq.state != models.DELETING, _is_overdue(grace))
+    still = (arq.instance_uuid == instance, _is_overdue(grace))
     query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
     with db.writer() as session:
         arqs = list(session.scalars(query))

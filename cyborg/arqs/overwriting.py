@@ -33,16 +33,17 @@ class Waits(NamedTuple):
 
 
 @db.retry
-def why_not_done(claim: work.Claim, arq_uuid: str, deployable_uuid: str) -> Waits | None:
-    """Why what the ARQ's guest left is not overwritten yet, or None if it is.
+def why_not_done(claim: work.Claim, handle_uuid: str, deployable_uuid: str) -> Waits | None:
+    """Why what the handle's guest left is not overwritten yet, or None if it is.
 
     Each call asks for an operation, unless there is one or somebody has a part of the deployable.
     """
     with db.writer() as session:
         deployable = operations.lock(session, deployable_uuid)
         work.hold(session, claim)
-        arq = models.Arq
-        left_ms = session.scalar(sa.select(arq.left_ms).where(arq.uuid == arq_uuid))
+        handle = models.AttachHandle
+        left = sa.select(handle.left_ms).where(handle.uuid == handle_uuid, handle.is_to_overwrite)
+        left_ms = session.scalar(left)
         if deployable is None or left_ms is None:
             return None
         waits = _present(session, deployable) or _others(session, deployable)
@@ -101,9 +102,7 @@ def _last(
     return session.scalar(query)
 
 
-def _image(
-    deployable: models.Deployable, pool: models.FunctionPool | None
-) -> program.Program:
+def _image(deployable: models.Deployable, pool: models.FunctionPool | None) -> program.Program:
     """What is written: an image of the pool's function, of which it runs one; or the blank one."""
     if pool is not None:
         image = pool.image_uuid or deployable.bitstream_id

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releasing attach handles: unbind, delete, and the end of cleaning.
 
-A handle that needs no host step is free in the transaction that releases it. One that does stays
-attached to its ARQ, and so cannot be given out, until the step is done.
+A handle that needs no host step is free in the transaction that releases it. One that does is left,
+see :mod:`cyborg.handle_states`, and so cannot be given out, until the step is done.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, history, notifications, work
+from cyborg import arq_states, db, errors, handle_states, history, notifications, work
 from cyborg.context import RequestContext
 from cyborg.db import models
 from cyborg.inventory import missing
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """An attach handle that an ARQ holds, and what its release needs."""
+    """An attach handle that an ARQ holds or has left, and what its release needs."""
 
     id: int
     uuid: str
@@ -36,7 +36,6 @@ class _Held:
     prepares: bool
     cleans: bool
     blank_image: str | None
-    in_doubt: bool
     host_id: int
     host_name: str
 
@@ -58,7 +57,6 @@ _NOT_ASKED = tuple(
         models.Arq.bind_started_ms,
         models.Arq.instance_asked_ms,
         models.Arq.instance_missed_ms,
-        models.Arq.consumer_nqn,
         models.Arq.updated_at,
     )
 )
@@ -66,7 +64,7 @@ _NOT_ASKED = tuple(
 
 def _lockable(*which: sa.ColumnElement[bool]) -> dict[bool, sa.Select[models.Arq]]:
     """ARQs to be locked, by whether only those of one project are."""
-    query = sa.select(models.Arq).where(*which, models.Arq.state != models.DELETING)
+    query = sa.select(models.Arq).where(*which)
     query = query.options(*_NOT_ASKED).order_by(models.Arq.id).with_for_update()
     of_project = models.Arq.project_id == sa.bindparam("project")
     return {False: query, True: query.where(of_project)}
@@ -135,14 +133,10 @@ def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
         delete(session, list(session.scalars(query, _given(ctx, instance=instance_uuid))))
 
 
-#: Of an ARQ that has no handle any more.
-_NO_HANDLE = {
+_NO_BINDING = {
     "attach_handle_id": None,
-    "left_ms": None,
     "needs_write": False,
     "access_key": None,
-}
-_NO_BINDING = {
     "state_reason": None,
     "hostname": None,
     "device_rp_uuid": None,
@@ -152,39 +146,36 @@ _NO_BINDING = {
 
 
 def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
-    """Delete locked ARQs; one whose handle needs a host step is Deleting, and hidden, till then."""
-    held = _held(session, arqs)
-    _want_events_of_others(session, arqs)
-    stepped = _begin_steps(session, arqs, held)
-    plain = [arq.id for arq in arqs if arq.id not in stepped]
-    if stepped:
-        where = models.Arq.id.in_(stepped)
-        gone = {"instance_uuid": None, "allocation_uuid": None}
-        arq_states.enter(session, models.DELETING, where, **gone)
-    if plain:
-        db.matched(session, _DELETE, {"ids": plain})
+    """Delete locked ARQs; a handle that needs a host step is left till that is done."""
+    if not arqs:
+        return
+    held, kept = _leave(session, arqs)
+    db.matched(session, _DELETE, {"ids": [arq.id for arq in arqs]})
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
-    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
+    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in kept])
     for arq in arqs:
-        LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in stepped else "deleted")
+        LOG.info("ARQ %s is %s", arq.uuid, "Deleting" if arq.id in kept else "deleted")
 
 
 def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
-    """Make locked ARQs Unbound; a handle that needs a host step stays attached until it is done."""
-    held = _held(session, arqs)
-    _want_events_of_others(session, arqs)
-    stepped = _begin_steps(session, arqs, held)
-    plain = [arq.id for arq in arqs if arq.id not in stepped]
-    if stepped:
-        arq_states.enter(session, models.UNBOUND, models.Arq.id.in_(stepped), **_NO_BINDING)
-    if plain:
-        where = models.Arq.id.in_(plain)
-        arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING, **_NO_HANDLE)
+    """Make locked ARQs Unbound; a handle that needs a host step is left till that is done."""
+    if not arqs:
+        return
+    held, kept = _leave(session, arqs)
+    where = models.Arq.id.in_([arq.id for arq in arqs])
+    arq_states.enter(session, models.UNBOUND, where, **_NO_BINDING)
     changed = [arq for arq in arqs if arq.state != models.UNBOUND]
     _announce(session, notices.ARQ_UNBOUND, changed, models.UNBOUND, held)
-    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in stepped])
+    _discard_missing(session, [handle for id_, handle in held.items() if id_ not in kept])
     for arq in arqs:
         LOG.info("ARQ %s is Unbound", arq.uuid)
+
+
+def _leave(session: orm.Session, arqs: Sequence[models.Arq]) -> tuple[dict[int, _Held], set[int]]:
+    """Have ARQs that go leave their handles; returns these by ARQ id, and which need a step."""
+    held = _held(session, arqs)
+    _want_events_of_others(session, arqs)
+    return held, _begin_steps(session, arqs, held)
 
 
 def _want_events_of_others(session: orm.Session, leaving: Collection[models.Arq]) -> None:
@@ -241,7 +232,6 @@ _FACTS_OF_HANDLES = (
         _deployables.c.prepares,
         _deployables.c.cleans,
         _deployables.c.blank_image,
-        _deployables.c.in_doubt,
         _hosts.c.id,
         _hosts.c.name,
     )
@@ -256,43 +246,44 @@ _FACTS_OF_HANDLES = (
 def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
     """The handles of ``arqs`` by ARQ id, locked: a report that misses one waits for the caller."""
     handle_ids = {arq.attach_handle_id: arq.id for arq in arqs if arq.attach_handle_id}
+    return {handle_ids[id_]: held for id_, held in _facts(session, handle_ids).items()}
+
+
+def _facts(session: orm.Session, handle_ids: Collection[int]) -> dict[int, _Held]:
+    """The handles by their ids, locked."""
     if not handle_ids:
         return {}
     which = {"ids": list(handle_ids)}
     locked: dict[int, Any] = {row.id: row for row in session.execute(_LOCK_HANDLES, which)}
     facts: Any = session.execute(_FACTS_OF_HANDLES, which)
-    return {handle_ids[fact[0]]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts}
+    return {fact[0]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts}
 
 
 def _begin_steps(
-    session: orm.Session, arqs: Iterable[models.Arq], held: dict[int, _Held]
+    session: orm.Session, arqs: Iterable[models.Arq], held: Mapping[int, _Held]
 ) -> set[int]:
-    """Want the host steps that releasing ``arqs`` takes; return the ids of the ARQs that wait."""
-    waiting = {arq.id: held[arq.id] for arq in arqs if _needs_step(arq, held.get(arq.id))}
-    used = [arq.id for arq in arqs if arq.state == models.BOUND]
-    left = [arq_id for arq_id in used if arq_id in waiting and waiting[arq_id].blank_image]
-    if left:
-        db.update(session, models.Arq, models.Arq.id.in_(left), left_ms=db.now_ms())
-    served = [arq.id for arq in arqs if arq.id in used and arq.needs_write]
-    if served := [arq_id for arq_id in served if not held[arq_id].in_doubt]:
-        # A conductor of the release before has ended the write, or made it Bound.
-        db.update(session, models.Arq, models.Arq.id.in_(served), needs_write=False)
-    work.want(session, work.HOST_STEP, {handle.uuid for handle in waiting.values()})
+    """Want the host steps that releasing ``arqs`` takes; return the ids of the ARQs with one."""
+    leaving = []
+    for arq in arqs:
+        handle = held.get(arq.id)
+        if handle is not None and (event := _why_left(arq, handle)) is not None:
+            leaving.append(handle_states.Leaving(handle.id, arq, event))
+    handle_states.leave(session, leaving)
+    kept = {each.arq.id for each in leaving}
+    work.want(session, work.HOST_STEP, {held[id_].uuid for id_ in kept})
     # Placement must not offer handles that are dirty from now on, and those that were reserved
     # because nobody claimed them are free.
-    changed = {arq.id for arq in arqs if arq.allocation_missed_ms is not None} | waiting.keys()
+    changed = {arq.id for arq in arqs if arq.allocation_missed_ms is not None} | kept
     work.want(session, work.PLACEMENT, {held[id_].host_name for id_ in changed & held.keys()})
-    return set(waiting)
+    return kept
 
 
-def _needs_step(arq: models.Arq, handle: _Held | None) -> bool:
+def _why_left(arq: models.Arq, handle: _Held) -> handle_states.Event | None:
     """Whether the handle must be cleaned first, or may be being prepared at present."""
-    if handle is None:
-        return False
-    waits = arq.state not in models.SERVING
-    is_left = handle.blank_image and arq.state == models.BOUND
+    if arq.state == models.BOUND and handle.blank_image:
+        return handle_states.Event.LEFT_WRITTEN
     being_prepared = handle.prepares and arq.state == models.BIND_STARTED
-    return bool(waits or handle.cleans or is_left or being_prepared)
+    return handle_states.Event.LEFT if handle.cleans or being_prepared else None
 
 
 def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
@@ -304,39 +295,53 @@ def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
 
 
 def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
-    """Free the handles of locked ARQs without the host steps that they wait for.
-
-    ARQs that are BindStarted, Bound or Deleting are deleted; the others keep their state.
-    """
+    """Delete locked ARQs that are BindStarted or Bound, without what their host is to do."""
+    if not arqs:
+        return
     held = _held(session, arqs)
-    deleted = [arq for arq in arqs if arq.state in models.SERVING | {models.DELETING}]
-    kept = [arq.id for arq in arqs if arq not in deleted]
-    if deleted:
-        db.matched(session, _DELETE, {"ids": [arq.id for arq in deleted]})
-    if kept:
-        where = models.Arq.id.in_(kept)
-        db.update(session, models.Arq, where, **_NO_HANDLE)
-    history.end_unclean(session, [arq.uuid for arq in arqs])
-    _announce(session, notices.ARQ_RELEASED, deleted, models.DELETING, held)
-    for arq in arqs:
-        if arq.id in kept:
-            _announce(session, notices.ARQ_RELEASED, [arq], arq.state, held)
-    visible = [arq for arq in deleted if arq.state != models.DELETING]
-    _announce(session, notices.ARQ_DELETED, visible, models.DELETING, held)
-    _want_events_of_others(session, visible)
+    db.matched(session, _DELETE, {"ids": [arq.id for arq in arqs]})
+    _announce(session, notices.ARQ_RELEASED, arqs, models.DELETING, held)
+    _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
+    _want_events_of_others(session, arqs)
     _discard_missing(session, held.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
 
 
-def finish_cleaning(session: orm.Session, arq: models.Arq) -> None:
-    """Release the locked ARQ's handle after its host step: delete the ARQ or detach the handle."""
-    held = _held(session, [arq])
-    if arq.state == models.DELETING:
-        db.matched(session, _DELETE, {"ids": [arq.id]})
-    else:
-        where = models.Arq.id == arq.id
-        db.update(session, models.Arq, where, **_NO_HANDLE)
-    history.end_unclean(session, [arq.uuid])
-    _discard_missing(session, held.values())
-    work.want(session, work.PLACEMENT, {handle.host_name for handle in held.values()})
-    LOG.info("ARQ %s has released its attach handle (%s)", arq.uuid, arq.state)
+def give_up(session: orm.Session, handles: Sequence[models.AttachHandle]) -> None:
+    """Give out locked handles that were left, without the host steps that they wait for."""
+    if not handles:
+        return
+    arqs = {handle.id: handle_states.who_left(handle) for handle in handles}
+    facts = _end(session, handle_states.Event.GIVEN_UP, handles)
+    alive: dict[str, str] = dict(
+        list(
+            session.execute(
+                sa.select(models.Arq.uuid, models.Arq.state).where(
+                    models.Arq.uuid.in_([arq.uuid for arq in arqs.values()])
+                )
+            )
+        )
+    )
+    for id_, arq in arqs.items():
+        state = alive.get(arq.uuid, models.DELETING)
+        given = notices.Handle(facts[id_].uuid, facts[id_].type, facts[id_].device_uuid)
+        notice = notices.of_arq(notices.ARQ_RELEASED, arq, state, handle=given)
+        notifications.announce(session, [notice])
+
+
+def finish_cleaning(session: orm.Session, handle: models.AttachHandle) -> None:
+    """A locked handle that was left is clean."""
+    LOG.info("Attach handle %s is clean after ARQ %s", handle.uuid, handle.left_arq)
+    _end(session, handle_states.Event.CLEANED, [handle])
+
+
+def _end(
+    session: orm.Session, event: handle_states.Event, handles: Sequence[models.AttachHandle]
+) -> dict[int, _Held]:
+    """Make locked handles clean; returns them by their ids."""
+    history.end_unclean(session, {handle.uuid: handle.left_arq or "" for handle in handles})
+    facts = _facts(session, [handle.id for handle in handles])
+    handle_states.change(session, event, models.AttachHandle.id.in_(facts))
+    _discard_missing(session, facts.values())
+    work.want(session, work.PLACEMENT, {handle.host_name for handle in facts.values()})
+    return facts

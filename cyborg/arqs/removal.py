@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, host_keys, notifications, work
+from cyborg import db, errors, handle_states, history, host_keys, notifications, work
 from cyborg.arqs import release, service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -79,32 +79,36 @@ def release_arq(
     ``force`` does so even if the host is up, or the ARQ is Bound. The history keeps who has done
     it, and the ``reason``.
 
+    Of an ARQ that was bound again, what it has left before is given up first.
+
     :raises NotFound: there is none, or it is another project's
-    :raises Conflict: it holds no handle; or, without ``force``, its host may still do the step or
-        an instance may use its device
+    :raises Conflict: it has no handle and has left none; or, without ``force``, its host may still
+        do the step or an instance may use its device
     """
     given_up = _release_arq(ctx, uuid, force=force, reason=reason)
-    LOG.warning(
-        "Gave up the host steps of ARQ %s (%s): %s", uuid, history.in_log(reason), given_up
-    )
+    LOG.warning("Gave up the host steps of ARQ %s (%s): %s", uuid, history.in_log(reason), given_up)
     return given_up
 
 
 @db.retry
-def _release_arq(
-    ctx: RequestContext, uuid: str, *, force: bool, reason: str | None
-) -> GivenUp:
+def _release_arq(ctx: RequestContext, uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     query = sa.select(models.Arq).where(models.Arq.uuid == uuid, *service.in_scope(ctx))
+    handle = models.AttachHandle
+    ours = () if ctx.project_scope is None else (handle.left_project == ctx.project_scope,)
     with db.writer() as session:
         arq = session.scalar(query.with_for_update())
-        if arq is None:
+        left = handle_states.lock_left(session, handle.left_arq == uuid, *ours)
+        if arq is None and not left:
             raise errors.NotFound.of("ExtArq", uuid=uuid)
-        host = session.scalar(_host_of(arq))
-        _refuse_release(arq, host, force=force)
-        facts = _facts(session, [arq])
+        arqs = [arq] if arq is not None and not left else []
+        held = [*(each.id for each in left), *(each.attach_handle_id for each in arqs)]
+        host = session.scalar(_host_of(held))
+        state = models.DELETING if arq is None else arq.state
+        _refuse_release(uuid, state, arqs, host, force=force)
+        facts = _facts(session, arqs, left)
         given_up = GivenUp(arqs=facts, not_excluded=_late_steps(host, facts))
-        history.write(session, [_chronicle(facts[0], reason)])
-        release.force(session, [arq])
+        history.write(session, [_chronicle(fact, reason) for fact in facts])
+        release.give_up(session, left) if left else release.force(session, arqs)
     return given_up
 
 
@@ -139,61 +143,87 @@ def _removed(host: models.Host, reason: str | None, **about: str) -> dict[str, A
     }
 
 
-def _refuse_release(arq: models.Arq, host: models.Host | None, *, force: bool) -> None:
-    if host is None and arq.state != models.BIND_STARTED:
-        raise errors.Conflict(f"ARQ {arq.uuid} is {arq.state} without an attach handle; delete it.")
-    if not force and arq.state == models.BOUND:
-        reports = "though its host does not report" if host and host.down else "and its host is up"
-        raise errors.Conflict(
-            f"ARQ {arq.uuid} is {arq.state}: instance {arq.instance_uuid} may still run with its "
-            f"device, {reports}. Give force=true if that instance is gone."
-        )
+def _refuse_release(
+    uuid: str,
+    state: str,
+    arqs: Sequence[models.Arq],
+    host: models.Host | None,
+    *,
+    force: bool,
+) -> None:
+    if host is None and state != models.BIND_STARTED:
+        raise errors.Conflict(f"ARQ {uuid} is {state} without an attach handle; delete it.")
+    for arq in arqs:
+        if not force and arq.state == models.BOUND:
+            down = host is not None and host.down
+            reports = "though its host does not report" if down else "and its host is up"
+            raise errors.Conflict(
+                f"ARQ {uuid} is {state}: instance {arq.instance_uuid} may still run with its "
+                f"device, {reports}. Give force=true if that instance is gone."
+            )
     if not force and (host is None or not host.down):
         raise errors.Conflict(
-            f"ARQ {arq.uuid} is {arq.state}, and its host is not known to be down: what is to be "
-            "done there may yet be done. Give force=true to go without that."
+            f"ARQ {uuid} is {state}, and its host is not known to be down: what is to be done "
+            "there may yet be done. Give force=true to go without that."
         )
 
 
-def _host_of(arq: models.Arq) -> sa.Select[models.Host]:
+def _host_of(handle_ids: Collection[int | None]) -> sa.Select[models.Host]:
     return (
         sa.select(models.Host)
         .join(models.Device, models.Device.host_id == models.Host.id)
         .join(models.Device.deployables)
         .join(models.Deployable.attach_handles)
-        .where(models.AttachHandle.id == arq.attach_handle_id)
+        .where(models.AttachHandle.id.in_(handle_ids))
+        .limit(1)
     )
 
 
-def _facts(session: orm.Session, arqs: Sequence[models.Arq]) -> tuple[GivenUpArq, ...]:
-    """What is about to be given up of ``arqs``. One SELECT."""
+def _facts(
+    session: orm.Session,
+    arqs: Sequence[models.Arq],
+    left: Sequence[models.AttachHandle],
+) -> tuple[GivenUpArq, ...]:
+    """What is about to be given up: ``arqs``, and handles that were left. Two SELECTs."""
     handle, deployable, step = models.AttachHandle, models.Deployable, models.Work
+    ids = [*(arq.attach_handle_id for arq in arqs), *(each.id for each in left)]
     query = (
         sa.select(handle, deployable, step.last_error)
         .join(deployable, deployable.id == handle.deployable_id)
         .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
-        .where(handle.id.in_([arq.attach_handle_id for arq in arqs]))
+        .where(handle.id.in_(ids))
     )
     facts: dict[int, Any] = {row[0].id: row for row in session.execute(query)}
-    return tuple(_fact(arq, facts.get(arq.attach_handle_id or 0)) for arq in arqs)
+    were = {each.id: handle_states.who_left(each) for each in left}
+    still = sa.select(models.Arq.uuid, models.Arq.state).where(
+        models.Arq.uuid.in_([arq.uuid for arq in were.values()])
+    )
+    alive: dict[str, str] = dict(list(session.execute(still)))
+    return (
+        *(_fact(arq, arq.state, facts.get(arq.attach_handle_id or 0)) for arq in arqs),
+        *(
+            _fact(arq, alive.get(arq.uuid, models.DELETING), facts[id_])
+            for id_, arq in were.items()
+        ),
+    )
 
 
 _NOTHING: Any = (None, None, None)
 
 
-def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
+def _fact(arq: models.Arq, state: str, held: Any) -> GivenUpArq:
     handle, deployable, last_error = held or _NOTHING
     step = None
     if handle is not None and (deployable.clean_erases or not handle.missing):
         if deployable.prepares and arq.state == models.BIND_STARTED:
             step = "prepare"
-        elif deployable.cleans or arq.left_ms is not None:
+        elif deployable.cleans or handle.is_to_overwrite:
             step = "clean"
     return GivenUpArq(
         uuid=arq.uuid,
-        state=arq.state,
+        state=state,
         project_id=arq.project_id,
-        instance_uuid=arq.instance_uuid,
+        instance_uuid=None if handle is not None and handle.is_left else arq.instance_uuid,
         hostname=arq.hostname,
         device_rp_uuid=arq.device_rp_uuid,
         attach_handle_uuid=handle.uuid if handle is not None else None,
@@ -241,9 +271,7 @@ def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> Given
         programmed
     """
     given_up = _remove_device(uuid, force=force, reason=reason)
-    LOG.warning(
-        "Removed device %s for good (%s), with %s", uuid, history.in_log(reason), given_up
-    )
+    LOG.warning("Removed device %s for good (%s), with %s", uuid, history.in_log(reason), given_up)
     return given_up
 
 
@@ -354,7 +382,8 @@ def _give_up_devices(
     arqs = list(session.scalars(holders.with_for_update()))
     if not force:
         _refuse_serving(arqs)
-    facts = _facts(session, arqs)
+    left = handle_states.lock_left(session, handle.deployable_id.in_(providers))
+    facts = _facts(session, arqs, left)
     given_up = GivenUp(
         arqs=facts,
         devices=tuple(device.uuid for device in devices),
@@ -365,6 +394,7 @@ def _give_up_devices(
     entries += [_removed(host, reason, device_uuid=device.uuid) for device in devices]
     history.write(session, entries)
     release.force(session, arqs)
+    release.give_up(session, left)
     try:
         _delete_rows(session, host, ids, providers)
     except db_exc.DBReferenceError as exc:
@@ -374,9 +404,8 @@ def _give_up_devices(
 
 
 def _refuse_serving(arqs: Collection[models.Arq]) -> None:
-    serving = [arq for arq in arqs if arq.state in models.SERVING]
-    if serving:
-        named = ", ".join(f"{arq.uuid} (instance {arq.instance_uuid})" for arq in serving)
+    if arqs:
+        named = ", ".join(f"{arq.uuid} (instance {arq.instance_uuid})" for arq in arqs)
         raise errors.Conflict(
             f"There are ARQs that hold attach handles: {named}. Delete their instances first, or "
             "give force=true to give the ARQs up."

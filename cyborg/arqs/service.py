@@ -12,7 +12,16 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, errors, notifications, profiles, quotas
+from cyborg import (
+    arq_states,
+    availability,
+    db,
+    errors,
+    handle_states,
+    notifications,
+    profiles,
+    quotas,
+)
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
@@ -73,10 +82,9 @@ _SHOWN = (
 _INSERT = sa.insert(cast(sa.Table, models.Arq.__table__)).values(
     device_profile_group=sa.bindparam("group")
 )
-#: The ARQs of an instance that are not Deleting, by whether those of one project only.
+#: The ARQs of an instance, by whether those of one project only.
 _OF_INSTANCE = {
     scoped: _SHOWN.where(
-        _ARQ.state != models.DELETING,
         _ARQ.instance_uuid == sa.bindparam("instance"),
         *((_ARQ.project_id == sa.bindparam("project"),) if scoped else ()),
     )
@@ -90,7 +98,6 @@ _EMPTY = sa.select(sa.func.count()).select_from(
     .where(
         _ARQ.project_id == sa.bindparam("project"),
         _ARQ.attach_handle_id.is_(None),
-        _ARQ.state != models.DELETING,
     )
     .limit(sa.bindparam("most", type_=sa.Integer()))
     .subquery()
@@ -251,9 +258,7 @@ def access_key(ctx: RequestContext, uuid: str) -> AccessKey:
     query = (
         sa.select(arq.state, handle.uuid, arq.access_key)
         .outerjoin(handle, handle.id == arq.attach_handle_id)
-        .where(
-            arq.uuid == uuid, arq.project_id == ctx.project_id, arq.state != models.DELETING
-        )
+        .where(arq.uuid == uuid, arq.project_id == ctx.project_id)
     )
     with db.reader() as session:
         found = session.execute(query).one_or_none()
@@ -276,11 +281,14 @@ def list_arqs(
 ) -> list[Shown]:
     """The caller's ARQs that have the values ``wanted``, with their attach handles.
 
-    One SELECT; two if ``only_resolved`` is asked of some of an instance's ARQs.
+    One SELECT; two if ``only_resolved`` is asked of some of an instance's ARQs. Those whose state
+    is Deleting are no ARQs any more, see :func:`_deleting`.
 
     :raises Unresolved: ``only_resolved`` was asked for an instance that has an undecided ARQ
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
+    if wanted.get("state") == models.DELETING:
+        return _deleting(ctx, page, wanted)
     instance = wanted.get("instance_uuid")
     is_plain = wanted.keys() == {"instance_uuid"} and page == paging.Page(limit=page.limit)
     resolved = _ARQ.state.in_(arq_states.RESOLVED)
@@ -289,17 +297,13 @@ def list_arqs(
         # What Nova asks for with each boot.
         found = _of_instance(ctx, instance, page.limit)
     else:
-        # Deleting ARQs are shown only if they alone are asked for.
-        visible = _visible(ctx, deleting=wanted.get("state") == models.DELETING)
         with db.reader() as session:
-            query = paging.select(session, visible, COLUMNS, page, wanted, where=where)
+            query = paging.select(session, _visible(ctx), COLUMNS, page, wanted, where=where)
             found = [Shown._make(row) for row in session.execute(query)]
     if only_resolved and instance is not None:
         cut = page.marker is not None or len(found) == page.limit
         whole = not cut and len(wanted) == 1
-        if any(_undecided(arq) for arq in found) or (
-            not whole and _has_undecided(ctx, instance)
-        ):
+        if any(_undecided(arq) for arq in found) or (not whole and _has_undecided(ctx, instance)):
             raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
     return found
 
@@ -366,10 +370,53 @@ def _has_undecided(ctx: RequestContext, instance: str) -> bool:
         return session.scalar(query) is not None
 
 
-def _visible(ctx: RequestContext, *, deleting: bool = False) -> sa.Select[Any]:
-    """The ARQs that the caller may see: those that are not Deleting, or only those."""
-    gone = _ARQ.state == models.DELETING
-    return _SHOWN.where(gone if deleting else ~gone, *in_scope(ctx))
+def _visible(ctx: RequestContext) -> sa.Select[Any]:
+    """The ARQs that the caller may see."""
+    return _SHOWN.where(*in_scope(ctx))
+
+
+_LEFT = models.AttachHandle
+#: The same columns of attach handles that deleted ARQs have left.
+_LEFT_COLUMNS: dict[str, Any] = {
+    "id": _LEFT.id,
+    "uuid": _LEFT.left_arq,
+    "state": sa.literal(models.DELETING),
+    "device_profile_name": _LEFT.left_profile,
+    "hostname": _LEFT.left_host,
+    "device_rp_uuid": models.Deployable.rp_uuid,
+    "instance_uuid": sa.null(),
+    "project_id": _LEFT.left_project,
+    "created_at": _LEFT.left_ms,
+    "updated_at": _LEFT.left_ms,
+}
+
+
+def _deleting(ctx: RequestContext, page: paging.Page, wanted: Mapping[str, str]) -> list[Shown]:
+    """What deleted ARQs have left that is not clean yet, each as the ARQ that it was."""
+    visible: sa.Select[Any] = sa.select(_LEFT).join(_LEFT.deployable)
+    visible = visible.where(handle_states.is_shown())
+    if ctx.project_scope is not None:
+        visible = visible.where(_LEFT.left_project == ctx.project_scope)
+    with db.reader() as session:
+        query = paging.select(session, visible, _LEFT_COLUMNS, page, wanted)
+        left: list[models.AttachHandle] = list(session.scalars(query))
+    found = [(handle, handle_states.who_left(handle)) for handle in left]
+    return [
+        Shown(
+            uuid=arq.uuid,
+            state=arq.state,
+            project_id=arq.project_id,
+            device_profile_name=arq.device_profile_name,
+            device_profile_group_id=arq.device_profile_group_id,
+            created_at=arq.created_at,
+            hostname=arq.hostname,
+            device_rp_uuid=arq.device_rp_uuid,
+            handle_uuid=handle.uuid,
+            attach_type=handle.attach_type,
+            attach_info=handle.attach_info,
+        )
+        for handle, arq in found
+    ]
 
 
 def in_scope(ctx: RequestContext) -> list[sa.ColumnElement[Any]]:

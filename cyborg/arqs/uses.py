@@ -63,8 +63,8 @@ class Mistake:
             case Kind.UNCLEAN:
                 return (
                     f"History entry {self.entry_uuid} says that attach handle {self.handle_uuid} "
-                    f"is not clean after ARQ {self.arq_uuid}, and it holds it no more, or serves "
-                    "an instance with it."
+                    f"is not clean after ARQ {self.arq_uuid}, and nothing of that ARQ is to be "
+                    "cleaned in it."
                 )
             case Kind.UNWRITTEN:
                 return (
@@ -166,24 +166,22 @@ def _end(mistakes: Collection[Mistake]) -> None:
 
 def _unclean(session: orm.Session) -> Iterator[Mistake]:
     kept = sa.exists().where(
-        _ARQ.uuid == _ENTRY.arq_uuid,
-        _ARQ.state.not_in(models.SERVING),
-        _ARQ.attach_handle_id == _HANDLE.id,
         _HANDLE.uuid == _ENTRY.handle_uuid,
+        _HANDLE.is_left,
+        _HANDLE.left_arq == _ENTRY.arq_uuid,
     )
     query = sa.select(_ENTRY.uuid, _ENTRY.arq_uuid, _ENTRY.handle_uuid).where(
         _ENTRY.kind == history.CLEAN_FAILED, _ENTRY.ended_ms.is_(None), ~kept
     )
     for entry, arq, handle in session.execute(query.order_by(_ENTRY.id)):
-        yield Mistake(
-            kind=Kind.UNCLEAN, arq_uuid=arq or "", handle_uuid=handle, entry_uuid=entry
-        )
+        yield Mistake(kind=Kind.UNCLEAN, arq_uuid=arq or "", handle_uuid=handle, entry_uuid=entry)
 
 
 @db.retry
 def _end_unclean(mistakes: Collection[Mistake]) -> None:
     with db.writer() as session:
-        history.end_unclean(session, [each.arq_uuid for each in mistakes])
+        left = {each.handle_uuid: each.arq_uuid for each in mistakes if each.handle_uuid}
+        history.end_unclean(session, left)
 
 
 def _bound_without_entry() -> sa.Select[models.Arq, str, str]:

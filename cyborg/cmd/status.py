@@ -30,7 +30,6 @@ from cyborg import (
     consistency,
     db,
     errors,
-    history,
     notifications,
     nova,
     process,
@@ -43,7 +42,7 @@ from cyborg.arqs import differences, uses, witnesses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.conf import command_help
 from cyborg.db import models, revision, schema
-from cyborg.inventory import nodes
+from cyborg.inventory import handles, nodes
 from cyborg.placement import adoption, audit, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
@@ -130,14 +129,10 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         "is done.",
     )
     check.set_defaults(run=_check)
-    accept = add(
-        "accept", "Give out a resource provider that is withheld for others' allocations."
-    )
+    accept = add("accept", "Give out a resource provider that is withheld for others' allocations.")
     accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
     accept.set_defaults(run=host_key_commands.with_database(_accept))
-    rename = add(
-        "rename-host", "Keep the record of a host whose machine has another name now."
-    )
+    rename = add("rename-host", "Keep the record of a host whose machine has another name now.")
     rename.add_argument("old", help="[DEFAULT] host of its agent before.")
     rename.add_argument("new", help="[DEFAULT] host of its agent now.")
     rename.add_argument(
@@ -228,7 +223,7 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             f"{row.last_error}",
         )
     yield from _uses(repair=conf.command.repair)
-    for sentence in history.unclean():
+    for sentence in handles.unclean():
         yield Finding("cleaning", sentence)
     for sentence in adoption.sentences():
         yield Finding("placement", sentence)

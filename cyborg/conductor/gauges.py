@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, errors, notifications
+from cyborg import arq_states, availability, db, errors, handle_states, notifications
 from cyborg.allocations import fitting
 from cyborg.arqs import orphans
 from cyborg.conductor import service
@@ -164,7 +164,9 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
     state = models.Arq.state
     query = sa.select(state, sa.func.count()).group_by(state)
     found: dict[str, int] = dict(list(session.execute(query)))
-    for name in sorted(arq_states.ALL):
+    left = sa.select(sa.func.count(models.AttachHandle.id)).where(handle_states.is_shown())
+    found[models.DELETING] = session.scalar(left) or 0
+    for name in sorted({*arq_states.ALL, models.DELETING}):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
 
 

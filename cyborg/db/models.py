@@ -27,8 +27,7 @@ BIND_FAILED = "BindFailed"
 UNBOUND = "Unbound"
 DELETING = "Deleting"
 
-#: States in which a held handle serves a guest or is about to. In any other it is dirty: held
-#: until the host has cleaned it.
+#: States in which an ARQ serves a guest or is about to; in no other does it have a handle.
 SERVING = frozenset({BIND_STARTED, BOUND})
 #: States of an ARQ that a consumer has asked to be bound, however that has ended.
 ASKED = SERVING | {BIND_FAILED}
@@ -50,6 +49,12 @@ WRITING = "writing"
 LOST = "lost"
 RESTORING = "restoring"
 DAMAGED = "damaged"
+
+#: What the last user of an attach handle has left; how they follow each other is
+#: :mod:`cyborg.handle_states`.
+CLEAN = "clean"
+TO_OVERWRITE = "to_overwrite"
+TO_CLEAN = "to_clean"
 
 #: States in which it is known what a deployable runs. In any other it is not given out.
 SETTLED = frozenset({UNMANAGED, BLANK, LOADED})
@@ -110,9 +115,7 @@ class Host(Base):
         string(36), unique=True, index=True, nullable=True, default=new_uuid
     )
     #: :data:`AGENT` or :data:`IRONIC`.
-    managed_by: orm.Mapped[str] = orm.mapped_column(
-        string(20), default=AGENT, server_default=AGENT
-    )
+    managed_by: orm.Mapped[str] = orm.mapped_column(string(20), default=AGENT, server_default=AGENT)
     #: The agent's RPC server name, ``[DEFAULT] host`` there.
     name: orm.Mapped[str] = orm.mapped_column(string(255), unique=True)
     #: The name of the host's root resource provider: Nova's node name.
@@ -277,9 +280,7 @@ class Deployable(Base):
     #: How it is programmed, as its driver says: ``dynamic``, ``single-program``; null: it is not.
     program_mode: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: The vendor in the trait of a function; empty if it has none.
-    function_vendor: orm.Mapped[str] = orm.mapped_column(
-        string(50), default="", server_default=""
-    )
+    function_vendor: orm.Mapped[str] = orm.mapped_column(string(50), default="", server_default="")
     #: What it runs: image and function, as far as known; both null if nothing is known.
     bitstream_id: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     #: What the host checked that image by, to write it again: an operation's ``image``.
@@ -359,13 +360,14 @@ class Attribute(Base):
     #: ``driver`` rows follow the reports; ``admin`` rows survive them.
     origin: orm.Mapped[str] = orm.mapped_column(string(10), default="driver")
 
-    deployable: orm.Mapped[Deployable] = orm.relationship(
-        lazy="raise", back_populates="attributes"
-    )
+    deployable: orm.Mapped[Deployable] = orm.relationship(lazy="raise", back_populates="attributes")
 
 
 class AttachHandle(Base):
-    """What a guest is given. It is in use when an ARQ refers to it, and never otherwise."""
+    """What a guest is given. It is in use when an ARQ refers to it, and never otherwise.
+
+    One whose last user has left something is given to nobody before that is gone.
+    """
 
     __tablename__ = "attach_handles"
     __table_args__ = table_args(sa.UniqueConstraint("deployable_id", "attach_info"))
@@ -375,13 +377,51 @@ class AttachHandle(Base):
     attach_type: orm.Mapped[str] = orm.mapped_column(string(30))
     #: JSON text with sorted keys, so that equal handles are equal strings.
     attach_info: orm.Mapped[str] = orm.mapped_column(string(255))
-    #: Gone from the host but held by an ARQ.
+    #: Gone from the host but held by an ARQ, or not clean.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: One of :mod:`cyborg.handle_states`, which alone changes it and what follows.
+    state: orm.Mapped[str] = orm.mapped_column(string(20), default=CLEAN, server_default=CLEAN)
+    #: What the deployable runs was written for who has left it.
+    needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
+    #: When it was left, and why it is not clean although that was tried.
+    left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
+    left_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: By which ARQ, as that was. There may be no such row any more, or one that is bound again.
+    left_arq: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    left_project: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    left_profile: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    left_host: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    left_by: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)
 
     deployable: orm.Mapped[Deployable] = orm.relationship(
         lazy="raise", back_populates="attach_handles"
     )
     arq: orm.Mapped[Arq | None] = orm.relationship(lazy="raise", back_populates="attach_handle")
+
+    @hybrid.hybrid_property
+    def is_left(self) -> bool:
+        """Whether its last user has left something, so that nobody may have it."""
+        return self.state != CLEAN
+
+    @is_left.inplace.expression
+    @classmethod
+    def _is_left(cls) -> sa.ColumnElement[bool]:
+        return cls.state != CLEAN
+
+    @hybrid.hybrid_property
+    def is_to_overwrite(self) -> bool:
+        """Whether its deployable is to be overwritten before it is cleaned."""
+        return self.state == TO_OVERWRITE
+
+    @is_to_overwrite.inplace.expression
+    @classmethod
+    def _is_to_overwrite(cls) -> sa.ColumnElement[bool]:
+        return cls.state == TO_OVERWRITE
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether an ARQ has it, or it is left."""
+        return self.arq is not None or self.is_left
 
 
 class DeviceProfile(Base):
@@ -449,9 +489,7 @@ class Arq(Base):
     resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: As the consumer sent them: the host's name or node, the provider, the instance.
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(
-        string(36), index=True, default=None
-    )
+    device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: When the present binding was asked for, in milliseconds by the database's clock.
     bind_started_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
@@ -462,9 +500,6 @@ class Arq(Base):
     instance_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Since when Placement has no allocation of the instance on the provider.
     allocation_missed_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
-    #: When its guest left what it may have written to the deployable; null once that is overwritten
-    #: by the blank image, or if nothing is.
-    left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: Whether a write of its handle's deployable has begun while it had that, or waited for it, and
     #: has not ended well for it. What the deployable runs was written for it, if it leaves.
     needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
@@ -648,9 +683,7 @@ class Operation(Base):
     writes: orm.Mapped[int] = orm.mapped_column(default=0, server_default="0")
     #: Milliseconds since the epoch by the database's clock.
     asked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
-    ended_ms: orm.Mapped[int | None] = orm.mapped_column(
-        sa.BigInteger, index=True, default=None
-    )
+    ended_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, index=True, default=None)
     #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``. Of who joined it
     #: also ``{"joined": who, "instance_uuid": of an instance}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
@@ -686,9 +719,7 @@ class HistoryEntry(Base):
     actor: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: Milliseconds since the epoch by the database's clock; an end of null is yet to come.
     started_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
-    ended_ms: orm.Mapped[int | None] = orm.mapped_column(
-        sa.BigInteger, index=True, default=None
-    )
+    ended_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, index=True, default=None)
 
 
 class FunctionPool(Base):

@@ -90,9 +90,7 @@ def demand() -> sa.ColumnElement[int]:
     return sa.case((availability.blank(), 0), (wanted, 2), else_=1)
 
 
-def pool_of(
-    session: orm.Session, deployable: models.Deployable
-) -> models.FunctionPool | None:
+def pool_of(session: orm.Session, deployable: models.Deployable) -> models.FunctionPool | None:
     """The oldest pool whose function a deployable runs, if there is one."""
     query = (
         sa.select(_POOL)
@@ -127,9 +125,7 @@ def is_stalled(patience_ms: int | None) -> sa.ColumnElement[bool]:
         row.last_error.is_not(None),
         row.owner.is_(None),
     )
-    return sa.and_(
-        _OPERATION.asked_ms <= db.now_ms() - patience_ms, tried.correlate_except(row)
-    )
+    return sa.and_(_OPERATION.asked_ms <= db.now_ms() - patience_ms, tried.correlate_except(row))
 
 
 def has_layouts() -> sa.ColumnElement[bool]:
@@ -158,11 +154,16 @@ def _free(*, soon: bool = False) -> sa.ColumnElement[int]:
 
     ``soon``: so is a handle that waits for the operation that overwrites what its guest has left.
     """
-    held: sa.ColumnElement[bool] = _ARQ.id.is_not(None)
+    held: sa.ColumnElement[bool] = _is_held()
     if soon:
-        held = sa.and_(held, _ARQ.left_ms.is_(None))
+        held = sa.and_(held, ~_HANDLE.is_to_overwrite)
     number = _count_if(sa.and_(_HANDLE.missing.is_(False), ~held))
     return availability.free_accelerators(number, _count_if(held))
+
+
+def _is_held() -> sa.ColumnElement[bool]:
+    """An ARQ has the handle, or it is not clean."""
+    return sa.or_(_ARQ.id.is_not(None), _HANDLE.is_left)
 
 
 def _used() -> sa.ColumnElement[int]:
@@ -170,7 +171,7 @@ def _used() -> sa.ColumnElement[int]:
 
     A guest may hold several handles that are one accelerator.
     """
-    held, there = _count_if(_ARQ.id.is_not(None)), _count_if(_HANDLE.missing.is_(False))
+    held, there = _count_if(_is_held()), _count_if(_HANDLE.missing.is_(False))
     limit = _DEPLOYABLE.num_accelerators
     return sa.case((sa.and_(there > limit, held > limit), limit), else_=held)
 
@@ -239,7 +240,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
-    held = _count_if(_ARQ.id.is_not(None))
+    held = _count_if(_is_held())
     certain = sa.and_(availability.open_to_all(), models.Deployable.is_settled)
     each = (
         sa.select(

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, history, work
+from cyborg import db, handle_states, history, work
 from cyborg.db import models
 from cyborg.importing.convert import Part, Request, Values, Whole
 from cyborg.placement import adoption
@@ -72,7 +72,11 @@ def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[st
         for request in found
         if (uuid := request.values["uuid"]) in there
         and there[uuid]
-        != [request.values["state"], request.values["instance_uuid"], request.handle]
+        != [
+            request.values["state"],
+            request.values["instance_uuid"],
+            None if request.needs_step else request.handle,
+        ]
     ]
 
 
@@ -186,9 +190,7 @@ def _host_ids(session: orm.Session, nodes: set[str]) -> dict[str, int]:
 
 
 def _ids(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> dict[str, int]:
-    return dict(
-        list(session.execute(sa.select(model.uuid, model.id).where(model.uuid.in_(uuids))))
-    )
+    return dict(list(session.execute(sa.select(model.uuid, model.id).where(model.uuid.in_(uuids)))))
 
 
 @db.retry
@@ -205,9 +207,14 @@ def store_arqs(found: Sequence[Request]) -> None:
             {
                 **request.values,
                 "device_profile_uuid": made_of.get(request.values["device_profile_name"]),
-                "attach_handle_id": handles[request.handle] if request.handle else None,
+                "attach_handle_id": (
+                    handles[request.handle]
+                    if request.handle is not None and not request.needs_step
+                    else None
+                ),
             }
             for request in new
+            if request.values["state"] != models.DELETING
         ]
         if rows:
             asked = {"instance_asked_ms": db.now_ms()}
@@ -215,8 +222,25 @@ def store_arqs(found: Sequence[Request]) -> None:
             # Who had what before, and gave it back, upstream has not kept.
             history.note_forgotten(session, db.now_ms())
         history.write(session, [request.used for request in new if request.used])
-        steps = [request.handle for request in new if request.needs_step and request.handle]
-        work.want(session, work.HOST_STEP, steps)
+        _leave(session, new, handles)
+
+
+def _leave(session: orm.Session, new: Sequence[Request], handles: Mapping[str, int]) -> None:
+    """Have those handles cleaned that were still to be; one may be noted or clean already."""
+    left = {each.handle: each for each in new if each.needs_step and each.handle is not None}
+    handle = models.AttachHandle
+    query = sa.select(handle.uuid).where(handle.uuid.in_(left), ~handle.is_left)
+    still = list(session.scalars(query.with_for_update()))
+    handle_states.leave(
+        session,
+        [
+            handle_states.Leaving(
+                handles[uuid], models.Arq(**left[uuid].values), handle_states.Event.LEFT
+            )
+            for uuid in still
+        ],
+    )
+    work.want(session, work.HOST_STEP, still)
 
 
 @db.retry

@@ -84,7 +84,7 @@ def apply(
     written_ms = {row.id: row.programmed_ms for row in rows}
     _fail_binds(session, lost, plan.device_uuids(), written_ms)
     returned = [handle for handle in away if not handle.missing]
-    pending = [*_in_step(lost), *_in_step(returned, models.BIND_STARTED), *_not_prepared(plan)]
+    pending = [*_in_step(lost), *_in_step(returned), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
     shown = [*(row for row, _, _ in plan.kept_deployables), *renamed]
     work.want(session, work.PROGRAM, [row.uuid for row in shown if not row.is_settled])
@@ -132,9 +132,7 @@ def _device(host_id: int, new: NewDevice) -> models.Device:
     return models.Device(
         host_id=host_id,
         **_device_columns(new.driver, new.device),
-        control_path=models.ControlPath(
-            host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info
-        ),
+        control_path=models.ControlPath(host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info),
         deployables=[_deployable(new.driver, each) for each in new.device.deployables],
     )
 
@@ -196,7 +194,7 @@ def _update_deployable(
 ) -> list[models.AttachHandle]:
     """Update a row from a report, and return its handles that are not reported any more."""
     columns = _deployable_columns(kept.driver, deployable, row.attach_handles)
-    if deployable.program_mode is None and any(handle.arq for handle in row.attach_handles):
+    if deployable.program_mode is None and any(handle.is_kept for handle in row.attach_handles):
         # What its guests leave is overwritten on the day when it can be programmed again.
         del columns["blank_image"]
     _set(row, columns, missing=False)
@@ -205,9 +203,7 @@ def _update_deployable(
     return _update_handles(row, deployable)
 
 
-def _num_accelerators(
-    deployable: base.Deployable, handles: Iterable[models.AttachHandle]
-) -> int:
+def _num_accelerators(deployable: base.Deployable, handles: Iterable[models.AttachHandle]) -> int:
     """How many accelerators can be given to guests.
 
     libvirt and operators make mediated devices too. Each that is not ours, which has the uuid of
@@ -246,7 +242,7 @@ def _update_handles(
             continue
         del rest[found.attach_info]
         found.missing = False
-        if found.arq is None:
+        if not found.is_kept:
             found.attach_info = handle_key(handle)[1]
     return list(rest.values())
 
@@ -255,7 +251,7 @@ def _by_pci_address(
     rows: Sequence[models.AttachHandle],
 ) -> dict[_PciAddress | None, models.AttachHandle]:
     """PCI functions by address; if two have the same address, the one that a guest has."""
-    free_first = sorted(rows, key=lambda row: row.arq is not None)
+    free_first = sorted(rows, key=lambda row: row.is_kept)
     found = {_pci_address(row.attach_type, json.loads(row.attach_info)): row for row in free_first}
     return {address: row for address, row in found.items() if address is not None}
 
@@ -331,9 +327,7 @@ def _fail_binds(
         if handle.deployable_id not in written
         and not _was_written_for(arq, written_ms[handle.deployable_id])
     ]
-    if ends and not arq_states.end_binds(
-        session, ends, attach_handle_id=None, needs_write=False
-    ):
+    if ends and not arq_states.end_binds(session, ends, attach_handle_id=None, needs_write=False):
         raise db.RestartTransaction
 
 
@@ -343,14 +337,11 @@ def _was_written_for(arq: models.Arq, written_ms: int | None) -> bool:
     return began_ms is not None and written_ms is not None and began_ms <= written_ms
 
 
-def _in_step(handles: Iterable[models.AttachHandle], *served: str) -> Iterator[str]:
-    """Uuids of handles whose ARQ may wait for a host step; the step's handler checks that.
-
-    ``served`` are the states in which an ARQ that has the handle for use waits as well.
-    """
+def _in_step(handles: Iterable[models.AttachHandle]) -> Iterator[str]:
+    """Uuids of handles that may wait for a host step; the step's handler checks that."""
     for handle in handles:
-        state = handle.arq.state if handle.arq is not None else None
-        if state is not None and (state not in models.SERVING or state in served):
+        is_promised = handle.arq is not None and handle.arq.state == models.BIND_STARTED
+        if handle.is_left or is_promised:
             yield handle.uuid
 
 

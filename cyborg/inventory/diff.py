@@ -268,7 +268,7 @@ def drop_held_elsewhere(
     }
     stored = {
         (row.name, (handle.attach_type, handle.attach_info)): (
-            handle.arq is not None or device.id in frozen
+            handle.is_kept or device.id in frozen
         )
         for device in known
         for row in device.deployables

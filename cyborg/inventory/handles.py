@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import availability, db, history, work
+from cyborg import availability, db, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
 
@@ -30,11 +30,10 @@ RESOURCE_CLASS = _CLASS.value
 
 def conditions() -> Mapping[str, sa.ColumnElement[bool]]:
     """What makes a row of :func:`joined` be in each state; the first one that holds counts."""
-    held = _ARQ.id.is_not(None)
     return {
-        IN_USE: _ARQ.state.in_(models.SERVING),
-        CLEAN_FAILED: sa.and_(held, sa.exists().where(history.is_unclean(_ARQ.uuid))),
-        CLEANING: held,
+        IN_USE: _ARQ.id.is_not(None),
+        CLEAN_FAILED: _HANDLE.left_reason.is_not(None),
+        CLEANING: sa.and_(_HANDLE.is_left),
         UNAVAILABLE: sa.or_(
             ~availability.enabled(),
             ~availability.healthy(),
@@ -115,12 +114,12 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
         _DEVICE.uuid,
         _DEPLOYABLE.uuid,
         _HOST.node,
-        _ARQ.uuid,
+        sa.func.coalesce(_ARQ.uuid, _HANDLE.left_arq),
         _ARQ.instance_uuid,
-        _ARQ.project_id,
+        sa.func.coalesce(_ARQ.project_id, _HANDLE.left_project),
     )
     reasons = (
-        history.why_unclean(_ARQ.uuid),
+        _HANDLE.left_reason,
         _last_error(),
         _HANDLE.missing,
         _DEVICE.unhealthy,
@@ -132,6 +131,24 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
     with db.reader() as session:
         select = paging.select(session, visible, COLUMNS, page, wanted, filters=filters)
         return [_handle(row) for row in session.execute(select)]
+
+
+@db.retry
+def unclean() -> list[str]:
+    """A sentence for each attach handle that could not be cleaned."""
+    query = (
+        sa.select(_HANDLE.uuid, _DEVICE.uuid, _HANDLE.left_arq, _HANDLE.left_reason)
+        .join(_DEPLOYABLE, _DEPLOYABLE.id == _HANDLE.deployable_id)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .where(_HANDLE.left_reason.is_not(None))
+        .order_by(_HANDLE.left_ms, _HANDLE.id)
+    )
+    with db.reader() as session:
+        return [
+            f"Attach handle {handle} of device {device} is given to nobody, as it is not clean "
+            f"after accelerator request {arq}: {reason}"
+            for handle, device, arq, reason in session.execute(query)
+        ]
 
 
 def _last_error() -> sa.ScalarSelect[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are missing from their host: kept while an ARQ holds them, deleted afterwards."""
+"""Rows that are missing from their host: kept while an ARQ holds them or they are not clean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cyborg.notifications import notices
 
 
 def discard(session: orm.Session, host_id: int) -> frozenset[int]:
-    """Delete handles, deployables and devices that are missing from the host and held by no ARQ.
+    """Delete handles, deployables and devices that are missing from the host, free and clean.
 
     Returns the ids of the devices, after a constant number of statements. What is being programmed
     stays, because some cards leave the bus while they are written.
@@ -32,7 +32,7 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     free = sa.select(handle.id).where(
-        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held
+        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held, ~handle.is_left
     )
     # Selected first, because MySQL cannot delete from a table that the condition reads.
     if ids := list(session.scalars(free)):

@@ -65,9 +65,7 @@ def apply_report(
     if note_unchanged(said):
         return UNCHANGED
     try:
-        accepted = acceptance.check_report(
-            report, max_devices, names.made_for(report.host)
-        )
+        accepted = acceptance.check_report(report, max_devices, names.made_for(report.host))
         applied = _apply(accepted, said.digest, max_gone_share)
     except acceptance.Refused as exc:
         _note(report.host, exc)
@@ -106,9 +104,7 @@ _NOTE = (
             sa.and_(_HOST.report_started == _STARTED, _HOST.report_counter < _COUNTER),
         ),
     )
-    .values(
-        last_seen_ms=db.now_ms(), down=False, report_started=_STARTED, report_counter=_COUNTER
-    )
+    .values(last_seen_ms=db.now_ms(), down=False, report_started=_STARTED, report_counter=_COUNTER)
 )
 _NOTE_UP = _NOTE.where(_HOST.down.is_(False))
 
@@ -406,10 +402,11 @@ def _is_held_at_old_place(
     same = (other.attach_type == handle.attach_type, other.attach_info == handle.attach_info)
     query = (
         sa.select(handle.id)
-        .join(models.Arq, models.Arq.attach_handle_id == handle.id)
+        .outerjoin(models.Arq, models.Arq.attach_handle_id == handle.id)
         .join(other, sa.and_(*same))
         .where(
             handle.missing.is_(True),
+            sa.or_(models.Arq.id.is_not(None), handle.is_left),
             handle.attach_info.in_(moved),
             other.missing.is_(False),
             other.id.not_in(before),

@@ -47,10 +47,8 @@ def _users(
         .join(models.Host, models.Host.id == models.Device.host_id)
         .where(key.in_(values))
     )
-    holders = (
-        of_these.join(handle, handle.deployable_id == deployable.id)
-        .join(arq, arq.attach_handle_id == handle.id)
-        .where(arq.state.in_(models.SERVING))
+    holders = of_these.join(handle, handle.deployable_id == deployable.id).join(
+        arq, arq.attach_handle_id == handle.id
     )
     waiting = of_these.join(arq, arq.device_rp_uuid == deployable.rp_uuid).where(
         arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None)

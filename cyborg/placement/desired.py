@@ -159,16 +159,16 @@ _ATTRIBUTES = (
 _IS_MISSING = models.AttachHandle.missing
 #: Whoever has it has no claim in Placement for it.
 _IS_UNCLAIMED = models.Arq.allocation_missed_ms.is_not(None)
-_IS_UNUSABLE = sa.or_(_IS_MISSING, models.Arq.state.not_in(models.SERVING), _IS_UNCLAIMED)
+_IS_UNUSABLE = sa.or_(_IS_MISSING, models.AttachHandle.is_left, _IS_UNCLAIMED)
 _HANDLES = (
     sa.select(
         models.AttachHandle.deployable_id,
         sa.func.sum(sa.case((_IS_MISSING, 1), else_=0)),
         sa.func.sum(sa.case((_IS_UNUSABLE, 1), else_=0)),
     )
-    .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
+    .outerjoin(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
     .join(models.Deployable, models.Deployable.id == models.AttachHandle.deployable_id)
-    .where(_ON_HOST)
+    .where(_ON_HOST, sa.or_(models.Arq.id.is_not(None), models.AttachHandle.is_left))
     .group_by(models.AttachHandle.deployable_id)
 )
 

@@ -134,9 +134,7 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image | N
     restores = situation.operation.asked_by == operations.RECOVERY
     if not situation.deployable.is_settled and not restores:
         # Before Glance is asked, which may be away.
-        raise Refused(
-            operations.CONFLICT, "It has lost what it ran, and that is put back first."
-        )
+        raise Refused(operations.CONFLICT, "It has lost what it ran, and that is put back first.")
     what = program.of_operation(situation.operation)
     if layouts.has(situation.deployable):
         return None, what.is_run_by(situation.deployable)
@@ -202,9 +200,7 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
         return True
 
 
-def _refuse_users(
-    held: Held, deployable: models.Deployable, image: glance.Image | None
-) -> None:
+def _refuse_users(held: Held, deployable: models.Deployable, image: glance.Image | None) -> None:
     """Return if nobody uses the deployable but who wants the program of its operation.
 
     :raises Refused: somebody does, or nobody wants it any more
@@ -231,9 +227,7 @@ def _is_run(
     return image_match.is_run(image, what, deployable)
 
 
-def _to_be_written(
-    image: glance.Image | None, what: program.Program
-) -> tuple[str, dict[str, Any]]:
+def _to_be_written(image: glance.Image | None, what: program.Program) -> tuple[str, dict[str, Any]]:
     """How an image or a layout is called, and what is recorded of it until it is written.
 
     :raises Refused: the data of the image cannot be verified
@@ -328,7 +322,7 @@ def begin_to_write(claim: work.Claim) -> bool:
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
         row = held.deployable
         if row is not None:
-            guard.note_needs(session, row, guard.SERVED, needs_write=True)
+            guard.note_needs(session, row, needs_write=True)
         if row is not None and layouts.has(row):
             # What is shown may be forgotten now.
             held_operation.forget_report(session, row)

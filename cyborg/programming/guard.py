@@ -13,9 +13,6 @@ from cyborg import availability, db, glance
 from cyborg.db import models
 from cyborg.programming import program
 
-#: Of :func:`note_needs`: who has a handle, or is being given it.
-SERVED = models.Arq.state.in_(models.SERVING)
-
 
 def why_not(
     session: orm.Session, deployable: models.Deployable, what: program.Program
@@ -26,19 +23,21 @@ def why_not(
     become Bound at any moment. Consumers in Placement that have no ARQ yet are found by
     :func:`cyborg.programming.holders.refuse` and :func:`cyborg.programming.executor.run`.
     """
-    keeping = _keeping(session, deployable, what)
-    return _sentence(keeping[0], deployable) if keeping else None
+    for arq in _keeping(session, deployable, what):
+        return _sentence(arq, deployable)
+    for handle, rp_uuid in _left(session, deployable):
+        it = _it(rp_uuid, deployable)
+        return f"An attach handle of {it} is being cleaned after use by ARQ {handle.left_arq}."
+    return None
 
 
 def is_being_cleaned(
     session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> bool:
-    """Whether :func:`why_not` names handles only that are cleaned without anything being written.
-
-    One whose ARQ has ``left_ms`` waits until the deployable is overwritten.
-    """
-    keeping = _keeping(session, deployable, what)
-    return all(arq.state not in models.SERVING and arq.left_ms is None for arq in keeping)
+    """Whether :func:`why_not` names handles only that are cleaned without a write."""
+    if _keeping(session, deployable, what):
+        return False
+    return not any(handle.is_to_overwrite for handle, _ in _left(session, deployable))
 
 
 def _keeping(
@@ -59,7 +58,7 @@ def why_not_now(
     A handle that was given back meanwhile is cleaned after that.
     """
     for arq in _users(session, deployable.id):
-        if arq.state in models.SERVING and not _waits_for(arq, what):
+        if not _waits_for(arq, what):
             return _sentence(arq, deployable)
     return None
 
@@ -91,18 +90,10 @@ def instances(session: orm.Session, deployable: models.Deployable) -> set[str]:
     return {arq.instance_uuid for arq in _users(session, deployable.id) if arq.instance_uuid}
 
 
-def served(session: orm.Session, deployable: models.Deployable) -> set[str]:
-    """The instances that have some of a deployable, or are being given it."""
-    users = _users(session, deployable.id)
-    return {
-        arq.instance_uuid for arq in users if arq.instance_uuid and arq.state in models.SERVING
-    }
-
-
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
     """Whether a guest holds a handle of a locked deployable; one that is being prepared counts."""
     users = _users(session, deployable.id)
-    return any(arq.attach_handle_id and arq.state in models.SERVING for arq in users)
+    return any(arq.attach_handle_id for arq in users)
 
 
 def former_guests(session: orm.Session, deployable: models.Deployable) -> list[models.Arq]:
@@ -110,29 +101,33 @@ def former_guests(session: orm.Session, deployable: models.Deployable) -> list[m
     return [
         arq
         for arq in _users(session, deployable.id)
-        if arq.state in models.SERVING
-        and arq.attach_handle_id
-        and arq.device_rp_uuid != deployable.rp_uuid
+        if arq.attach_handle_id and arq.device_rp_uuid != deployable.rp_uuid
     ]
 
 
 def note_needs(
     session: orm.Session,
     deployable: models.Deployable,
-    *which: sa.ColumnElement[bool],
+    *,
     needs_write: bool,
+    left_too: bool = False,
 ) -> None:
     """Note of the ARQs with a handle of a locked deployable whether they need what is written now.
 
-    Of one that leaves meanwhile this stays noted: what it leaves behind was written for it. See
-    :func:`cyborg.availability.awaits_cleaning`. Nothing that the API shows changes with it.
+    Of one that leaves meanwhile this stays noted, at the handle: what it leaves behind was written
+    for it, see :func:`cyborg.availability.awaits_cleaning`. ``left_too``: of these as well. Nothing
+    that the API shows changes with it.
     """
     arq, handle = models.Arq, models.AttachHandle
     query = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
     held = query.where(handle.deployable_id == deployable.id)
-    if ids := list(session.scalars(held.where(arq.needs_write.is_not(needs_write), *which))):
+    if ids := list(session.scalars(held.where(arq.needs_write.is_not(needs_write)))):
         values = {"needs_write": needs_write, "updated_at": arq.updated_at}
-        db.update(session, arq, arq.id.in_(ids), *which, **values)
+        db.update(session, arq, arq.id.in_(ids), arq.attach_handle_id.is_not(None), **values)
+    if left_too:
+        left = sa.and_(handle.deployable_id == deployable.id, handle.is_left)
+        values = {"needs_write": needs_write, "updated_at": handle.updated_at}
+        db.update(session, handle, left, **values)
 
 
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:
@@ -146,13 +141,30 @@ def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:
     return list(session.scalars(query))
 
 
+def _left(
+    session: orm.Session, deployable: models.Deployable
+) -> list[tuple[models.AttachHandle, str]]:
+    """The handles of a deployable that are not clean, each with the provider of its own."""
+    left, handle, row = availability.left([deployable.id]), models.AttachHandle, models.Deployable
+    query = (
+        sa.select(handle, row.rp_uuid)
+        .join(left, left.c.handle_id == handle.id)
+        .join(row, row.id == handle.deployable_id)
+        .order_by(handle.id)
+        .execution_options(populate_existing=True)
+    )
+    return [(found, rp_uuid) for found, rp_uuid in session.execute(query)]
+
+
 def _waits_for(arq: models.Arq, what: program.Program) -> bool:
     return arq.state == models.BIND_STARTED and program.of_group(arq.request).agrees(what)
 
 
 def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:
-    is_own = arq.device_rp_uuid == deployable.rp_uuid
-    it = "it" if is_own else "a deployable of its device that is missing"
-    if arq.state in models.SERVING:
-        return f"ARQ {arq.uuid} of instance {arq.instance_uuid} has {it} ({arq.state})."
-    return f"An attach handle of {it} is being cleaned after use by ARQ {arq.uuid}."
+    it = _it(arq.device_rp_uuid, deployable)
+    return f"ARQ {arq.uuid} of instance {arq.instance_uuid} has {it} ({arq.state})."
+
+
+def _it(rp_uuid: str | None, deployable: models.Deployable) -> str:
+    is_own = rp_uuid == deployable.rp_uuid
+    return "it" if is_own else "a deployable of its device that is missing"

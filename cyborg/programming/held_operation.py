@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import db, errors, handle_states, work
 from cyborg.db import models
 from cyborg.programming import guard, operations, program, states
 from cyborg.programming.states import Event
@@ -75,8 +75,7 @@ class Held:
             # Nor has an earlier try written anything. What restores or overwrites finds handles
             # that others have left of an earlier write.
             finds_others = self.restores or self.overwrites
-            which = (guard.SERVED,) if finds_others else ()
-            guard.note_needs(self.session, row, *which, needs_write=False)
+            guard.note_needs(self.session, row, needs_write=False, left_too=not finds_others)
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 # Conductors of the release before know by its fault that it was written.
@@ -97,16 +96,12 @@ class Held:
         The latter is so after each write, also one that restores what others need: the handles that
         were left can be cleaned.
         """
-        row, handle, arq = self.deployable, models.AttachHandle, models.Arq
+        row = self.deployable
         if row is None:
             return
-        guard.note_needs(self.session, row, guard.SERVED, needs_write=False)
-        left = (handle.deployable_id == row.id, arq.left_ms.is_not(None))
-        query = sa.select(handle.uuid, arq.id).join(arq, arq.attach_handle_id == handle.id)
-        found = self.session.execute(query.where(*left)).all()
-        work.want(self.session, work.HOST_STEP, [uuid for uuid, _ in found])
-        ids = [arq_id for _, arq_id in found]
-        db.update(self.session, arq, arq.id.in_(ids), left_ms=None)
+        guard.note_needs(self.session, row, needs_write=False)
+        left = handle_states.note_overwritten(self.session, row.id)
+        work.want(self.session, work.HOST_STEP, left)
 
     def notify(self, *, binds: bool = True) -> None:
         """Want the work that depends on what has become of the deployable's program.

@@ -97,8 +97,8 @@ def refuse_consumers(
             waiting = guard.awaiting(session, operation, image)
             consumers = consumers - waiting
             if waiting or not operations.is_for_binds(operation):
-                served = guard.served(session, situation.deployable)
-                left = operations.instances(operation) - served
+                users = guard.instances(session, situation.deployable)
+                left = operations.instances(operation) - users
     if not consumers:
         return
     who = holders.sentence(min(consumers), provider)

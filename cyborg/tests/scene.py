@@ -22,7 +22,7 @@ from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.programming import operations
 from cyborg.rpc import signing
-from cyborg.tests import boots, callers, hosts
+from cyborg.tests import boots, callers, hosts, leaving
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
 
@@ -104,13 +104,7 @@ class Scene:
                 .where(models.AttachHandle.deployable_id == unused.id)
                 .limit(1)
             ).one()
-            deleting = models.Arq(
-                uuid=models.new_uuid(),
-                state=models.DELETING,
-                device_profile_name=profile.name,
-                group=dict(boots.GROUP),
-                attach_handle_id=handle.id,
-            )
+            deleting = leaving.left(session, handle)
             operation = models.Operation(
                 uuid=models.new_uuid(),
                 deployable_uuid=programmable.uuid,
@@ -140,11 +134,11 @@ class Scene:
                 free=1,
                 max_devices=1,
             )
-            session.add_all([deleting, operation, queued, pool])
+            session.add_all([operation, queued, pool])
             work.want(session, work.HOST_STEP, [handle.uuid])
             work.want(session, work.PROGRAM, [deployable.uuid])
         return {
-            "deleting": deleting.uuid,
+            "deleting": deleting,
             "host_key": host_key.fingerprint,
             "new_key": signing.public_text(ed25519.Ed25519PrivateKey.generate()),
             "rp": deployable.rp_uuid,

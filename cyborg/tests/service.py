@@ -298,8 +298,11 @@ class Site:
 
     def held(self) -> dict[str, str]:
         """The uuids of the attach handles that are not free, by the uuid of their ARQ."""
-        query = sa.select(models.Arq.uuid, models.AttachHandle.uuid).join(
-            models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
+        arq, handle = models.Arq, models.AttachHandle
+        query = (
+            sa.select(sa.func.coalesce(arq.uuid, handle.left_arq), handle.uuid)
+            .outerjoin(arq, arq.attach_handle_id == handle.id)
+            .where(sa.or_(arq.id.is_not(None), handle.is_left))
         )
         with db.reader() as session:
             return {row[0]: row[1] for row in session.execute(query)}

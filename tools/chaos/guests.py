@@ -143,7 +143,7 @@ class Guest:
         self._ledger.count("ARQs created", len(self.arqs))
 
     def bind(self) -> None:
-        """Bind all ARQs; wait while their former handles are being cleaned."""
+        """Bind all ARQs."""
         body = {
             arq: [
                 {"op": "add", "path": "/hostname", "value": provider.hostname},
@@ -153,18 +153,14 @@ class Guest:
             for arq, provider in zip(self.arqs, self._providers, strict=True)
         }
         asked = time.monotonic()
-        while self._patch(body, well={202, 409}) == 409:
-            self._caller.pause()
+        self._patch(body)
         self._ledger.count("binds asked for")
         if self._rng.random() < 0.1:
-            self._patch(body, well={202})
+            self._patch(body)
         self._asked = asked
 
-    def _patch(self, body: object, well: Collection[int]) -> int:
-        answer, _ = self._caller.ask("PATCH", "/accelerator_requests", body, well=well)
-        if answer.status_code == 409 and "being cleaned" not in answer.text:
-            self._ledger.violate(f"PATCH: 409 {answer.text}")
-        return answer.status_code
+    def _patch(self, body: object) -> None:
+        self._caller.ask("PATCH", "/accelerator_requests", body, well={202})
 
     def wait_until_resolved(self) -> None:
         """Wait until every ARQ is Bound or BindFailed, and record it."""
@@ -216,7 +212,7 @@ class Guest:
         self._ledger.leaving(self.arqs)
         fields = ("/hostname", "/device_rp_uuid", "/instance_uuid")
         remove = [{"op": "remove", "path": path} for path in fields]
-        self._patch(dict.fromkeys(self.arqs, remove), well={202})
+        self._patch(dict.fromkeys(self.arqs, remove))
         answer, _ = self._caller.ask("GET", f"/accelerator_requests/{self.arqs[0]}", well={200})
         if answer.json()["state"] != "Unbound":
             self._ledger.violate(f"Unbound, but shown as: {answer.text}")

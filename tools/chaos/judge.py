@@ -63,9 +63,11 @@ class Judge:
         say(f"all final after {final - begin:.1f} s, at rest after {rest - begin:.1f} s")
 
     def held(self) -> list[str]:
-        """The ARQs that hold an attach handle."""
+        """The ARQs that hold an attach handle, or have left one that is not clean."""
+        handle = models.AttachHandle
+        left = sa.select(handle.left_arq).where(handle.is_left)
         query = sa.select(models.Arq.uuid).where(models.Arq.attach_handle_id.is_not(None))
-        return [uuid for (uuid,) in _read(query)]
+        return [uuid for (uuid,) in _read(query.union(left))]
 
     def _await(self, what: str, deadline: float, left: Callable[[], list[str]]) -> float:
         """Wait until nothing is left; return when. At the deadline, what is left is a violation."""
@@ -84,12 +86,11 @@ class Judge:
     def _unfinished(self) -> list[str]:
         """The ARQs that are not in a final state, or whose handle waits for its host."""
         arq = models.Arq
-        waiting = sa.and_(arq.attach_handle_id.is_not(None), arq.state.not_in(models.SERVING))
-        query = sa.select(arq.uuid, arq.state, arq.attach_handle_id).where(
-            sa.or_(arq.state.not_in(_FINAL), waiting)
-        )
-        rows = _read(query)
-        return [f"ARQ {uuid} is {state}, handle {handle}" for uuid, state, handle in rows]
+        handle = models.AttachHandle
+        left = sa.select(handle.left_arq, handle.state, handle.id).where(handle.is_left)
+        query = sa.select(arq.uuid, arq.state, arq.attach_handle_id)
+        rows = _read(query.where(arq.state.not_in(_FINAL)).union(left))
+        return [f"ARQ {uuid} is {state}, handle {id_}" for uuid, state, id_ in rows]
 
     def _left(self) -> list[str]:
         """The work that is not done, and the clients that still wait for something."""

@@ -10,14 +10,13 @@ from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
 from cyborg.arqs import service
-from cyborg.db import models
 from cyborg.inventory import query
 
 _REGULAR = versions.REGULAR
 #: From 2.6 an administrator may ask for those whose deletion waits for their host.
 _STATE = Changed(
     {
-        versions.MIN: fields.one_of(sorted(arq_states.ALL - {models.DELETING})),
+        versions.MIN: fields.one_of(sorted(arq_states.ALL)),
         versions.SERVICES: fields.one_of(sorted(arq_states.ALL)),
     }
 )

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, rpc, work
+from cyborg import context, db, errors, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import release
@@ -19,6 +19,7 @@ from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci, pci_passthrough, privileged, registry
 from cyborg.drivers.pci import cleaning
+from cyborg.inventory import handles
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import PATIENCE, RP, SERVER, Site, until
@@ -291,12 +292,12 @@ def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unc
     assert "out of order" in entry["reason"]
     assert entry["ended_at"] is None
     assert free(site)["clean_failed"] == 1
-    (sentence,) = history.unclean()
+    (sentence,) = handles.unclean()
     assert unclean in sentence
     site.obey()
     until(lambda: kept(site)[0]["ended_at"])
     assert free(site)["clean_failed"] == 0
-    assert history.unclean() == []
+    assert handles.unclean() == []
     assert len(kept(site)) == 1
 
 
@@ -451,12 +452,12 @@ def test_a_host_that_does_not_answer_has_not_cleaned(
     host_of_one_card.left, host_of_one_card.error = {"00"}, error
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
-    said = list(zip(noted, history.unclean(), strict=True))
+    said = list(zip(noted, handles.unclean(), strict=True))
     assert all(reason in sentence for reason, sentence in said)
     host_of_one_card.left = set()
     engine.make_due()
     engine.drain(conf)
-    assert history.unclean() == []
+    assert handles.unclean() == []
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -487,5 +488,5 @@ def test_a_clean_that_hangs_for_long_has_failed(
             db.update(session, models.Device, type=kind)
             db.update(session, models.Work, due_ms=0, wanted_ms=db.now_ms() - wanted * 1000)
         engine.drain(conf)
-        assert [part for part in said if part in " ".join(history.unclean())] == said
-        assert len(history.unclean()) == len(said)
+        assert [part for part in said if part in " ".join(handles.unclean())] == said
+        assert len(handles.unclean()) == len(said)

@@ -35,7 +35,7 @@ from cyborg.drivers import base, fake
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
 from cyborg.placement import adoption
-from cyborg.tests import bare_machine, servers, upstream_rows
+from cyborg.tests import bare_machine, leaving, servers, upstream_rows
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
 from cyborg.tests.placement_server import PlacementServer
@@ -675,7 +675,9 @@ def test_the_way_back_says_what_the_old_book_does_not_know(
         ).all()
         plugged = session.get_one(models.AttachHandle, first.attach_handle_id)
         plugged.uuid = models.new_uuid()
-        second.state, cleaned = "Deleting", second.uuid
+        handle = session.get_one(models.AttachHandle, second.attach_handle_id)
+        cleaned = leaving.left(session, handle)
+        session.delete(second)
 
     _, others, error = follow_the_way_back(tmp_path, old, database.url)
 

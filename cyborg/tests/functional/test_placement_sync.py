@@ -11,14 +11,14 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import db, liveness, work
+from cyborg import db, handle_states, liveness, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
-from cyborg.tests import hosts
+from cyborg.tests import hosts, leaving
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.placement_server import PlacementServer
 
@@ -302,18 +302,20 @@ def test_traits_that_are_refused_do_not_keep_a_device_on_offer(
 @pytest.mark.every_database
 def test_what_is_held_and_gone_or_dirty_is_reserved(placement: PlacementServer, root: str) -> None:
     hosts.apply(hosts.card("a", range(6)))
-    # Handle number to the state of the ARQ that holds it.
+    # Handle number to the state of the ARQ that holds it; two are left.
     held = {
         0: models.BOUND,
         1: models.BIND_STARTED,
-        2: models.DELETING,
-        3: models.BIND_FAILED,
+        2: None,
+        3: None,
         4: models.BOUND,
     }
     with db.writer() as session:
         handles = session.scalars(sa.select(models.AttachHandle).order_by(models.AttachHandle.id))
         for number, found in enumerate(handles.all()):
-            if number in held:
+            if number in held and held[number] is None:
+                leaving.left(session, found)
+            elif number in held:
                 session.add(
                     models.Arq(
                         project_id="p",
@@ -337,6 +339,7 @@ def test_what_is_held_and_gone_or_dirty_is_reserved(placement: PlacementServer, 
     assert total == reserved == 4
     with db.writer() as session:
         db.delete(session, models.Arq)
+        handle_states.change(session, handle_states.Event.GIVEN_UP)
     hosts.apply(errors={"another_driver": "makes this report a changed one"})
     placement.sync()
     assert placement.below(hosts.ROOT) == {}

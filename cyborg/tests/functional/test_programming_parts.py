@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import consistency, context, errors, glance, history, rpc, work
+from cyborg import consistency, context, errors, glance, rpc, work
 from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.inventory import handles
 from cyborg.programming import executor, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
@@ -105,7 +106,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
 
-    (sentence,) = history.unclean()
+    (sentence,) = handles.unclean()
     assert f"driver {hosts.DRIVER} does not program it" in sentence
     assert len(engine.pending()) == 1
     # An operator has turned cleaning off.
@@ -113,7 +114,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     engine.make_due()
     engine.drain(conf)
     assert found(OLD).blank_image is None
-    assert (engine.pending(), history.unclean()) == ({}, [])
+    assert (engine.pending(), handles.unclean()) == ({}, [])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
-from cyborg.tests import hosts
+from cyborg.tests import hosts, leaving
 from cyborg.tests.conftest import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
@@ -254,7 +254,8 @@ def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
 
 def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done() -> None:
     hosts.apply(hosts.device("a", hosts.deployable("host-1_a", cleans=True)))
-    _hold(1, models.DELETING)
+    with db.writer() as session:
+        leaving.left(session, session.scalars(sa.select(models.AttachHandle).limit(1)).one())
     hosts.apply()
     assert work.HOST_STEP in {kind for kind, _ in _wanted()}
     assert _tree() == {'{"address": "a"}': {"host-1_a": ["01"]}}

@@ -230,8 +230,15 @@ def _create_parts() -> None:
         _text(30, "attach_type"),
         _text(255, "attach_info"),
         _flag("missing"),
+        _text(20, "state", default="clean"),
+        _flag("needs_write", default=sa.false()),
+        _big("left_ms", null=True),
+        _long("left_reason", "left_by", null=True),
+        _text(36, "left_arq", null=True),
+        _text(255, "left_project", "left_profile", "left_host", null=True),
         unique=["uuid", "deployable_id attach_info"],
         refers={"deployable_id": "deployables"},
+        index=["left_arq"],
     )
 
 
@@ -269,7 +276,7 @@ def _create_requests() -> None:
         _text(36, "device_profile_uuid", "device_rp_uuid", null=True),
         _text(36, "instance_uuid", "allocation_uuid", null=True),
         _big("instance_asked_ms", "instance_missed_ms", "allocation_missed_ms", null=True),
-        _big("bind_started_ms", "left_ms", null=True),
+        _big("bind_started_ms", null=True),
         _flag("needs_write", default=sa.false()),
         _integer("attach_handle_id", null=True),
         unique=["uuid", "attach_handle_id"],

@@ -1,35 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the drawing and the list of a program's states in the documentation, from the code.
+"""Write the drawings and the lists of states in the documentation, from the code.
 
-Run it when ``cyborg/programming/states.py`` has changed.
+Run it when ``cyborg/programming/states.py`` or ``cyborg/handle_states.py`` has changed.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import pathlib
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 from xml.sax import saxutils
 
-from cyborg.db.models import SETTLED
+from cyborg import handle_states
+from cyborg.db import models
 from cyborg.programming import states
 
-#: The states around a circle, such that those that follow each other are near.
-_AROUND = (
-    "loaded",
-    "lost",
-    "restoring",
-    "damaged",
-    "blank",
-    "writing",
-    "withdrawn",
-    "unmanaged",
+
+class Machine(NamedTuple):
+    """What has states: its module, and how it is drawn."""
+
+    name: str
+    #: With ``STATES``, ``Event`` and ``TABLE``.
+    module: Any
+    #: The states around a circle, such that those that follow each other are near.
+    around: tuple[str, ...]
+    #: Those that are filled.
+    filled: frozenset[str]
+
+
+MACHINES = (
+    Machine(
+        "program",
+        states,
+        (
+            "loaded",
+            "lost",
+            "restoring",
+            "damaged",
+            "blank",
+            "writing",
+            "withdrawn",
+            "unmanaged",
+        ),
+        models.SETTLED,
+    ),
+    Machine(
+        "handle",
+        handle_states,
+        ("clean", "to_overwrite", "to_clean"),
+        frozenset({models.CLEAN}),
+    ),
 )
 _WIDTH, _HEIGHT, _BOX = 960, 720, (104, 34)
 
 _HEAD = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}"
- font-family="sans-serif" role="img" aria-label="What may follow each state of a program">
+ font-family="sans-serif" role="img" aria-label="What may follow each state of a %s">
 <defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8"
  orient="auto"><path d="M0,0L8,4L0,8z" fill="#555"/></marker></defs>"""
 
@@ -40,34 +68,34 @@ _Point = tuple[float, float]
 FOLDER = pathlib.Path(__file__).parents[1] / "doc/source/contributor"
 
 
-def arrows() -> dict[tuple[str, str], list[str]]:
+def arrows(machine: Machine) -> dict[tuple[str, str], list[str]]:
     """The events that lead from one state to another, by both."""
     found: dict[tuple[str, str], list[str]] = {}
-    for (before, event), after in states.TABLE.items():
+    for (before, event), after in machine.module.TABLE.items():
         if before != after:
             found.setdefault((before, after), []).append(_name(event))
     return found
 
 
-def _name(event: states.Event) -> str:
+def _name(event: enum.Enum) -> str:
     return event.name.lower().replace("_", " ")
 
 
-def drawing() -> str:
-    """The SVG drawing; settled states are filled. What leaves a state as it is has no arrow."""
-    count = len(_AROUND)
+def drawing(machine: Machine) -> str:
+    """The SVG drawing. What leaves a state as it is has no arrow."""
+    count = len(machine.around)
     places = {
         state: (
             _WIDTH / 2 + 390 * math.sin(2 * math.pi * number / count),
             _HEIGHT / 2 - 310 * math.cos(2 * math.pi * number / count),
         )
-        for number, state in enumerate(_AROUND)
+        for number, state in enumerate(machine.around)
     }
-    parts = [_HEAD]
-    for (before, after), events in arrows().items():
+    parts = [_HEAD % machine.name]
+    for (before, after), events in arrows(machine).items():
         parts += _arrow(places[before], places[after], events)
     for state, (x, y) in places.items():
-        fill = "#d5e8d4" if state in SETTLED else "#ffffff"
+        fill = "#d5e8d4" if state in machine.filled else "#ffffff"
         parts.append(
             f'<rect x="{x - _BOX[0] / 2:.0f}" y="{y - _BOX[1] / 2:.0f}" width="{_BOX[0]}" '
             f'height="{_BOX[1]}" rx="8" fill="{fill}" stroke="#333"/>'
@@ -109,19 +137,19 @@ def _edge(place: _Point, towards: _Point) -> _Point:
     return place[0] + dx * share, place[1] + dy * share
 
 
-def lines() -> Iterator[str]:
+def lines(machine: Machine) -> Iterator[str]:
     """Each state with its meaning and what may follow, then each event, as reStructuredText."""
-    for state, meaning in states.STATES.items():
+    for state, meaning in machine.module.STATES.items():
         yield f"``{state}``"
         yield f"    {meaning}"
         yield ""
-        for (before, event), after in states.TABLE.items():
+        for (before, event), after in machine.module.TABLE.items():
             if before == state:
                 yield f"    - *{_name(event)}*: {'stays' if after == state else f'``{after}``'}"
         yield ""
     yield "The events:"
     yield ""
-    for event in states.Event:
+    for event in machine.module.Event:
         yield f"*{_name(event)}*"
         yield f"    {event.value}"
         yield ""
@@ -129,10 +157,12 @@ def lines() -> Iterator[str]:
 
 def files() -> dict[str, str]:
     """The files by name."""
-    return {
-        "program-states.svg": drawing(),
-        "program-states.inc": "\n".join([".. Made by tools/program_states.py.", "", *lines()]),
-    }
+    found = {}
+    for machine in MACHINES:
+        text = [".. Made by tools/draw_states.py.", "", *lines(machine)]
+        found[f"{machine.name}-states.svg"] = drawing(machine)
+        found[f"{machine.name}-states.inc"] = "\n".join(text)
+    return found
 
 
 if __name__ == "__main__":

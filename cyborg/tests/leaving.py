@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach handles that their last user has left, and that are not clean."""
+
+from __future__ import annotations
+
+from sqlalchemy import orm
+
+from cyborg import handle_states
+from cyborg.db import models
+
+
+def left(
+    session: orm.Session,
+    handle: models.AttachHandle,
+    event: handle_states.Event = handle_states.Event.LEFT,
+) -> str:
+    """Have a handle left by an ARQ that is deleted; the uuid of that."""
+    arq = models.Arq(
+        uuid=models.new_uuid(),
+        project_id="p",
+        state=models.BOUND,
+        device_profile_name="dp",
+        device_profile_group_id=0,
+        group={},
+        needs_write=False,
+        created_at=models.utcnow(),
+    )
+    handle_states.leave(session, [handle_states.Leaving(handle.id, arq, event)])
+    return arq.uuid
