@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from cyborg import db, metrics, notifications, work
 from cyborg.db import models
-from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, INITIAL, UNBOUND
+from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, DELETING, INITIAL, UNBOUND
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +31,9 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 }
 
 ALL = frozenset(TRANSITIONS)
+
+#: And what is shown of a deleted one whose handle is not clean yet.
+SHOWN = ALL | {DELETING}
 
 #: What Nova takes as decided.
 RESOLVED = frozenset({BOUND, BIND_FAILED})

@@ -166,7 +166,7 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
     found: dict[str, int] = dict(list(session.execute(query)))
     left = sa.select(sa.func.count(models.AttachHandle.id)).where(handle_states.is_shown())
     found[models.DELETING] = session.scalar(left) or 0
-    for name in sorted({*arq_states.ALL, models.DELETING}):
+    for name in sorted(arq_states.SHOWN):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
 
 

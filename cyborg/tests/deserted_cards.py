@@ -20,9 +20,14 @@ from cyborg.programming import operations, program
 from cyborg.tests.programmed_cards import FUNCTIONS, Fpga
 
 _HOLDERS = (
-    sa.select(models.Deployable.name, models.Arq.uuid, models.Arq.state)
+    sa.select(
+        models.Deployable.name,
+        sa.func.coalesce(models.Arq.uuid, models.AttachHandle.left_arq),
+        sa.func.coalesce(models.Arq.state, models.DELETING),
+    )
     .join(models.AttachHandle, models.AttachHandle.deployable_id == models.Deployable.id)
-    .join(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
+    .outerjoin(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
+    .where(sa.or_(models.Arq.id.is_not(None), models.AttachHandle.is_left))
 )
 _ACTIVE = sa.select(
     models.Deployable.name, models.Operation.uuid, models.Operation.state

@@ -17,7 +17,7 @@ _REGULAR = versions.REGULAR
 _STATE = Changed(
     {
         versions.MIN: fields.one_of(sorted(arq_states.ALL)),
-        versions.SERVICES: fields.one_of(sorted(arq_states.ALL)),
+        versions.SERVICES: fields.one_of(sorted(arq_states.SHOWN)),
     }
 )
 

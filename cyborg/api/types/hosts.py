@@ -60,7 +60,7 @@ class HostUser(Object):
     """An accelerator request that uses a device of a host, or is being bound to one."""
 
     arq_uuid = Field(fields.UUID, "The UUID of the accelerator request.")
-    state = Field(fields.one_of(sorted(arq_states.ALL)), "The state that it is in.")
+    state = Field(fields.one_of(sorted(arq_states.SHOWN)), "The state that it is in.")
     project_id = Field(fields.TEXT_OR_NULL, "Whose it is.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance that has it, or null.")
     device_uuid = Field(fields.UUID, "The device.")

@@ -17,7 +17,7 @@ class GivenUpRequest(Object):
     """An accelerator request that was given up."""
 
     uuid = Field(fields.UUID, "The UUID of the accelerator request.")
-    state = Field(fields.one_of(sorted(arq_states.ALL)), "The state it was in.")
+    state = Field(fields.one_of(sorted(arq_states.SHOWN)), "The state it was in.")
     project_id = Field(fields.TEXT_OR_NULL, "Whose it was.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance that had it, or null.")
     hostname = Field(fields.TEXT_OR_NULL, "The host it was bound to, or null.")

@@ -319,8 +319,7 @@ class Machine(stateful.RuleBasedStateMachine):
             good = [
                 handle
                 for handle in row.attach_handles
-                if not handle.missing
-                and (handle.arq is None or handle.arq.state in {models.BIND_STARTED, models.BOUND})
+                if not handle.missing and not handle.is_left
             ]
             offered = self.cloud.placement.offered(row.rp_uuid)
             amounts = [total - reserved for total, reserved in offered.values()]

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import context, db, nova, work
+from cyborg import context, db, handle_states, nova, work
 from cyborg.arqs import orphans, service
 from cyborg.conductor import gauges
 from cyborg.conductor.service import ConductorService
@@ -80,10 +80,11 @@ def let_the_grace_pass(conf: cfg.ConfigOpts) -> None:
 
 
 def holders() -> dict[str | None, str]:
-    """The state of each ARQ by its instance."""
+    """The state of each ARQ by its instance; of one that was deleted that is None."""
+    left = sa.select(sa.null(), sa.literal(models.DELETING)).where(handle_states.is_shown())
+    query = sa.select(models.Arq.instance_uuid, models.Arq.state).union(left)
     with db.reader() as session:
-        rows = session.execute(sa.select(models.Arq.instance_uuid, models.Arq.state))
-        return {row[0]: row[1] for row in rows}
+        return {row[0]: row[1] for row in session.execute(query)}
 
 
 @pytest.mark.every_database

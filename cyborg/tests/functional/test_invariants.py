@@ -11,7 +11,7 @@ from cyborg import consistency, context, db, notifications, work
 from cyborg.arqs import orphans
 from cyborg.db import models
 from cyborg.function_pools import pools
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, leaving
 from cyborg.tests.fpgas import pool_spec
 
 pytestmark = [
@@ -73,12 +73,38 @@ def test_a_handle_of_another_provider_is_seen(arq: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("state", [models.BIND_STARTED, models.BIND_FAILED])
-def test_a_state_that_nobody_will_end_is_seen(arq: str, state: str) -> None:
-    _change(models.Arq, state=state)
+def test_a_state_that_nobody_will_end_is_seen(arq: str) -> None:
+    _change(models.Arq, state=models.BIND_STARTED)
     assert consistency.violations() == [
-        f"ARQ {arq} is {state}, and there is no work that would end that."
+        f"ARQ {arq} is BindStarted, and there is no work that would end that."
     ]
+
+
+def test_a_failed_arq_that_holds_a_handle_is_seen(arq: str) -> None:
+    _change(models.Arq, state=models.BIND_FAILED)
+    (sentence,) = consistency.violations()
+    assert sentence.startswith(f"ARQ {arq} is BindFailed, but its fields or its attach handle")
+
+
+@pytest.mark.parametrize("field", ["left_arq", "left_ms", None])
+def test_a_handle_that_was_left_by_nobody_or_is_nobodys_work_is_seen(
+    field: str | None, arq: str
+) -> None:
+    handle = models.AttachHandle
+    with db.writer() as session:
+        mine = sa.select(handle).join(models.Arq, models.Arq.attach_handle_id == handle.id)
+        row = session.scalars(mine).one()
+        db.delete(session, models.Arq)
+        leaving.left(session, row)
+        work.want(session, work.HOST_STEP, [row.uuid])
+    assert consistency.violations() == []
+    if field is None:
+        with db.writer() as session:
+            db.delete(session, models.Work)
+    else:
+        _change(handle, **{field: None})
+    expected = "and its user, its fields or its work do not fit."
+    assert [each for each in consistency.violations() if expected in each] != []
 
 
 def test_what_has_vanished_and_is_free_is_seen(arq: str) -> None:

@@ -207,40 +207,6 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_
     assert cloud.free(card) == card.handles
 
 
-def test_what_a_conductor_of_the_release_before_has_left_noted_of_a_guest_means_nothing(
-    machine: Machine,  # noqa: F811
-) -> None:
-    """It ended the write, and does not know the column."""
-    cloud, card = machine.cloud, machine.cards["c"]
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
-    machine.let_time_pass()
-    with db.writer() as session:
-        db.update(session, models.Arq, models.Arq.uuid == arq, needs_write=True)
-    cloud.agent = "is away"
-
-    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
-    machine.let_time_pass()
-
-    assert cloud.free(card) == card.handles - 1
-
-
-def test_what_a_conductor_of_the_release_before_has_left_noted_ends_with_the_next_bind(
-    machine: Machine,  # noqa: F811
-) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
-    cloud.finds = False
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
-    with db.writer() as session:
-        db.update(session, models.Arq, models.Arq.uuid == arq, needs_write=True)
-    machine.let_time_pass()
-    cloud.agent = "is away"
-
-    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
-    machine.let_time_pass()
-
-    assert cloud.free(card) == card.handles - 1
-
-
 def test_nothing_is_written_for_who_has_left_before_it_began(
     machine: Machine,  # noqa: F811
 ) -> None:

@@ -255,7 +255,9 @@ def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
 def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done() -> None:
     hosts.apply(hosts.device("a", hosts.deployable("host-1_a", cleans=True)))
     with db.writer() as session:
-        leaving.left(session, session.scalars(sa.select(models.AttachHandle).limit(1)).one())
+        handle = models.AttachHandle
+        of_one = sa.select(handle).where(handle.attach_info.contains('"device": "01"'))
+        leaving.left(session, session.scalars(of_one).one())
     hosts.apply()
     assert work.HOST_STEP in {kind for kind, _ in _wanted()}
     assert _tree() == {'{"address": "a"}': {"host-1_a": ["01"]}}
