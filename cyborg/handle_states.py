@@ -146,12 +146,25 @@ def _snapshot(arq: models.Arq) -> dict[str, Any]:
     }
 
 
-def who_left(handle: models.AttachHandle) -> models.Arq:
-    """The ARQ that has left a handle, as it was; an object without a row."""
+def leavers(
+    session: orm.Session, handles: Sequence[models.AttachHandle]
+) -> dict[int, models.Arq]:
+    """Who has left handles, by the ids of these; each is in the state that it is in now."""
+    arq = models.Arq
+    alive = sa.select(arq.uuid, arq.state).where(arq.uuid.in_([each.left_arq for each in handles]))
+    states: dict[str, str] = dict(list(session.execute(alive))) if handles else {}
+    return {
+        handle.id: who_left(handle, states.get(handle.left_arq or "", models.DELETING))
+        for handle in handles
+    }
+
+
+def who_left(handle: models.AttachHandle, state: str = models.DELETING) -> models.Arq:
+    """The ARQ that has left a handle, as it was but for its state; an object without a row."""
     by = handle.left_by or {}
     return models.Arq(
         uuid=handle.left_arq,
-        state=models.DELETING,
+        state=state,
         project_id=handle.left_project,
         device_profile_name=handle.left_profile,
         hostname=handle.left_host,

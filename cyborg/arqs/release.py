@@ -39,6 +39,11 @@ class _Held:
     host_id: int
     host_name: str
 
+    @property
+    def shown(self) -> notices.Handle:
+        """As notifications show it."""
+        return notices.Handle(self.uuid, self.type, self.device_uuid)
+
 
 def lock_arqs(
     session: orm.Session, ctx: RequestContext, uuids: Collection[str]
@@ -208,7 +213,7 @@ def _announce(
 ) -> None:
     def handle_of(arq: models.Arq) -> notices.Handle | None:
         found = held.get(arq.id)
-        return notices.Handle(found.uuid, found.type, found.device_uuid) if found else None
+        return found.shown if found else None
 
     notifications.announce(
         session, (notices.of_arq(event, arq, state, handle=handle_of(arq)) for arq in arqs)
@@ -311,22 +316,15 @@ def give_up(session: orm.Session, handles: Sequence[models.AttachHandle]) -> Non
     """Give out locked handles that were left, without the host steps that they wait for."""
     if not handles:
         return
-    arqs = {handle.id: handle_states.who_left(handle) for handle in handles}
+    arqs = handle_states.leavers(session, handles)
     facts = _end(session, handle_states.Event.GIVEN_UP, handles)
-    alive: dict[str, str] = dict(
-        list(
-            session.execute(
-                sa.select(models.Arq.uuid, models.Arq.state).where(
-                    models.Arq.uuid.in_([arq.uuid for arq in arqs.values()])
-                )
-            )
-        )
+    notifications.announce(
+        session,
+        (
+            notices.of_arq(notices.ARQ_RELEASED, arq, arq.state, handle=facts[id_].shown)
+            for id_, arq in arqs.items()
+        ),
     )
-    for id_, arq in arqs.items():
-        state = alive.get(arq.uuid, models.DELETING)
-        given = notices.Handle(facts[id_].uuid, facts[id_].type, facts[id_].device_uuid)
-        notice = notices.of_arq(notices.ARQ_RELEASED, arq, state, handle=given)
-        notifications.announce(session, [notice])
 
 
 def finish_cleaning(session: orm.Session, handle: models.AttachHandle) -> None:

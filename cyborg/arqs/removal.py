@@ -103,9 +103,9 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool, reason: str | N
         arqs = [arq] if arq is not None and not left else []
         held = [*(each.id for each in left), *(each.attach_handle_id for each in arqs)]
         host = session.scalar(_host_of(held))
-        state = models.DELETING if arq is None else arq.state
-        _refuse_release(uuid, state, arqs, host, force=force)
         facts = _facts(session, arqs, left)
+        for fact in facts[:1]:
+            _refuse_release(fact, host, force=force)
         given_up = GivenUp(arqs=facts, not_excluded=_late_steps(host, facts))
         history.write(session, [_chronicle(fact, reason) for fact in facts])
         release.give_up(session, left) if left else release.force(session, arqs)
@@ -143,28 +143,20 @@ def _removed(host: models.Host, reason: str | None, **about: str) -> dict[str, A
     }
 
 
-def _refuse_release(
-    uuid: str,
-    state: str,
-    arqs: Sequence[models.Arq],
-    host: models.Host | None,
-    *,
-    force: bool,
-) -> None:
-    if host is None and state != models.BIND_STARTED:
-        raise errors.Conflict(f"ARQ {uuid} is {state} without an attach handle; delete it.")
-    for arq in arqs:
-        if not force and arq.state == models.BOUND:
-            down = host is not None and host.down
-            reports = "though its host does not report" if down else "and its host is up"
-            raise errors.Conflict(
-                f"ARQ {uuid} is {state}: instance {arq.instance_uuid} may still run with its "
-                f"device, {reports}. Give force=true if that instance is gone."
-            )
+def _refuse_release(fact: GivenUpArq, host: models.Host | None, *, force: bool) -> None:
+    what = f"ARQ {fact.uuid} is {fact.state}"
+    if host is None and fact.state != models.BIND_STARTED:
+        raise errors.Conflict(f"{what} without an attach handle; delete it.")
+    if not force and fact.state == models.BOUND and fact.instance_uuid:
+        reports = "though its host does not report" if host and host.down else "and its host is up"
+        raise errors.Conflict(
+            f"{what}: instance {fact.instance_uuid} may still run with its device, {reports}. Give "
+            "force=true if that instance is gone."
+        )
     if not force and (host is None or not host.down):
         raise errors.Conflict(
-            f"ARQ {uuid} is {state}, and its host is not known to be down: what is to be done "
-            "there may yet be done. Give force=true to go without that."
+            f"{what}, and its host is not known to be down: what is to be done there may yet be "
+            "done. Give force=true to go without that."
         )
 
 
@@ -194,24 +186,17 @@ def _facts(
         .where(handle.id.in_(ids))
     )
     facts: dict[int, Any] = {row[0].id: row for row in session.execute(query)}
-    were = {each.id: handle_states.who_left(each) for each in left}
-    still = sa.select(models.Arq.uuid, models.Arq.state).where(
-        models.Arq.uuid.in_([arq.uuid for arq in were.values()])
-    )
-    alive: dict[str, str] = dict(list(session.execute(still)))
+    were = handle_states.leavers(session, left)
     return (
-        *(_fact(arq, arq.state, facts.get(arq.attach_handle_id or 0)) for arq in arqs),
-        *(
-            _fact(arq, alive.get(arq.uuid, models.DELETING), facts[id_])
-            for id_, arq in were.items()
-        ),
+        *(_fact(arq, facts.get(arq.attach_handle_id or 0)) for arq in arqs),
+        *(_fact(arq, facts[id_]) for id_, arq in were.items()),
     )
 
 
 _NOTHING: Any = (None, None, None)
 
 
-def _fact(arq: models.Arq, state: str, held: Any) -> GivenUpArq:
+def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
     handle, deployable, last_error = held or _NOTHING
     step = None
     if handle is not None and (deployable.clean_erases or not handle.missing):
@@ -221,7 +206,7 @@ def _fact(arq: models.Arq, state: str, held: Any) -> GivenUpArq:
             step = "clean"
     return GivenUpArq(
         uuid=arq.uuid,
-        state=state,
+        state=arq.state,
         project_id=arq.project_id,
         instance_uuid=None if handle is not None and handle.is_left else arq.instance_uuid,
         hostname=arq.hostname,
