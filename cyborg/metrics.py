@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import prometheus_client
@@ -26,6 +27,8 @@ LOG = logging.getLogger(__name__)
 
 #: The metrics of this process, apart from what libraries count in prometheus_client's registry.
 REGISTRY = prometheus_client.CollectorRegistry()
+
+_Metric = prometheus_client.Counter | prometheus_client.Histogram
 
 #: Names the folder in which the processes of a WSGI server count together; prometheus_client
 #: reads it too.
@@ -160,15 +163,30 @@ def observed(
     try:
         yield labels
     finally:
-        _child(histogram, tuple(labels.items())).observe(time.perf_counter() - started)
+        count(histogram, time.perf_counter() - started, **labels)
+
+
+def count(metric: _Metric, seconds: float | None = None, /, **labels: str) -> None:
+    """Count one, or observe so many seconds. Where that cannot be written, all goes on without."""
+    try:
+        child: Any = _child(metric, tuple(labels.items()))
+        if seconds is None:
+            child.inc()
+        else:
+            child.observe(seconds)
+    except OSError as exc:
+        _say_once(str(exc))
 
 
 @functools.lru_cache(maxsize=1024)
-def _child(
-    histogram: prometheus_client.Histogram, labels: tuple[tuple[str, str], ...]
-) -> prometheus_client.Histogram:
-    """What observes with these labels: to look it up takes longer than to observe."""
-    return histogram.labels(**dict(labels))
+def _child(metric: _Metric, labels: tuple[tuple[str, str], ...]) -> _Metric:
+    """What counts with these labels: to look it up takes longer than to count."""
+    return metric.labels(**dict(labels))
+
+
+@functools.lru_cache(maxsize=16)
+def _say_once(why: str) -> None:
+    LOG.warning("Metrics cannot be counted in the folder of %s: %s", MULTIPROCESS, why)
 
 
 def devices_read(driver: str, readings: Mapping[str, Mapping[str, float]]) -> None:
@@ -199,7 +217,7 @@ def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[st
 def bind_ended(*, bound: bool, started_ms: int | None, now_ms: float) -> None:
     """Observe a bind that was requested at ``started_ms`` and ended at ``now_ms``."""
     outcome = "bound" if bound else "failed"
-    BIND_SECONDS.labels(outcome).observe((now_ms - (started_ms or now_ms)) / 1000)
+    count(BIND_SECONDS, (now_ms - (started_ms or now_ms)) / 1000, outcome=outcome)
 
 
 def status_class(status: int) -> str:
@@ -221,7 +239,10 @@ def _shown() -> prometheus_client.CollectorRegistry:
     """A registry with the counts of this process, or of all processes of its WSGI server."""
     shown = prometheus_client.CollectorRegistry()
     if MULTIPROCESS in os.environ:
-        multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+        try:
+            multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+        except ValueError as exc:
+            _say_once(str(exc))
     else:
         shown.register(REGISTRY)
         prometheus_client.ProcessCollector(registry=shown)

@@ -42,8 +42,8 @@ class RequestMetrics:
             return self._app(environ, start)
         finally:
             took = time.perf_counter() - started
-            metrics.API_SECONDS.labels(method, seen["route"]).observe(took)
-            metrics.API_REQUESTS.labels(method, seen["route"], seen["status"]).inc()
+            metrics.count(metrics.API_SECONDS, took, method=method, route=seen["route"])
+            metrics.count(metrics.API_REQUESTS, method=method, **seen)
 
 
 def name_route(environ: Mapping[str, Any], template: str) -> None:

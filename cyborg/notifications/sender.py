@@ -81,7 +81,7 @@ class Sender:
                 raise Undelivered(
                     f"The message broker took no notification: {transport.failure}"
                 ) from transport.failure
-        metrics.NOTIFICATIONS_SENT.labels(notification.event_type).inc()
+        metrics.count(metrics.NOTIFICATIONS_SENT, event_type=notification.event_type)
         LOG.debug("Sent %s %s", notification.event_type, notification.uuid)
 
     def _open(self) -> tuple[_Transport, Any]:

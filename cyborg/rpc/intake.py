@@ -181,7 +181,8 @@ class Channel(pyamqp.Channel):
                 self.basic_reject(message.delivery_tag, requeue=False)
                 # Not the exception, whose frames would keep it, and so the message.
                 why = str(exc) if isinstance(exc, Unreadable) else type(exc).__name__
-                metrics.MESSAGES_REFUSED.labels("unknown", signing.UNREADABLE).inc()
+                labels = {"method": "unknown", "reason": signing.UNREADABLE}
+                metrics.count(metrics.MESSAGES_REFUSED, **labels)
                 lines.warn(LOG, "Dropped a message of the broker: %s", why)
             else:
                 message.body = b""

@@ -66,7 +66,7 @@ def check(side: str, said: signing.Said, signature: object) -> None:
     try:
         keys.check(said, signature)
     except signing.Refused as exc:
-        metrics.MESSAGES_REFUSED.labels(said.method, exc.reason).inc()
+        metrics.count(metrics.MESSAGES_REFUSED, method=said.method, reason=exc.reason)
         text = "Refused message %r of host %.255r: %s"
         lines.warn(LOG, text, said.method, said.host, exc, most=_REFUSED_MAX)
         raise

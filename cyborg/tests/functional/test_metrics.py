@@ -270,6 +270,28 @@ def test_processes_that_serve_together_are_counted_together(
             assert counted(shared) == 2
 
 
+def test_a_folder_that_is_not_there_fails_no_request(
+    database: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    shared, port, counts = free_port(), free_port(), tmp_path / "counts"
+    path = config(
+        tmp_path,
+        database={"connection": database_url},
+        api={"auth_strategy": "noauth", "port": port},
+        metrics={"port": shared},
+    )
+    with process("cyborg-api", path, **{metrics.MULTIPROCESS: str(counts)}):
+        url = f"http://127.0.0.1:{port}/v2/devices"
+        wait_for("the API", functools.partial(_asked, url))
+        assert _asked(url)
+        assert answers(shared)
+        counts.mkdir()
+        assert _asked(url)
+    assert list(counts.iterdir())
+    # Once that nothing is shown, and once for each of the two kinds of metrics.
+    assert path.with_suffix(".log").read_text().count("Metrics cannot be counted in") == 3
+
+
 def _asked(url: str) -> bool:
     try:
         return requests.get(url, timeout=TIMEOUT).ok
