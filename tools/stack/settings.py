@@ -323,7 +323,7 @@ class Settings:
                     "instance_audit_interval": 5,
                     "instance_grace": 10,
                     "allocation_audit_interval": 5,
-                    "placement_audit_interval": 60,
+                    "placement_audit_interval": 10,
                     "arq_expiry": 120,
                     # A minute less than Nova waits.
                     "bind_deadline": 120,

@@ -37,9 +37,8 @@ def asked_for(scene, count):
     return [arq["state"] for arq in scene.arqs()].count("BindStarted") == count or None
 
 
-def settled(scene, server):
+def settled(scene, server, deadline):
     """The server once it is ACTIVE or in ERROR; as it is after a while if a message was lost."""
-    deadline = time.monotonic() + GIVEN_UP
     while True:
         found = scene.until("an answer of Nova", lambda: shown(scene, server))
         if found.status in {"ACTIVE", "ERROR"} or time.monotonic() > deadline:
@@ -65,7 +64,8 @@ def test_a_service_is_away_in_mid_boot(scene, name):
     with cut:
         time.sleep(OUTAGE)
 
-    for server in [settled(scene, server) for server in servers]:
+    deadline = time.monotonic() + GIVEN_UP
+    for server in [settled(scene, server, deadline) for server in servers]:
         if server.status == "ACTIVE":
             scene.check_bound(server, 1)
     # Boots go on as before.
