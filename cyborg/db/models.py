@@ -302,9 +302,6 @@ class Deployable(Base):
     #: The function in its plain form that the hardware has shown since that was recorded, ``""``
     #: for none; null if it has shown nothing.
     function_shown: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: What conductors of the release before read in the place of these two.
-    in_doubt: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
-    contradicted: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: Whether the driver prepares a handle before use and cleans it afterwards, on the host.
     prepares: orm.Mapped[bool] = orm.mapped_column(default=False)
     cleans: orm.Mapped[bool] = orm.mapped_column(default=False)
@@ -335,16 +332,13 @@ class Deployable(Base):
 
     @hybrid.hybrid_property
     def is_settled(self) -> bool:
-        """Whether it is known what it runs, and that is not about to change.
-
-        Conductors of the release before change ``in_doubt`` and leave ``program_state`` as it was.
-        """
-        return not self.in_doubt
+        """Whether it is known what it runs, and that is not about to change."""
+        return self.program_state in SETTLED
 
     @is_settled.inplace.expression
     @classmethod
     def _is_settled(cls) -> sa.ColumnElement[bool]:
-        return cls.in_doubt.is_(False)
+        return cls.program_state.in_(sorted(SETTLED))
 
 
 class Attribute(Base):

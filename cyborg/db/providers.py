@@ -68,7 +68,6 @@ class Provider:
     function_name: str | None
     program_state: str
     function_shown: str | None
-    in_doubt: bool
     prepares: bool
     missing: bool
     withheld: str | None
@@ -76,7 +75,7 @@ class Provider:
     @property
     def is_settled(self) -> bool:
         """As of the model."""
-        return not self.in_doubt
+        return self.program_state in models.SETTLED
 
 
 #: What may be judged: which of the two it is makes no difference.

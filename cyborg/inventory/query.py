@@ -116,7 +116,7 @@ class Deployable(NamedTuple):
     rp_uuid: str
     driver_name: str
     program_mode: str | None
-    in_doubt: bool
+    program_state: str
     bitstream_id: str | None
     function_id: str | None
     function_name: str | None
@@ -128,6 +128,11 @@ class Deployable(NamedTuple):
     updated_at: datetime.datetime | None
     #: In the order in which they were made.
     attributes: Mapping[str, str]
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is being written or was lost."""
+        return self.program_state not in models.SETTLED
 
 
 _OF_DEPLOYABLE = dict(_DEPLOYABLE.items()) | {

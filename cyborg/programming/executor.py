@@ -428,8 +428,7 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
                 function_id=function, function_name=image.get("function_name"), **its, **by
             )
             event = Event.BLANKED if is_blank and function is None else Event.VERIFIED
-            ended = {"error": None, "fault": None}
-            held.move(operations.SUCCEEDED, text, event, runs=runs, **ended)
+            held.move(operations.SUCCEEDED, text, event, runs=runs, error=None)
             held.note_written()
             held.notify()
         held_operation.drop_reports(session, situation.host, answer.report_counter)

@@ -78,9 +78,8 @@ class Held:
             guard.note_needs(self.session, row, needs_write=False, left_too=not finds_others)
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
-                # Conductors of the release before know by its fault that it was written.
-                values = {"error": reason} | ({"fault": fault} if written else {})
-                self.move(operations.RESERVING, f"{reason} It is tried again.", event, **values)
+                text = f"{reason} It is tried again."
+                self.move(operations.RESERVING, text, event, error=reason)
             else:
                 operations.note(self.session, self.operation, reason)
             return work.TryLater(f"What a guest has cannot be put back now: {reason}")

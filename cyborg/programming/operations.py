@@ -244,27 +244,7 @@ def lock(session: orm.Session, deployable_uuid: str) -> models.Deployable | None
     """The deployable, on which nobody else decides anything until the transaction ends."""
     query = sa.select(models.Deployable).where(models.Deployable.uuid == deployable_uuid)
     query = query.with_for_update().execution_options(populate_existing=True)
-    found = session.scalar(query)
-    if found is not None:
-        adopt(session, found)
-    return found
-
-
-def adopt(session: orm.Session, row: models.Deployable) -> None:
-    """Take over what a conductor of the release before has made of a locked deployable."""
-    doubtful = _state_in_doubt(active_on(session, row.uuid)) if row.in_doubt else None
-    states.adopt(session, row, doubtful)
-
-
-def _state_in_doubt(operation: models.Operation | None) -> str:
-    """The state of a program in doubt, with the operation on it that has not ended."""
-    if operation is None or operation.state == QUEUED:
-        return models.LOST
-    if operation.asked_by != RECOVERY:
-        return models.WRITING if operation.state == WRITING else models.WITHDRAWN
-    if operation.fault is not None:
-        return models.DAMAGED
-    return models.RESTORING if operation.state == WRITING else models.LOST
+    return session.scalar(query)
 
 
 def request(

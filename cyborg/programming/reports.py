@@ -11,7 +11,7 @@ from sqlalchemy import orm
 from cyborg import availability
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import guard, layouts, operations, program, states
+from cyborg.programming import guard, layouts, program, states
 from cyborg.programming.states import Event
 from cyborg.request_groups import RequestGroup
 
@@ -77,7 +77,6 @@ def update(
     is kept: it decides if nothing was written after all. It also tells that the handles of a
     layout are reported, so it is not kept if it may be from before the layout was written.
     """
-    operations.adopt(session, row)
     returns = row.program_mode is None
     row.program_mode = deployable.program_mode
     if deployable.program_mode is not None:

@@ -155,8 +155,7 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
 def begin(row: models.Deployable, event: Event) -> None:
     """Set the state of the program of a deployable that is not in the database yet."""
     state = next_state(UNMANAGED, event)
-    for name, value in _columns(state, row.function_shown, row.function_plain).items():
-        setattr(row, name, value)
+    row.program_state = state
     set_trait(row)
 
 
@@ -172,9 +171,7 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
 
     :raises RestartTransaction: somebody else has changed it since it was read
     """
-    shown = values.get("function_shown", row.function_shown)
-    recorded = values.get("function_plain", row.function_plain)
-    values |= _columns(state, shown, recorded)
+    values["program_state"] = state
     changed = {name: value for name, value in values.items() if getattr(row, name) != value}
     if not changed:
         return
@@ -189,33 +186,6 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
         set_trait(row)
 
 
-def _columns(state: str, shown: str | None, recorded: str | None) -> dict[str, Any]:
-    """The columns of a state, with those in which the release before has it."""
-    return {
-        "program_state": state,
-        "in_doubt": state not in SETTLED,
-        "contradicted": is_contradicted(state, shown, recorded),
-    }
-
-
-def adopt(session: orm.Session, row: models.Deployable, doubtful: str | None) -> None:
-    """Take over what a conductor of the release before has made of a locked deployable.
-
-    Such a conductor changes ``in_doubt`` and ``contradicted``, but neither ``program_state`` nor
-    ``function_shown``. ``doubtful`` is the state of a program in doubt, as its operation says.
-    """
-    shown, state = row.function_shown, doubtful
-    if state is not None:
-        if row.contradicted != is_contradicted(state, shown, row.function_plain):
-            other = None if state in TO_RESTORE else ""
-            shown = other if row.contradicted else row.function_plain or ""
-    else:
-        recorded = BLANK if availability.is_blank(row) else LOADED
-        state = UNMANAGED if row.program_mode is None else recorded
-        shown = shown if is_shown(row) or shown == LEFT_OVER else None
-    store(session, row, state, function_shown=shown)
-
-
 def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
     """The columns that record what a deployable runs: null if not given.
 
@@ -228,12 +198,6 @@ def record(*, function_id: str | None = None, **values: Any) -> dict[str, Any]:
 def is_shown(row: models.Deployable) -> bool:
     """Whether the hardware has shown what is recorded, when it was last looked at."""
     return row.function_shown == (row.function_plain or "")
-
-
-def is_contradicted(state: str, shown: str | None, recorded: str | None) -> bool:
-    """What ``contradicted`` says in that state, for conductors of the release before."""
-    unknown = shown is None and state not in TO_RESTORE
-    return state not in SETTLED and not unknown and shown != (recorded or "")
 
 
 def set_trait(row: models.Deployable) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jsonschema
 import pytest
@@ -18,7 +18,7 @@ from sqlalchemy import orm
 
 from cyborg import context, db, glance, profiles, rpc, work
 from cyborg.db import models
-from cyborg.programming import executor, operations, permits, states, withdrawal
+from cyborg.programming import executor, permits, states, withdrawal
 from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -381,15 +381,6 @@ def _number(attach_info: str) -> int:
     return int(json.loads(attach_info)["device"], 16)
 
 
-def _adopt_nothing(
-    session: orm.Session, row: models.Deployable, adopt: Any = operations.adopt
-) -> None:
-    """There is no conductor of the release before: what it would read says the same."""
-    before = (row.program_state, row.in_doubt, row.function_shown)
-    adopt(session, row)
-    assert (row.program_state, row.in_doubt, row.function_shown) == before
-
-
 @pytest.fixture
 def fpgas(
     conf: cfg.ConfigOpts,
@@ -404,7 +395,6 @@ def fpgas(
     monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.0)
     # Placement has each of its own schemas checked with each request.
     monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", lambda *_, **__: None)
-    monkeypatch.setattr(operations, "adopt", _adopt_nothing)
     with database.begin() as connection:
         for statement in (_MADE_CHANGES, *_NOTE_CHANGES[database.dialect.name]):
             connection.execute(sa.text(statement))

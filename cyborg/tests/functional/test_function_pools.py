@@ -120,8 +120,10 @@ def test_a_slot_is_ready_only_where_it_could_be_given_out(cloud: Fpgas, how: str
         cloud.site.call("POST", f"/deployables/{other}/program", {"function_id": ZIP}, "2.8")
     else:
         with db.writer() as session:
-            table = models.Host if how == "down" else models.Deployable
-            db.update(session, table, **{"down": True} if how == "down" else {"in_doubt": True})
+            if how == "down":
+                db.update(session, models.Host, down=True)
+            else:
+                db.update(session, models.Deployable, program_state=models.LOST)
             keys = session.scalars(sa.select(models.Deployable.uuid))
             work.want(session, work.PROGRAM, keys)
     assert cloud.counts(uuid).get("ready", 0) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each change of a program's state as it is stored, and what the release before makes of it."""
+"""Each change of a program's state as it is stored."""
 
 from __future__ import annotations
 
@@ -52,14 +52,11 @@ def is_settled_in_sql() -> bool:
 
 
 @pytest.mark.parametrize("before", states.STATES)
-def test_a_change_is_stored_with_what_the_release_before_reads(
-    row: models.Deployable, before: str
-) -> None:
+def test_a_change_is_stored(row: models.Deployable, before: str) -> None:
     for event in (event for state, event in states.TABLE if state == before):
         after = states.TABLE[before, event]
         mode = None if models.UNMANAGED in {before, after} else "dynamic"
-        settled = before in models.SETTLED
-        begin_with(row, **AES, program_state=before, program_mode=mode, in_doubt=not settled)
+        begin_with(row, **AES, program_state=before, program_mode=mode)
 
         with db.writer() as session:
             states.change(session, locked(session), event, function_shown="")
@@ -69,23 +66,12 @@ def test_a_change_is_stored_with_what_the_release_before_reads(
         assert found.program_state == (models.UNMANAGED if ends_here else after)
         settled = after in models.SETTLED
         assert found.is_settled is is_settled_in_sql() is settled
-        assert (found.in_doubt, found.contradicted) == (not settled, not settled)
         # Really, nothing is recorded of what was blank before.
         assert availability.is_blank(found) == (before != models.BLANK and after == models.BLANK)
 
 
-@pytest.mark.parametrize("in_doubt", [True, False])
-def test_it_is_settled_as_soon_as_the_release_before_says_so(
-    row: models.Deployable, *, in_doubt: bool
-) -> None:
-    # Nobody takes it over before the next report that says something new.
-    for left in states.STATES:
-        begin_with(row, program_state=left, in_doubt=in_doubt)
-        assert deployable().is_settled is is_settled_in_sql() is not in_doubt
-
-
 def test_a_report_leaves_recorded_who_wrote_what_shows_no_function(row: models.Deployable) -> None:
-    begin_with(row, program_state=models.WRITING, in_doubt=True)
+    begin_with(row, program_state=models.WRITING)
     with db.writer() as session:
         states.change(session, locked(session), Event.WRITE_FAILED, programmed_by="user 1")
         db.update(session, models.Host, report_digest=None)
@@ -111,62 +97,6 @@ def test_the_trait_is_that_of_the_function_that_is_recorded(row: models.Deployab
         traits = [each.value for each in deployable().attributes if each.key == program.TRAIT_KEY]
         expected = [program.function_trait("", function)] if function else []
         assert traits == expected
-
-
-RUNS = {"function_id": "aes", "function_plain": "AES"}
-NOTHING = {"function_id": None, "function_plain": None}
-OTHER, BACK = {"contradicted": True}, {"contradicted": False}
-RECOVERY = operations.RECOVERY
-
-
-@pytest.mark.parametrize(
-    ("left", "operation", "state", "shown"),
-    [
-        (RUNS | {"in_doubt": False}, None, models.LOADED, None),
-        (NOTHING | {"in_doubt": False}, None, models.BLANK, None),
-        (RUNS | {"in_doubt": False, "program_mode": None}, None, models.UNMANAGED, None),
-        (RUNS | BACK, ("user 1", "reserving", None), models.WITHDRAWN, None),
-        (RUNS | OTHER, ("user 1", "reserving", None), models.WITHDRAWN, ""),
-        (RUNS | BACK, ("user 1", "writing", None), models.WRITING, None),
-        (RUNS | OTHER, None, models.LOST, None),
-        (RUNS | BACK, None, models.LOST, "AES"),
-        (RUNS | OTHER, ("user 1", "queued", None), models.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "queued", None), models.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "reserving", None), models.LOST, None),
-        (RUNS | OTHER, (RECOVERY, "writing", None), models.RESTORING, None),
-        (RUNS | OTHER, (RECOVERY, "reserving", "failed"), models.DAMAGED, None),
-        (RUNS | OTHER, (RECOVERY, "writing", "failed"), models.DAMAGED, None),
-    ],
-)
-def test_what_a_conductor_of_the_release_before_has_made_of_it_is_taken_over(
-    row: models.Deployable,
-    left: dict[str, Any],
-    operation: tuple[str, str, str | None] | None,
-    state: str,
-    shown: str | None,
-) -> None:
-    if operation is not None:
-        by, of_it, fault = operation
-        with db.writer() as session:
-            session.add(
-                models.Operation(
-                    uuid=models.new_uuid(),
-                    deployable_uuid=row.uuid,
-                    active=row.uuid,
-                    asked_by=by,
-                    state=of_it,
-                    fault=fault,
-                )
-            )
-
-    for before in states.STATES:
-        values = {"in_doubt": True, "function_shown": None, "program_state": before}
-        begin_with(row, **values | left)
-        with db.writer() as session:
-            found = operations.lock(session, row.uuid)
-            assert found is not None
-            assert (found.program_state, found.function_shown) == (state, shown)
-            assert found.is_settled == (not found.in_doubt)
 
 
 def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(

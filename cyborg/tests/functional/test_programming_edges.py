@@ -71,7 +71,7 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
         _written(session, row, models.new_uuid())
     claim = _withdrawn()
     report("")
-    assert deployable().in_doubt
+    assert not deployable().is_settled
     executor.begin_to_write(claim)
 
     refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
@@ -80,7 +80,7 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     # The very report that was not believed meanwhile.
     report("")
     found = deployable()
-    assert (found.bitstream_id, found.function_id, found.in_doubt) == (None, None, False)
+    assert (found.bitstream_id, found.function_id, found.is_settled) == (None, None, True)
 
 
 def test_the_first_report_after_an_upgrade_gives_a_function_its_own_trait() -> None:
@@ -123,7 +123,7 @@ def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None
     report("aes")
     found = deployable()
     assert (found.uuid, found.bitstream_id, found.function_id) == (claim.key, IMAGE, "aes")
-    assert (found.missing, found.in_doubt) == (False, False)
+    assert (found.missing, found.is_settled) == (False, True)
 
 
 def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
@@ -160,13 +160,13 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     assert executor.read(claim) is None
     assert work.finish(claim)
     (gone,) = operations.list_operations()
-    assert (gone.state, deployable().in_doubt) == (operations.FAILED, True)
+    assert (gone.state, deployable().is_settled) == (operations.FAILED, False)
     hosts.apply()
     assert consistency.violations() == []
 
     report("")
 
-    assert deployable().in_doubt
+    assert not deployable().is_settled
     again = _claimed_recovery().operation
     assert (again.asked_by, again.image_uuid) == ("recovery", IMAGE)
     assert again.uuid != gone.uuid
@@ -249,7 +249,7 @@ def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == ("failed", "No guest has it any more.")
     inventory_report.apply_report(late)
-    assert (deployable().function_id, deployable().in_doubt) == (None, False)
+    assert (deployable().function_id, deployable().is_settled) == (None, True)
 
 
 def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
@@ -301,7 +301,7 @@ def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(
 
     report("zip")
 
-    assert (deployable().function_id, deployable().in_doubt) == ("zip", False)
+    assert (deployable().function_id, deployable().is_settled) == ("zip", True)
 
 
 def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
@@ -384,7 +384,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
         engine.make_due()
 
     assert boots.states(ctx)[uuid] == after
-    assert deployable().in_doubt == (written or bool(asked))
+    assert deployable().is_settled == (not written and not asked)
 
 
 @pytest.mark.parametrize("value", ["x" * 256, "nu\0l", "half \ud800"])

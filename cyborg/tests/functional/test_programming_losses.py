@@ -423,20 +423,6 @@ def test_a_bind_to_a_card_that_was_written_before_it_began_does_not_wait_for_it(
     assert service.get_arq(machine.cloud.ctx, guest.arq).state == "BindFailed"
 
 
-def test_what_an_older_conductor_left_of_a_doubt_means_nothing(machine: Machine) -> None:
-    machine.program(letter="a", program="aes", works=True)
-    with db.writer() as session:
-        session.execute(sa.update(models.Deployable).values(contradicted=True))
-    machine.cloud.agent = "fails at the start"
-
-    machine.program(letter="a", program="zip", works=True)
-
-    machine.look()
-    card = machine.cards["a"]
-    assert card.image == IMAGES["aes-1"]
-    assert machine.cloud.free(card) == card.handles
-
-
 def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(
     machine: Machine,
 ) -> None:
@@ -594,7 +580,7 @@ def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Mach
 
     # It was refused at once; who asked first waits.
     assert [each.got for each in machine.guests] == [IMAGES["aes-1"]]
-    (deployable,) = (row for row in hosts.deployables() if row.in_doubt)
+    (deployable,) = (row for row in hosts.deployables() if not row.is_settled)
     joined = operations.ask(deployable.uuid, PROGRAMS["aes"], "user admin")
     with pytest.raises(errors.ServiceUnavailable, match=r"again and again: it cannot be written"):
         operations.wait(joined.uuid, 60)

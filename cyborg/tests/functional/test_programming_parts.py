@@ -145,7 +145,7 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
 
     # As it can be programmed again, its guest is given back what it had.
     report(OLD, function="zip")
-    assert found(OLD).in_doubt
+    assert not found(OLD).is_settled
     assert found(OLD).function_id == "aes"
 
 
@@ -161,7 +161,7 @@ def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
     engine.drain(conf)
 
     assert operations.list_operations() == []
-    assert (found(OLD).in_doubt, found(OLD).function_id) == (False, "zip")
+    assert (found(OLD).is_settled, found(OLD).function_id) == (True, "zip")
     placement.sync()
     assert OTHER in placement.below(hosts.ROOT)[boots.RP].traits
     # Operators are told of the guest that lost its function meanwhile.
@@ -184,7 +184,7 @@ def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(
 
     report(OLD, function=shown)
 
-    assert (found(OLD).in_doubt, found(OLD).function_id) == (True, "aes")
+    assert (found(OLD).is_settled, found(OLD).function_id) == (False, "aes")
 
 
 def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
@@ -216,7 +216,7 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
 
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (operations.FAILED, str(refused))
-    assert not found(OLD).in_doubt
+    assert found(OLD).is_settled
 
 
 @pytest.mark.parametrize("asks", [{"accel:function_id": "aes"}, {f"trait:{TRAIT}": "required"}])
@@ -230,10 +230,10 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
 
     if not at_once:
         report(NEW)
-        assert (found(NEW).in_doubt, found(NEW).function_id) == (False, "aes")
+        assert (found(NEW).is_settled, found(NEW).function_id) == (True, "aes")
     report(NEW, function="")
 
-    assert (found(NEW).in_doubt, found(NEW).function_id) == (True, "aes")
+    assert (found(NEW).is_settled, found(NEW).function_id) == (False, "aes")
     claim = engine.claim("conductor-1", 600, [work.PROGRAM])
     assert claim is not None
     situation = executor.read(claim)
@@ -245,7 +245,7 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
     engine.drain(conf)
     assert executor.read(claim) is None
     report(NEW, function="")
-    assert (found(NEW).in_doubt, found(NEW).function_id) == (False, None)
+    assert (found(NEW).is_settled, found(NEW).function_id) == (True, None)
 
 
 @pytest.mark.parametrize("handles", [1, 2])
@@ -268,7 +268,7 @@ def test_a_guest_of_one_of_several_parts_gets_back_what_the_hardware_lost(
         report_two(NEW, "host-1_d")
     report_two(NEW, "host-1_d", "")
 
-    assert (found(NEW).in_doubt, found(NEW).function_id) == (True, "aes")
+    assert (found(NEW).is_settled, found(NEW).function_id) == (False, "aes")
 
 
 def test_what_a_guest_under_a_former_name_did_not_ask_for_is_not_put_back(
@@ -279,4 +279,4 @@ def test_what_a_guest_under_a_former_name_did_not_ask_for_is_not_put_back(
 
     report(NEW, function="")
 
-    assert (found(NEW).in_doubt, found(NEW).function_id) == (False, None)
+    assert (found(NEW).is_settled, found(NEW).function_id) == (True, None)

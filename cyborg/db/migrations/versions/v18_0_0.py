@@ -203,7 +203,7 @@ def _create_deployables() -> None:
         _big("programmed_ms", null=True),
         _text(255, "programmed_by", "verified_by", null=True),
         _text(20, "program_state", default="unmanaged"),
-        _flag("in_doubt", "contradicted", "clean_erases", default=sa.false()),
+        _flag("clean_erases", default=sa.false()),
         _flag("prepares", "cleans", "missing"),
         _text(255, "blank_image", null=True),
         unique=["uuid", "name", "rp_uuid"],
