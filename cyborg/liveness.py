@@ -22,6 +22,7 @@ from sqlalchemy import orm
 from cyborg import db, notifications, work
 from cyborg.db import models, paging
 from cyborg.notifications import notices
+from cyborg.reasons import Reason, is_news
 
 LOG = logging.getLogger(__name__)
 
@@ -34,10 +35,10 @@ REFUSALS = "refused-messages"
 #: is not to wipe its own traces. And after which its time is written again if it came again.
 _SHOWN_FOR = 3600
 _AGAIN_AFTER = 60
-#: How those begin that a host can cause at will, or anybody in its name: they replace each other,
-#: and not what was refused to a host or to one that claimed what is its own.
-FORGED = "a message in its name was refused"
-DROPPED = "a report was dropped, since a newer one is known"
+#: The codes of those that a host can cause at will, or anybody in its name: they replace each
+#: other, and not what was :data:`REFUSED` to a host or to one that claimed what is its own.
+FORGED, DROPPED, REFUSED = "forged", "dropped", "refused"
+_CHEAP = frozenset({FORGED, DROPPED})
 UP, DOWN = "up", "down"
 
 #: Seconds between two heartbeats of a conductor; without one until it counts as down; and until
@@ -168,7 +169,7 @@ def _mark_down(session: orm.Session, hosts: list[models.Host]) -> None:
     notifications.announce(session, (notices.of_host(notices.HOST_DOWN, each) for each in hosts))
 
 
-def note_refusal(host_name: str, sentence: str, *, instead: bool = True) -> bool:
+def note_refusal(host_name: str, why: Reason, *, instead: bool = True) -> bool:
     """Show with a host, for an hour, that a message was refused.
 
     With ``instead`` it takes the place of another one that is shown. Whether it was written.
@@ -176,47 +177,41 @@ def note_refusal(host_name: str, sentence: str, *, instead: bool = True) -> bool
     host = models.Host
     query = sa.select(host, db.now_ms()).where(host.name == host_name)
     # Whoever sends such messages again and again is to hold no lock.
-    if not _is_shown_anew(query, sentence, instead=instead):
+    if not _is_shown_anew(query, why, instead=instead):
         return False
-    return _show_refusal(query.with_for_update(), sentence, instead=instead)
+    return _show_refusal(query.with_for_update(), why, instead=instead)
 
 
 @db.retry
-def _is_shown_anew(query: sa.Select[models.Host, int], sentence: str, *, instead: bool) -> bool:
+def _is_shown_anew(query: sa.Select[models.Host, int], why: Reason, *, instead: bool) -> bool:
     with db.reader() as session:
         found = session.execute(query).one_or_none()
-        return found is not None and _is_news(*found, sentence, instead=instead)
+        return found is not None and _is_news(*found, why, instead=instead)
 
 
 @db.retry
-def _show_refusal(query: sa.Select[models.Host, int], sentence: str, *, instead: bool) -> bool:
+def _show_refusal(query: sa.Select[models.Host, int], why: Reason, *, instead: bool) -> bool:
     with db.writer() as session:
         found = session.execute(query).one_or_none()
-        return found is not None and show_refusal(*found, sentence, instead=instead)
+        return found is not None and show_refusal(*found, why, instead=instead)
 
 
-def show_refusal(
-    host: models.Host, now_ms: int, sentence: str, *, instead: bool = True
-) -> bool:
+def show_refusal(host: models.Host, now_ms: int, why: Reason, *, instead: bool = True) -> bool:
     """The same with the locked row of the host, in the caller's transaction."""
-    if not _is_news(host, now_ms, sentence, instead=instead):
+    if not _is_news(host, now_ms, why, instead=instead):
         return False
-    host.refused, host.refused_ms = sentence, now_ms
+    host.refused, host.refused_code, host.refused_ms = why.whole, why.code, now_ms
     return True
 
 
-def _is_news(host: models.Host, now_ms: int, sentence: str, *, instead: bool) -> bool:
+def _is_news(host: models.Host, now_ms: int, why: Reason, *, instead: bool) -> bool:
     """Whether it is to be written."""
     age = math.inf if host.refused_ms is None else (now_ms - host.refused_ms) / 1000
     if age >= _SHOWN_FOR:
         return True
-    if _is_cheap(sentence) and not _is_cheap(host.refused or ""):
+    if why.code in _CHEAP and host.refused_code not in _CHEAP:
         return False
-    return instead and (host.refused != sentence or age >= _AGAIN_AFTER)
-
-
-def _is_cheap(sentence: str) -> bool:
-    return sentence.startswith((FORGED, DROPPED))
+    return instead and (is_news(host.refused, why.whole) or age >= _AGAIN_AFTER)
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:

@@ -37,6 +37,9 @@ ALLOCATIONS = "allocations"
 ALLOCATE = "allocate"
 LATE_CLAIM = "late-claim"
 
+#: Why work is tried later: the root of a host's providers is not in Placement.
+NO_ROOT = "no-root"
+
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.
 FIRST_BACK_OFF = 0.1
@@ -66,7 +69,14 @@ def wake_after_commit(wake: Callable[[], None]) -> None:
 
 
 class TryLater(errors.ServiceUnavailable):
-    """Raised by a handler that cannot act yet; the message is stored as the row's last error."""
+    """Raised by a handler that cannot act yet; the message is stored as the row's last error.
+
+    So is ``error_code``, where others decide by it.
+    """
+
+    def __init__(self, message: str, error_code: str | None = None) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class NotYet(TryLater):
@@ -376,29 +386,31 @@ def _wait_again(claimed: Claim) -> bool:
     row = models.Work
     mine = (row.id == claimed.id, row.owner == claimed.owner)
     with db.statement() as session:
-        return db.update(session, row, *mine, **_UNOWNED, attempts=0, last_error=None) > 0
+        return db.update(session, row, *mine, **_UNOWNED, **_UNTRIED, attempts=0) > 0
 
 
 _UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
+_UNTRIED: dict[str, None] = {"last_error": None, "error_code": None}
 
 
-def back_off(claimed: Claim, error: str) -> float:
+def back_off(claimed: Claim, error: str, error_code: str | None = None) -> float:
     """Give the row back, to be tried later, or at once if it was wanted again in the meantime.
 
     Returns in how many seconds it is due, unless it was wanted again.
     """
     delay = _delay(claimed.attempts)
-    _give_back(claimed, error, round(delay * 1000))
+    why = {"last_error": error, "error_code": error_code}
+    _give_back(claimed, why, round(delay * 1000))
     return delay
 
 
 @db.retry
-def _give_back(claimed: Claim, error: str, delay_ms: int) -> None:
+def _give_back(claimed: Claim, why: Mapping[str, str | None], delay_ms: int) -> None:
     row = models.Work
     due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
     mine = (row.id == claimed.id, row.owner == claimed.owner)
     with db.statement() as session:
-        db.update(session, row, *mine, **_UNOWNED, due_ms=due, last_error=error)
+        db.update(session, row, *mine, **_UNOWNED, **why, due_ms=due)
 
 
 @db.retry
@@ -430,7 +442,7 @@ def take_back(session: orm.Session, kind: str, key: str) -> None:
     """Let work be claimed anew at once: whoever carries it out loses its lease."""
     row = models.Work
     found = (row.kind == kind, row.key == key)
-    db.update(session, row, *found, **_UNOWNED, due_ms=db.now_ms(), last_error=None)
+    db.update(session, row, *found, **_UNOWNED, **_UNTRIED, due_ms=db.now_ms())
 
 
 def renew(claims: Collection[Claim], lease_seconds: float) -> None:

@@ -77,7 +77,8 @@ def _ask(session: orm.Session, deployable: models.Deployable, left_ms: int) -> W
     """Ask for an operation; after one that has failed, for one that writes the blank image."""
     last = _last(session, deployable, left_ms)
     # Not if others were faster to get a part of it.
-    failed = last is not None and last.fault not in {None, operations.CONFLICT}
+    passing = {None, operations.CONFLICT, operations.CANCELLED}
+    failed = last is not None and last.fault not in passing
     pool = None if failed else capacity.pool_of(session, deployable)
     operations.overwrite(session, deployable, _image(deployable, pool), pool)
     if last is not None and failed:

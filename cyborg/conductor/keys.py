@@ -11,6 +11,7 @@ import uuid
 from oslo_config import cfg
 
 from cyborg import errors, host_keys, liveness, rpc
+from cyborg.reasons import Reason
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)
@@ -79,10 +80,11 @@ class DeploymentKeys:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:
             if rpc.is_host_name(said.host):
-                self._note(said.host, f"{liveness.FORGED}: {exc}")
+                what = "a message in its name was refused"
+                self._note(said.host, Reason.of(liveness.FORGED, what, exc))
             raise
 
-    def _note(self, host_name: str, sentence: str) -> None:
+    def _note(self, host_name: str, why: Reason) -> None:
         """Show a refusal with the host. It is one, too, if that cannot be stored.
 
         Another sentence replaces it once a minute, so that who forges messages with many costs
@@ -91,7 +93,7 @@ class DeploymentKeys:
         now = time.monotonic()
         self._noted = {host: at for host, at in self._noted.items() if at > now - _NOTED_AGAIN}
         try:
-            if liveness.note_refusal(host_name, sentence, instead=host_name not in self._noted):
+            if liveness.note_refusal(host_name, why, instead=host_name not in self._noted):
                 self._noted = {**self._noted, host_name: now}
         except errors.DatabaseUnreachable:
             LOG.debug("Not shown with host %s that a message was refused", host_name)

@@ -119,8 +119,8 @@ class Worker:
         with self._idle:
             return max(0.0, min([self.poll_interval, *(d - time.monotonic() for d in self._due)]))
 
-    def _back_off(self, claim: work.Claim, error: str) -> None:
-        due = work.back_off(claim, error) + _DUE_LATER + time.monotonic()
+    def _back_off(self, claim: work.Claim, error: str, error_code: str | None = None) -> None:
+        due = work.back_off(claim, error, error_code) + _DUE_LATER + time.monotonic()
         with self._idle:
             self._due.append(due)
         self._wake.set()
@@ -175,7 +175,7 @@ class Worker:
             except (errors.CyborgError, ka_exc.ClientException) as exc:
                 level = exc.level if isinstance(exc, errors.CyborgError) else logging.WARNING
                 LOG.log(level, "%s/%s is tried again: %s", claim.kind, claim.key, exc)
-                self._back_off(claim, str(exc))
+                self._back_off(claim, str(exc), getattr(exc, "error_code", None))
                 labels["outcome"] = "again"
             except Exception as exc:
                 LOG.exception("%s/%s met a fault; it is tried again", claim.kind, claim.key)

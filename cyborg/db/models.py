@@ -129,9 +129,12 @@ class Host(Base):
     last_seen_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, server_default="0")
     #: Driver name to error sentence, for the drivers that failed in the last report.
     driver_errors: orm.Mapped[dict[str, str]] = orm.mapped_column(JsonText, default=dict)
+    #: What an agent's report lacked that is kept until the next one lacks it too, as a hash.
+    lacked: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
     #: Why a message in its name was last refused, and when, by the database's clock. It is shown
-    #: for an hour, see :mod:`cyborg.liveness`.
+    #: for an hour, see :mod:`cyborg.liveness`. By the code it is known what may replace it.
     refused: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    refused_code: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     refused_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: How many accelerators no driver offers, by the last report; null if nobody looked.
     not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
@@ -618,6 +621,8 @@ class Work(Base):
     owner: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
     lease_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     last_error: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: The code of that error, where others decide by it: :data:`cyborg.work.NO_ROOT`.
+    error_code: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: The API request that wanted it last, for the logs of all services.
     request_id: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)
 
@@ -657,7 +662,7 @@ class Operation(Base):
     #: One of :mod:`cyborg.programming.operations`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(20))
     error: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
-    #: Which kind of error: ``conflict``, ``invalid`` or ``failed``.
+    #: Which kind of error: ``conflict``, ``cancelled``, ``invalid`` or ``failed``.
     fault: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: What was asked for; one of them at least.
     image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
@@ -679,7 +684,7 @@ class Operation(Base):
     asked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
     ended_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, index=True, default=None)
     #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``. Of who joined it
-    #: also ``{"joined": who, "instance_uuid": of an instance}``.
+    #: also ``{"joined": who, "instance_uuid": of an instance}``; of a wait ``{"waits": true}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
 
 
@@ -736,8 +741,10 @@ class FunctionPool(Base):
     #: How many slots are to be free, and how many deployables may run the function for that.
     free: orm.Mapped[int] = orm.mapped_column()
     max_devices: orm.Mapped[int] = orm.mapped_column()
-    #: Why fewer slots are free than wanted; null if enough are free, or soon will be.
+    #: Why fewer slots are free than wanted; null if enough are free, or soon will be. By the code
+    #: it is known whether that holds until more deployables can be programmed.
     reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    reason_code: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: When it was last due to be filled, by the database's clock.
     looked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
 

@@ -22,6 +22,7 @@ from cyborg import availability, db, errors, work
 from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
 from cyborg.programming import operations, program
+from cyborg.reasons import Reason, is_news
 
 LOG = logging.getLogger(__name__)
 
@@ -35,10 +36,12 @@ _BATCH = 500
 #: Deployables that are considered for one pool at once.
 _CONSIDERED = 100
 
-#: How the sentence begins on operations that do not go on.
-_STALLED = "Stalled: "
+#: Codes of the reason of a pool: all that can be programmed is, or operations do not go on, too.
+_SHORT, _STALLED = "short", "stalled"
+#: What may read of it who may not see hosts.
+FEWER = "Fewer slots are free than wanted."
 
-_LARGE = "needed in part by another pool"
+_LARGE, _FAILED = "large", "failed"
 
 
 def want_due(conf: cfg.ConfigOpts) -> None:
@@ -71,9 +74,20 @@ def fill(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         retry_ms = conf.programming.pool_retry * 1000
         found = capacity.count(session, [pool], patience_ms=retry_ms)[pool.id]
         stalled = _why_stalled(session, pool, retry_ms) if found.ready < found.wanted else None
-        reason = _grow(conf, session, pool, stalled) if found.shortage else stalled
-        if reason != pool.reason:
-            _set(session, _POOL.id == pool.id, reason=reason)
+        grow = found.shortage > 0
+        reason = _grow(conf, session, pool, stalled) if grow else _reason(None, stalled)
+        if is_news(_present(pool), reason):
+            words, code = (reason.whole, reason.code) if reason else (None, None)
+            _set(session, _POOL.id == pool.id, reason=words, reason_code=code)
+
+
+def _present(pool: models.FunctionPool) -> Reason | None:
+    return Reason(pool.reason_code or _SHORT, FEWER, pool.reason) if pool.reason else None
+
+
+def _reason(why_short: str | None, why_stalled: str | None) -> Reason | None:
+    words = " ".join(filter(None, [why_short, why_stalled]))
+    return Reason(_STALLED if why_stalled else _SHORT, FEWER, words) if words else None
 
 
 def _grow(
@@ -81,7 +95,7 @@ def _grow(
     session: orm.Session,
     pool: models.FunctionPool,
     stalled: str | None,
-) -> str | None:
+) -> Reason | None:
     """Ask for operations; return why the pool will still be short of slots."""
     locks.take(session, locks.FUNCTION_POOLS)
     # Nor are pools changed or deleted meanwhile. Recording a miss does not wait for this lock.
@@ -100,9 +114,10 @@ def _grow(
     steps = conf.programming.pool_step
     if search.own.shortage and search.room > 0 and search.own.coming >= steps:
         # What else can be programmed is examined when these have ended.
-        return stalled or (None if _STALLED in (pool.reason or "") else pool.reason)
+        kept = None if pool.reason_code == _STALLED else _present(pool)
+        return _reason(None, stalled) or kept
     why_not = _ask_for_operations(session, search, steps) if search.own.shortage else None
-    return " ".join(filter(None, [why_not, stalled])) or None
+    return _reason(why_not, stalled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,29 +285,32 @@ def _explain(session: orm.Session, search: _Search) -> str:
         "tainted": availability.tainted(),
         "in use": availability.in_use(),
         "being programmed": _is_busy(),
-        f"failed in the last {search.retry_ms // 1000} s": _failed(search),
+        _FAILED: _failed(search),
         "needed by another pool": _is_of(search.needy),
     }
+    called = {
+        _FAILED: f"failed in the last {search.retry_ms // 1000} s",
+        _LARGE: "needed in part by another pool",
+    }
     which = sa.case(*((holds, name) for name, holds in found.items()), else_=_LARGE)
-    inner = _others(search).with_only_columns(which.label("why"))
+    inner = _others(search).with_only_columns(which.label("kind"))
     # A missing deployable has no accelerators any more.
     offers = sa.or_(_DEPLOYABLE.num_accelerators > 0, ~availability.usable())
     has_handles = sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id)
     inner = inner.where(sa.or_(capacity.has_layouts(), sa.and_(has_handles, offers)))
     each = inner.subquery()
-    query = sa.select(each.c.why, sa.func.count()).group_by(each.c.why).order_by(each.c.why)
-    counts: list[tuple[str, int]] = [(row[0], row[1]) for row in session.execute(query)]
+    query = sa.select(each.c.kind, sa.func.count()).group_by(each.c.kind)
+    counts: dict[str, int] = {row[0]: row[1] for row in session.execute(query)}
     if not counts:
         return "There is no other programmable deployable that matches."
-    said = ", ".join(f"{number} {name}" for name, number in counts)
-    total = sum(number for _, number in counts)
-    sentence = f"No other deployable can be programmed now; of {total} that match: {said}."
-    return " ".join(filter(None, [sentence, _last_error(session, search, dict(counts))]))
+    named = sorted((called.get(kind, kind), number) for kind, number in counts.items())
+    told = ", ".join(f"{number} {name}" for name, number in named)
+    total = sum(counts.values())
+    sentence = f"No other deployable can be programmed now; of {total} that match: {told}."
+    return f"{sentence} {_last_error(session, search)}" if _FAILED in counts else sentence
 
 
-def _last_error(session: orm.Session, search: _Search, counts: Mapping[str, int]) -> str:
-    if not any(name.startswith("failed") for name in counts):
-        return ""
+def _last_error(session: orm.Session, search: _Search) -> str:
     query = (
         sa.select(_OPERATION.error)
         .where(_OPERATION.pool_uuid == search.pool.uuid, _OPERATION.state == operations.FAILED)
@@ -318,7 +336,7 @@ def _why_stalled(
     found = session.execute(query).one_or_none()
     if found is None:
         return None
-    return f"{_STALLED}{found[1]} of those being programmed. The last error: {found[0]}"
+    return f"Stalled: {found[1]} of those being programmed. The last error: {found[0]}"
 
 
 def _others(search: _Search) -> sa.Select[Any]:

@@ -176,7 +176,7 @@ def _replace(uuid: str, spec: Spec) -> None:
             _refuse_name(session, spec.name, uuid)
             for name, value in spec.columns().items():
                 setattr(row, name, value)
-            row.reason, row.updated_at = None, models.utcnow()
+            row.reason, row.reason_code, row.updated_at = None, None, models.utcnow()
             kept = {known.trait: known for known in row.traits}
             row.traits = [
                 kept.get(trait) or models.FunctionPoolTrait(trait=trait)

@@ -18,9 +18,10 @@ from cyborg.inventory.diff import KeptDevice, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What is kept for now: the ids of the devices, and why."""
+    """What is kept for now: the ids of the devices, a hash of what was lacking, and why."""
 
     devices: frozenset[int]
+    mark: str
     sentence: str
 
 
@@ -29,12 +30,12 @@ def held(
     plan: Plan,
     reported: Mapping[str, Set[tuple[str, str]]],
     max_share: float,
-    said_before: str | None,
+    mark_before: str | None,
 ) -> Held | None:
     """What the plan may not take away now; None if it may take all that it does.
 
-    ``reported`` are the handles that each deployable is reported with, by its name. ``said_before``
-    is the sentence of the report before: what that one did not have either may go.
+    ``reported`` are the handles that each deployable is reported with, by its name. ``mark_before``
+    is the mark of the report before: what that one did not have either may go.
     """
     gone = [row for row in plan.gone if not row.missing]
     emptied = {kept.row: lost for kept in plan.kept if (lost := _lost(kept, reported))}
@@ -47,14 +48,15 @@ def held(
     else:
         return None
     marks = [row.uuid for row in gone] + [f"{row.uuid} {n}" for row, n in emptied.items()]
-    mark = f"mark {hashlib.sha256(' '.join(sorted(marks)).encode()).hexdigest()[:8]}"
-    if said_before and mark in said_before:
+    mark = hashlib.sha256(" ".join(sorted(marks)).encode()).hexdigest()
+    if mark == mark_before:
         return None
     sentence = (
         f"{missing} are missing from the report; they are kept until the next one does not have "
-        f"them either ({mark})"
+        "them either"
     )
-    return Held(devices=frozenset(row.id for row in (*plan.gone, *emptied)), sentence=sentence)
+    rows = (*plan.gone, *emptied)
+    return Held(devices=frozenset(row.id for row in rows), mark=mark, sentence=sentence)
 
 
 def _present(rows: Iterable[models.Device]) -> int:

@@ -20,11 +20,16 @@ from cyborg.db import models
 from cyborg.inventory import acceptance, apply, bare_metal, diff, losses, missing
 from cyborg.notifications import notices
 from cyborg.placement import names
+from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 
 #: What is shown with a host for a while.
-_DROPPED = f"{liveness.DROPPED}: it was late, or two agents report as this host"
+_DROPPED = Reason.of(
+    liveness.DROPPED,
+    "a report was dropped, since a newer one is known",
+    "it was late, or two agents report as this host",
+)
 
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
@@ -48,7 +53,8 @@ def read(data: Any, max_bytes: int) -> rpc.HostReport:
 def _note(host_name: object, refused: acceptance.Refused) -> None:
     LOG.warning("Refused a report of host %.300r: %s", host_name, refused)
     if isinstance(host_name, str) and rpc.is_host_name(host_name):
-        liveness.note_refusal(host_name, f"a report was refused: {refused}")
+        why = Reason.of(liveness.REFUSED, "a report was refused", refused)
+        liveness.note_refusal(host_name, why)
 
 
 def apply_report(
@@ -70,7 +76,8 @@ def apply_report(
     except acceptance.Refused as exc:
         _note(report.host, exc)
         if exc.owner is not None:
-            liveness.note_refusal(exc.owner, f"host {report.host} claims the node of this one")
+            claims = f"host {report.host} claims the node of this one"
+            liveness.note_refusal(exc.owner, Reason(liveness.REFUSED, claims))
         raise
     if not applied:
         LOG.warning(
@@ -186,8 +193,9 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
         handles = diff.handle_keys(report.devices)
-        said = host.driver_errors.get(liveness.CONDUCTOR)
-        if held := losses.held(known, plan, handles, max_gone_share, said):
+        held = losses.held(known, plan, handles, max_gone_share, host.lacked)
+        host.lacked = held.mark if held else None
+        if held:
             LOG.error("Host %s: %s", host.name, held.sentence)
             errors[liveness.CONDUCTOR] = held.sentence
             unread |= held.devices

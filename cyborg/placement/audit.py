@@ -78,8 +78,8 @@ def look_at(*which: sa.ColumnElement[bool]) -> None:
 def has_no_root() -> sa.ColumnElement[bool]:
     """The host's providers cannot be in Placement, since the root above them is not."""
     row = models.Work
-    failed = row.last_error.startswith(sync.NO_ROOT)
-    found = sa.exists().where(row.kind == work.PLACEMENT, row.key == models.Host.name, failed)
+    failed = (row.kind == work.PLACEMENT, row.error_code == work.NO_ROOT)
+    found = sa.exists().where(row.key == models.Host.name, *failed)
     return found.correlate_except(row)
 
 

@@ -36,9 +36,6 @@ MAX_ROUNDS = 5
 _MANY = 8
 _AT_ONCE = 4
 
-#: What the reason of work begins with that waits for the root of a host.
-NO_ROOT = "Placement has no root provider"
-
 #: By how much Placement raises the generation of a provider whose inventories it reshapes.
 _RESHAPED = 2
 
@@ -158,7 +155,9 @@ def _make_root(
 ) -> _Outcome:
     if not conf.placement.create_root_provider:
         raise work.TryLater(
-            f"{NO_ROOT} {state.root_name} yet; nova-compute of that node makes it."
+            f"Placement has no root provider {state.root_name} yet; nova-compute of that node "
+            "makes it.",
+            work.NO_ROOT,
         )
     checkpoint()
     api.create_provider(state.root_name, None, None)

@@ -45,8 +45,8 @@ def _cancel(uuid: str, asked_by: str) -> None:
             operations.FAILED,
             f"Cancelled by {asked_by}.",
             Event.UNWRITTEN,
-            error=operations.CANCELLED,
-            fault=operations.CONFLICT,
+            error="An administrator has cancelled it.",
+            fault=operations.CANCELLED,
         )
         # The conductor that carries it out must not go on with a later operation.
         work.want(session, work.PROGRAM, [operation.deployable_uuid])

@@ -45,14 +45,12 @@ _FOLLOWS: Mapping[str, Collection[str]] = {
     FAILED: (),
 }
 
-#: Why an operation failed: the deployable is in use; the request cannot be carried out; the host
-#: failed.
+#: Why an operation failed: the deployable is in use; an administrator has taken it back; the
+#: request cannot be carried out; the host failed.
 CONFLICT = "conflict"
+CANCELLED = "cancelled"
 INVALID = "invalid"
 BROKEN = "failed"
-
-#: Why one failed that an administrator has taken back.
-CANCELLED = "An administrator has cancelled it."
 
 #: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"
@@ -62,6 +60,7 @@ CLEANING = "cleaning"
 
 _FAULTS: Mapping[str, type[errors.CyborgError]] = {
     CONFLICT: errors.Conflict,
+    CANCELLED: errors.Conflict,
     INVALID: errors.Invalid,
     BROKEN: errors.HostFailed,
 }
@@ -82,8 +81,6 @@ _POLL = 0.5
 _HISTORY_MAX = 100
 
 _ENDS = {SUCCEEDED: notices.OPERATION_SUCCEEDED, FAILED: notices.OPERATION_FAILED}
-
-_WAITS = "It waits: "
 
 #: How many ended operations are deleted at once.
 _BATCH = 500
@@ -168,7 +165,7 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
             raise CannotRun(f"It has another layout than {what}.")
         last = _last_for(session, deployable_uuid, arq)
         if last is not None and last.state == FAILED:
-            names_others = last.fault == CONFLICT and last.error != CANCELLED
+            names_others = last.fault == CONFLICT
             reason = _public_reason(arq, last.error) if names_others else last.error
             raise CannotRun(f"It could not be programmed with {what}: {reason}")
         asked_by = f"instance {instance}"
@@ -542,9 +539,9 @@ def note_wait(claim: work.Claim, reason: str) -> None:
         found = active_on(session, claim.key)
         # What is tried again says so in its error.
         if found is not None and found.error is None:
-            waits = last_entry(found).startswith(_WAITS)
-            before = found.history[:-1] if waits else found.history
-            history = [*before, _entry(now(session), f"{_WAITS}{reason}")][-_HISTORY_MAX:]
+            before = found.history[:-1] if "waits" in found.history[-1] else found.history
+            entry = _entry(now(session), f"It waits: {reason}") | {"waits": True}
+            history = [*before, entry][-_HISTORY_MAX:]
             db.update(session, _MODEL, _MODEL.id == found.id, history=history)
 
 

@@ -258,7 +258,7 @@ class Cloud:
         try:
             self.handlers[claim.kind](claim)
         except (errors.CyborgError, ka_exc.ClientException) as exc:
-            work.back_off(claim, str(exc))
+            work.back_off(claim, str(exc), getattr(exc, "error_code", None))
             later = (row.id == claim.id, row.wanted == claim.wanted)
             with self._immortal(), db.writer() as session:
                 db.update(session, row, *later, due_ms=db.now_ms() + _LEASE * 1000)

@@ -43,7 +43,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
         except errors.CyborgError as exc:
             with _backing_off, pytest.MonkeyPatch.context() as patient:
                 patient.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
-                work.back_off(claim, str(exc))
+                work.back_off(claim, str(exc), getattr(exc, "error_code", None))
         else:
             work.finish(claim)
     return done

@@ -63,7 +63,7 @@ def test_what_is_withdrawn_is_offered_again(machine: Machine) -> None:  # noqa: 
     machine.let_time_pass()
 
     ended = operations.get_operation(reserving.uuid)
-    assert (ended.state, ended.error) == ("failed", operations.CANCELLED)
+    assert (ended.state, ended.fault) == ("failed", operations.CANCELLED)
     assert machine.cloud.row(card).program_state == models.LOADED
     assert machine.cloud.free(card) == 1
     assert card.image == IMAGES["aes-1"]

@@ -95,7 +95,7 @@ def settle(conf: cfg.ConfigOpts) -> None:
         try:
             sync.sync_host(conf, claim.key, lambda: None)
         except work.TryLater as exc:
-            work.back_off(claim, str(exc))
+            work.back_off(claim, str(exc), exc.error_code)
         else:
             work.finish(claim)
 

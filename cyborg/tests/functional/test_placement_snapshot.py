@@ -142,6 +142,6 @@ def test_what_is_cancelled_may_begin_to_be_reserved_meanwhile(
         cancellation.cancel(operation.uuid, "user 2")
 
     ended = operations.get_operation(operation.uuid)
-    assert (ended.state, ended.error) == (operations.FAILED, operations.CANCELLED)
+    assert (ended.state, ended.fault) == (operations.FAILED, operations.CANCELLED)
     (deployable,) = hosts.deployables()
     assert deployable.program_state == models.LOADED

@@ -23,6 +23,7 @@ from cyborg.drivers import base
 from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
 from cyborg.rpc import signing
+from cyborg.reasons import Reason
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.conftest import SqlCounter
 
@@ -74,6 +75,9 @@ def test_a_host_does_not_speak_under_the_names_of_conductors() -> None:
     assert hosts.errors_of("evil") == {"other": "all is well"}
 
 
+X = Reason(liveness.REFUSED, "x")
+
+
 def test_a_refusal_that_comes_again_has_a_new_time_once_a_minute(
     count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
 ) -> None:
@@ -81,13 +85,13 @@ def test_a_refusal_that_comes_again_has_a_new_time_once_a_minute(
     for seconds, writes in ((0, 1), (50, 0), (10, 1), (3600, 1)):
         hosts.let_pass(seconds)
         with count_sql() as counter:
-            liveness.note_refusal("host-1", "x")
+            liveness.note_refusal("host-1", X)
         assert len(counter.matching("UPDATE")) == writes, seconds
     # Another one, of somebody who has many.
     for seconds, is_written in ((0, False), (3600, True)):
         hosts.let_pass(seconds)
-        assert liveness.note_refusal("host-1", "y", instead=False) == is_written
-    assert not liveness.note_refusal("unknown", "x")
+        assert liveness.note_refusal("host-1", replace(X, public="y"), instead=False) == is_written
+    assert not liveness.note_refusal("unknown", X)
 
 
 @pytest.mark.parametrize("name", ["evil\nhost", "", "a b", "-a", "a" * 256, "ä", None, 7])
@@ -132,7 +136,7 @@ def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
     assert send(replace(mine, counter=4, devices={})) == inventory_report.OLD
     assert "a newer one is known" in hosts.errors_of("evil")["refused-messages"]
     # What was refused to it before stays.
-    liveness.note_refusal("evil", "a report was refused: node")
+    liveness.note_refusal("evil", replace(X, public="a report was refused: node"))
     assert send(replace(mine, counter=3, devices={})) == inventory_report.OLD
     assert hosts.errors_of("evil")["refused-messages"].endswith("a report was refused: node")
     with db.writer() as session:
@@ -211,7 +215,7 @@ def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     assert said.endswith("Z: host evil claims the node of this one")
     hosts.apply(hosts.card("a"))
     # Nor can it wipe that by messages in the owner's name.
-    assert not liveness.note_refusal("host-1", f"{liveness.FORGED}: it is not signed")
+    assert not liveness.note_refusal("host-1", replace(X, code=liveness.FORGED))
     assert hosts.errors_of("host-1") == {"refused-messages": said}
 
 

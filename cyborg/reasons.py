@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why something is as it is: a sentence for whoever it concerns, and the whole of it for operators.
+
+The two are stored in columns beside each other: ``private_reason`` is null where the public one
+says all. A column without such a neighbour is for those who may see hosts, as the words of drivers
+and administrators are; what others read instead is the same for all its rows.
+
+No code reads a stored reason back. Where it must decide by one, the reason's code is stored too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason: what code may decide by, and two texts.
+
+    ``public`` names no host, no path and nothing of other projects. ``private`` is the same with
+    all that, for those who may see hosts; None if there is no more to say.
+    """
+
+    code: str
+    public: str
+    private: str | None = None
+
+    @classmethod
+    def of(cls, code: str, what: str, detail: object) -> Reason:
+        """That something has happened, a sentence without its full stop, and the private why."""
+        return cls(code, f"{what}.", f"{what}: {detail}")
+
+    @property
+    def whole(self) -> str:
+        """All of it."""
+        return self.public if self.private is None else self.private
+
+    def columns(self, public: str = "state_reason") -> dict[str, str | None]:
+        """It as the two columns of a row."""
+        return {public: self.public, "private_reason": self.private}
+
+
+class Reader(Protocol):
+    """Who is shown a reason."""
+
+    @property
+    def sees_hosts(self) -> bool:
+        """Whether that is somebody who may see hosts."""
+
+
+def shown(reader: Reader, public: str | None, private: str | None) -> str | None:
+    """What the reader is shown of a reason, which is stored so."""
+    return public if private is None or not reader.sees_hosts else private
+
+
+def is_news(before: object, now: object) -> bool:
+    """Whether a reason is another one than before, so that it must be written and told."""
+    return before != now
