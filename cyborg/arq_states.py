@@ -18,6 +18,7 @@ from cyborg import db, metrics, notifications, work
 from cyborg.db import models
 from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, DELETING, INITIAL, UNBOUND
 from cyborg.notifications import notices
+from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 
@@ -55,32 +56,20 @@ def enter(session: orm.Session, state: str, *where: sa.ColumnElement[bool], **va
     return db.update(session, models.Arq, permitted, *where, state=state, **values)
 
 
-#: What the owner of an instance reads of a failed bind when the ARQ is gone.
-UNAVAILABLE = (
-    "The accelerator that was chosen for the instance became unavailable before the instance had "
-    "it. Try again."
-)
-TAKEN = "All accelerators where the instance was placed had been given away meanwhile. Try again."
-MISPLACED = (
-    "What was asked for does not fit where the instance was placed. Try again; if that fails too, "
-    "ask the administrator of the cloud."
-)
-NOT_READY = (
-    "The accelerator could not be made ready on its host. Try again; if that fails too, ask the "
-    "administrator of the cloud."
-)
+#: Codes of why binds fail. The accelerator is not given out any more; it is, but others have all
+#: that is free at this moment; it could not be made ready on its host.
+UNAVAILABLE, NONE_FREE, NOT_READY = "unavailable", "none_free", "not_ready"
 
 
 class BindEnd(NamedTuple):
     """The end of the bind of ``arq``, whose row is as it was loaded before.
 
-    A bind with a ``reason`` has failed; ``plain`` is what the owner may read of it.
+    A bind with a ``reason`` has failed.
     """
 
     arq: models.Arq
-    reason: str | None = None
+    reason: Reason | None = None
     handle: notices.Handle | None = None
-    plain: str = UNAVAILABLE
 
     @property
     def state(self) -> str:
@@ -108,17 +97,18 @@ def end_binds(
     False if one of the failed ARQs is not BindStarted any more: the caller must roll back then,
     unless it was the only one.
     """
-    failed: dict[str, list[models.Arq]] = {}
+    failed: dict[Reason, list[models.Arq]] = {}
     for end in ends:
         if end.reason is not None:
             failed.setdefault(end.reason, []).append(end.arq)
     for reason, arqs in failed.items():
         ids = [arq.id for arq in arqs]
-        values["state_reason"] = reason
+        values |= reason.columns()
         if enter(session, BIND_FAILED, models.Arq.id.in_(ids), **values) < len(ids):
             return False
         # %r: a driver's words may hold what no log file can.
-        LOG.warning("ARQs %s are BindFailed: %r", ", ".join(arq.uuid for arq in arqs), reason)
+        uuids = ", ".join(arq.uuid for arq in arqs)
+        LOG.warning("ARQs %s are BindFailed: %r", uuids, reason.whole)
     clock = session.execute(_CLOCK).scalar_one() if now_ms is None else now_ms
     notifications.announce(
         session,
@@ -128,7 +118,6 @@ def end_binds(
                 end.arq,
                 end.state,
                 reason=end.reason,
-                plain=end.plain,
                 handle=end.handle,
                 at_ms=clock,
             )

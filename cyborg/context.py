@@ -10,6 +10,7 @@ from typing import Any
 from oslo_context import context as oslo_context
 
 from cyborg import errors, peers, policy
+from cyborg.policies import host
 
 
 class RequestContext(oslo_context.RequestContext):
@@ -44,6 +45,11 @@ class RequestContext(oslo_context.RequestContext):
     def check_is_admin(self) -> bool:
         """Whether the caller administers the cloud, and so acts on the objects of every project."""
         return self._enforcer.is_admin(self._credentials)
+
+    @functools.cached_property
+    def sees_hosts(self) -> bool:
+        """Whether the caller may see hosts, and so paths and what belongs to other projects."""
+        return self.may(host.GET_ONE)
 
     @functools.cached_property
     def _credentials(self) -> Mapping[str, Any]:

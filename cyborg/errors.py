@@ -18,9 +18,14 @@ class CyborgError(Exception):
     #: At which a service says in its log that it goes on in spite of the error.
     level: int = logging.WARNING
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, sentence: str, field: str | None = None) -> None:
+        self.sentence, self.field = sentence, field
+        self.message = self.of_field(sentence)
+        super().__init__(self.message)
+
+    def of_field(self, sentence: str) -> str:
+        """A sentence behind the name of the field of the request that the error is about."""
+        return sentence if self.field is None else f"{self.field}: {sentence}"
 
 
 class Invalid(CyborgError):

@@ -19,6 +19,7 @@ from sqlalchemy import orm
 from cyborg import db
 from cyborg.db import models, paging
 from cyborg.drivers import base
+from cyborg.reasons import Reason
 
 #: The kinds of entries. An ARQ was Bound and had an attach handle:
 USED = "used"
@@ -128,24 +129,32 @@ def write(session: orm.Session, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def keep_refusals(
-    session: orm.Session, project_id: str | None, reason: str, entries: Sequence[Mapping[str, Any]]
+    session: orm.Session,
+    project_id: str | None,
+    reason: Reason,
+    entries: Sequence[Mapping[str, Any]],
 ) -> None:
     """Add entries of binds of a project that were refused, or failed, for one reason.
 
     What is refused again within an hour for the same reason is no other entry, and of an hour only
     :data:`REFUSALS_MAX` are kept, so that nobody fills the table.
     """
-    about = {"kind": BIND_FAILED, "project_id": project_id, "reason": reason}
+    about = {"kind": BIND_FAILED, "project_id": project_id, **reason.columns("reason")}
     # One that names no consumer is about the project.
     consumers = [each.get("instance_uuid") for each in entries]
-    same = _ENTRY.instance_uuid.in_(consumers) if all(consumers) else _ENTRY.instance_uuid.is_(None)
+    of_them = _ENTRY.instance_uuid.in_(consumers)
+    same = (
+        of_them if all(consumers) else _ENTRY.instance_uuid.is_(None),
+        _ENTRY.reason.is_not_distinct_from(reason.public),
+        _ENTRY.private_reason.is_not_distinct_from(reason.private),
+    )
     # A project may have very many of the days before; these columns have an index.
     lately = (
         _ENTRY.kind == BIND_FAILED,
         _ENTRY.project_id == project_id,
         _ENTRY.ended_ms > db.now_ms() - _HOUR_MS,
     )
-    if db.update(session, _ENTRY, *lately, same, _ENTRY.reason == reason, ended_ms=db.now_ms()):
+    if db.update(session, _ENTRY, *lately, *same, ended_ms=db.now_ms()):
         return
     found = sa.select(_ENTRY.id).where(*lately).limit(REFUSALS_MAX)
     kept = session.scalar(sa.select(sa.func.count()).select_from(found.subquery()))
@@ -199,8 +208,8 @@ def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[
             "instance_uuid": row.instance_uuid,
             "arq_uuid": row.uuid,
             "hostname": row.hostname,
-            "reason": ill[device_uuid],
-            "plain": _UNHEALTHY,
+            "reason": _UNHEALTHY,
+            "private_reason": ill[device_uuid],
         }
         for row, handle_uuid, device_uuid in session.execute(held)
     ]
@@ -210,7 +219,7 @@ def note_unclean(
     session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str, reason: str
 ) -> None:
     """The handle that an ARQ had is not clean, for this reason; there is one such entry at most."""
-    if db.update(session, _ENTRY, _is_unclean({handle_uuid: arq.uuid}), reason=reason):
+    if db.update(session, _ENTRY, _is_unclean({handle_uuid: arq.uuid}), private_reason=reason):
         return
     entry = {
         "kind": CLEAN_FAILED,
@@ -220,8 +229,8 @@ def note_unclean(
         "project_id": arq.project_id,
         "instance_uuid": arq.instance_uuid,
         "arq_uuid": arq.uuid,
-        "reason": reason,
-        "plain": _NOT_CLEAN,
+        "reason": _NOT_CLEAN,
+        "private_reason": reason,
     }
     write(session, [entry])
 
@@ -255,7 +264,7 @@ def end_unclean(session: orm.Session, left: Mapping[str, str]) -> None:
 
 def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
     """A device or a host is kept from guests that do not tolerate it; ``about`` names which."""
-    write(session, [{"kind": TAINTED, "reason": reason, "actor": user(), **about}])
+    write(session, [{"kind": TAINTED, "private_reason": reason, "actor": user(), **about}])
 
 
 def end_of_host(session: orm.Session, hostname: str, *kinds: str) -> None:

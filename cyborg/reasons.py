@@ -11,7 +11,7 @@ No code reads a stored reason back. Where it must decide by one, the reason's co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,17 @@ class Reader(Protocol):
         """Whether that is somebody who may see hosts."""
 
 
-def shown(reader: Reader, public: str | None, private: str | None) -> str | None:
+_Public = TypeVar("_Public", bound=str | None)
+
+
+def shown(reader: Reader, public: _Public, private: str | None) -> _Public | str:
     """What the reader is shown of a reason, which is stored so."""
     return public if private is None or not reader.sees_hosts else private
+
+
+def shown_words(reader: Reader, instead: str, words: str | None) -> str | None:
+    """The same of a column that is for those who may see hosts, null if there is no reason."""
+    return words if words is None else shown(reader, instead, words)
 
 
 def is_news(before: object, now: object) -> bool:

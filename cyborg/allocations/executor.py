@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
@@ -18,13 +17,13 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import allocation_states as states
-from cyborg import db, errors, history, work
+from cyborg import arq_states, db, errors, history, work
 from cyborg.allocations import choosing, late_claims, placement_claims, plans, reclaiming, service
-from cyborg.arqs import bind_requests, binding, refusals
-from cyborg.arqs import service as arq_service
+from cyborg.arqs import bind_requests, binding
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.placement import client
+from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +31,12 @@ LOG = logging.getLogger(__name__)
 _MOST_PLACES = 5
 
 #: Why an allocation fails whose places are all taken meanwhile.
-TAKEN = "What there was room for has been taken by others meanwhile; ask for it again."
+TAKEN = Reason(
+    "taken", "What there was room for has been taken by others meanwhile; ask for it again."
+)
+
+#: The code of any other reason.
+_FAILED = "failed"
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -71,15 +75,12 @@ def _read(uuid: str) -> models.Allocation | None:
 class _Refused(errors.Conflict):
     """What was claimed cannot be bound; ``providers`` are those that are known to refuse it.
 
-    Those that refuse it for this moment alone are ``none_free``.
+    If the code of the ``reason`` is NONE_FREE, they do so for this moment alone.
     """
 
-    def __init__(
-        self, message: str, providers: Collection[str] = frozenset(), *, none_free: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.providers = frozenset(providers)
-        self.none_free = none_free
+    def __init__(self, reason: Reason, providers: Collection[str] = frozenset()) -> None:
+        super().__init__(reason.whole)
+        self.reason, self.providers = reason, frozenset(providers)
 
 
 def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
@@ -93,30 +94,30 @@ def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
             if placement_claims.take(api, claim, owner, plans.amounts(plan)):
                 _bind(claim)
         except placement_claims.NotOurs as exc:
-            why, none_free = str(exc), False
+            why, none_free = Reason(_FAILED, exc.sentence), False
             break
         except placement_claims.NoRoom as exc:
             why = TAKEN
             LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
         except _Refused as exc:
-            why = exc.message
+            why = exc.reason
             refused |= exc.providers
-            none_free |= exc.none_free
-            LOG.info("Looking for another place for allocation %s: %r", row.uuid, why)
+            none_free |= why.code == arq_states.NONE_FREE
+            LOG.info("Looking for another place for allocation %s: %r", row.uuid, why.whole)
             # What it holds of the others is not free for it otherwise.
             placement_claims.give_back(api, claim)
         else:
             return
         claim.checkpoint()
         again = _choose_again(conf, plan, placing, refused)
-        if again is None or (again == plan and why != TAKEN):
+        if again is None or (again == plan and why is not TAKEN):
             break
         if not _store(claim, again):
             return
         plan = again
     # A handle is being cleaned, or another consumer, which is refused too, holds the claim.
     if none_free and claim.claimed_ms - claim.wanted_ms < conf.api.bind_wait * 1000:
-        raise work.NotYet(f"Allocation {row.uuid} waits for a free handle: {why}")
+        raise work.NotYet(f"Allocation {row.uuid} waits for a free handle: {why.whole}")
     _fail(claim, why)
 
 
@@ -155,7 +156,8 @@ def _bind(claim: work.Claim) -> None:
             return
         arqs = _lock_arqs(session, row.uuid)
         if len(arqs) != row.accelerators:
-            _give_up(session, row.uuid, "Some of its accelerator requests were deleted.")
+            deleted = Reason(_FAILED, "Some of its accelerator requests were deleted.")
+            _give_up(session, row.uuid, deleted)
             return
         _bind_all(session, row, arqs)
         states.enter(session, states.BINDING, row.uuid)
@@ -175,15 +177,15 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
         for arq in arqs
     }
     try:
-        binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
+        ends = binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
     except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
-        raise _Refused(bind_requests.whole_reason(exc)) from exc
-    failed = [arq for arq in _lock_arqs(session, row.uuid) if arq.state == models.BIND_FAILED]
-    if failed:
-        providers = {arq.device_rp_uuid for arq in failed if arq.device_rp_uuid}
-        reasons = [arq.state_reason or "An accelerator could not be bound." for arq in failed]
-        none_free = all(reason.endswith(binding.NONE_FREE) for reason in reasons)
-        raise _Refused(reasons[0], providers, none_free=none_free)
+        raise _Refused(bind_requests.reason_of(exc)) from exc
+    failed = [end for end in ends if end.reason]
+    reasons = [end.reason for end in failed if end.reason]
+    if reasons:
+        providers = {end.arq.device_rp_uuid for end in failed if end.arq.device_rp_uuid}
+        lasting = (each for each in reasons if each.code != arq_states.NONE_FREE)
+        raise _Refused(next(lasting, reasons[0]), providers)
 
 
 def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
@@ -208,35 +210,35 @@ def _settle(session: orm.Session, row: models.Allocation) -> None:
     failed = next((arq for arq in arqs if arq.state not in models.SERVING), None)
     if failed is not None and failed.state == models.BIND_FAILED:
         # The history has it of the ARQ.
-        why = failed.state_reason or "An accelerator could not be bound."
+        public = failed.state_reason or "An accelerator could not be bound."
+        why = Reason(_FAILED, public, failed.private_reason)
         _give_up(session, row.uuid, why, keep=False)
     elif failed is not None or len(arqs) != row.accelerators:
-        _give_up(session, row.uuid, "An administrator has taken an accelerator of it away.")
+        taken = Reason(_FAILED, "An administrator has taken an accelerator of it away.")
+        _give_up(session, row.uuid, taken)
     elif all(arq.state == models.BOUND for arq in arqs):
         states.enter(session, states.ACTIVE, row.uuid)
 
 
 @db.retry
-def _fail(claim: work.Claim, reason: str) -> None:
+def _fail(claim: work.Claim, reason: Reason) -> None:
     with db.writer() as session:
         work.hold(session, claim)
-        # Its owner reads it up to the first colon, and has not sent such a field.
-        _give_up(session, claim.key, re.sub(r"^[a-z_]+: ", "", reason))
+        _give_up(session, claim.key, reason)
 
 
-def _give_up(session: orm.Session, uuid: str, reason: str, *, keep: bool = True) -> None:
+def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = True) -> None:
     """Free the ARQs, have Placement follow, and keep the reason in the history."""
-    if states.enter(session, states.FAILING, uuid, state_reason=reason):
+    why = reason.columns() | {"reason_code": reason.code}
+    if states.enter(session, states.FAILING, uuid, **why):
         # %r: a driver's words may hold what no log file can.
-        LOG.warning("Allocation %s is given back: %r", uuid, reason)
+        LOG.warning("Allocation %s is given back: %r", uuid, reason.whole)
         service.free_arqs(session, uuid)
         work.want(session, work.ALLOCATE, [uuid])
         if keep:
             row = models.Allocation
             owner = session.scalar(sa.select(row.project_id).where(row.uuid == uuid))
-            plain = refusals.plainly(arq_service.public_part(reason))
-            entry = {"instance_uuid": uuid, "plain": plain}
-            history.keep_refusals(session, owner, reason, [entry])
+            history.keep_refusals(session, owner, reason, [{"instance_uuid": uuid}])
 
 
 @db.retry

@@ -80,8 +80,9 @@ def _generation(api: client.Client, claim: work.Claim, tried: int | None) -> int
     held = api.find_held(claim.key)
     if held is not None and not held.owner.is_ours:
         raise NotOurs(
-            f"consumer: Placement has an allocation of consumer {claim.key} that Cyborg has not "
-            "made; give another uuid, or delete that allocation."
+            f"Placement has an allocation of consumer {claim.key} that Cyborg has not made; give "
+            "another uuid, or delete that allocation.",
+            "consumer",
         )
     if held is None:
         return 0 if tried is None else None

@@ -23,13 +23,15 @@ from cyborg.allocations import placement_claims, plans
 from cyborg.arqs import lost_allocations
 from cyborg.db import models
 from cyborg.placement import client, tree
+from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 
 _Amounts = Mapping[str, Mapping[str, int]]
 _ROW, _ARQ = models.Allocation, models.Arq
 
-#: What the owner may read.
+#: The code of a reason, and what the owner may read.
+_CLAIMED_AGAIN = "claimed_again"
 _AGAIN = "Placement had lost what the consumer holds; it is claimed again."
 _KEPT = "Placement has lost what the consumer holds; the consumer keeps it, and it is reserved."
 
@@ -90,11 +92,11 @@ def defend(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
         raise work.TryLater(f"Others change what consumer {row.uuid} has: {exc}") from exc
     except client.Refused as exc:
         why = f"{had}, and says now: {exc}"
-        if _note(claim, row, has, why, _KEPT):
+        if _note(claim, row, has, Reason("kept", _KEPT, why)):
             LOG.warning("Consumer %s keeps what it holds, which is reserved. %s", row.uuid, why)
     else:
         LOG.warning("What consumer %s holds is claimed again. %s", row.uuid, had)
-        _note(claim, row, _wanted(row), had, _AGAIN)
+        _note(claim, row, _wanted(row), Reason(_CLAIMED_AGAIN, _AGAIN, had))
 
 
 def _claim(
@@ -140,7 +142,7 @@ def _make_room(
 
 @db.retry
 def _note(
-    claim: work.Claim, row: models.Allocation, has: _Amounts, why: str = "", plain: str = ""
+    claim: work.Claim, row: models.Allocation, has: _Amounts, why: Reason | None = None
 ) -> bool:
     """Have reserved what the consumer holds beyond what it has in Placement; whether that is new.
 
@@ -159,13 +161,13 @@ def _note(
         note = functools.partial(arq_states.note_audit, session, mine)
         is_new = note(missed.is_(None), _ARQ.id.in_(lacking), allocation_missed_ms=db.now_ms()) > 0
         is_over = note(missed.is_not(None), _ARQ.id.not_in(lacking), allocation_missed_ms=None) > 0
-        if plain or is_over:
+        if why or is_over:
             known = models.ResourceProvider
             db.update(session, known, known.uuid.in_(_wanted(row)), generation=None)
             hosts = lost_allocations.on_hosts(sa.select(models.Host.name)).where(mine)
             work.want(session, work.PLACEMENT, session.scalars(hosts.distinct()))
-        if is_new or plain == _AGAIN:
+        if why and (is_new or why.code == _CLAIMED_AGAIN):
             about = {"instance_uuid": row.uuid, "project_id": row.project_id}
-            what = {"kind": history.CLAIM_LOST, "reason": why, "plain": plain}
+            what = {"kind": history.CLAIM_LOST, **why.columns("reason")}
             history.write(session, [{**about, **what, "ended_ms": db.now_ms()}])
     return is_new

@@ -192,18 +192,18 @@ def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) ->
     """
     if found.project_id != ctx.project_id:
         raise errors.Conflict(
-            f"consumer: {wish.uuid} is a consumer of another project; give another uuid."
+            f"{wish.uuid} is a consumer of another project; give another uuid.", "consumer"
         )
     if found.state in {states.FAILING, states.RELEASING}:
         raise errors.Conflict(
-            f"consumer: what {wish.uuid} had is being given back; try again in a moment."
+            f"what {wish.uuid} had is being given back; try again in a moment.", "consumer"
         )
     if found.state == states.FAILED:
         return False
     if wishes.normal(found.request) != wishes.normal(wish.request):
         raise errors.Conflict(
-            f"consumer: {wish.uuid} has an allocation already, of something else; delete that "
-            "first."
+            f"{wish.uuid} has an allocation already, of something else; delete that first.",
+            "consumer",
         )
     return True
 
@@ -238,6 +238,8 @@ def _columns(ctx: RequestContext, wish: plans.Wish, choice: Choice) -> dict[str,
         "consumer_type": wish.consumer_type,
         "consumer_name": wish.consumer_name,
         "state_reason": None,
+        "private_reason": None,
+        "reason_code": None,
         "request": dict(wish.request),
         "alternative": choice.alternative,
         "plan": plans.store(choice.plan),
@@ -282,7 +284,7 @@ def _refuse_server(conf: cfg.ConfigOpts, uuid: str) -> None:
 
 
 def _is_instance(uuid: str) -> errors.Conflict:
-    return errors.Conflict(f"consumer: {uuid} is an instance of Nova's; give another uuid.")
+    return errors.Conflict(f"{uuid} is an instance of Nova's; give another uuid.", "consumer")
 
 
 def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:

@@ -16,23 +16,24 @@ from cyborg.arqs import matching
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
 from cyborg.programming import operations, program, trait_match
+from cyborg.reasons import Reason
 from cyborg.request_groups import RequestGroup
+
+#: The code of the reason of a bind that is refused.
+REFUSED = "refused"
 
 
 class NotGiven(errors.Conflict):
-    """A device is not given out; ``why`` may name hosts, paths, and other projects' instances.
+    """A device is not given out; the ``detail`` is for those who may see hosts."""
 
-    So it is for administrators.
-    """
-
-    def __init__(self, message: str, why: str) -> None:
-        super().__init__(message)
-        self.why = why
+    def __init__(self, field: str, what: str, detail: str) -> None:
+        self.reason = Reason.of(REFUSED, what, detail)
+        super().__init__(self.reason.public, field)
 
 
-def whole_reason(exc: errors.CyborgError) -> str:
-    """All of why a bind is refused; what is for administrators follows a colon."""
-    return f"{exc.message[:-1]}: {exc.why}" if isinstance(exc, NotGiven) else exc.message
+def reason_of(exc: errors.CyborgError) -> Reason:
+    """Why a bind is refused, without the name of the field."""
+    return exc.reason if isinstance(exc, NotGiven) else Reason(REFUSED, exc.sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,9 @@ def refuse_second(
     now_ms, other = locked[0][-2:]
     if other is not None:
         raise errors.Invalid(
-            f"instance_uuid: instance {other} already holds ARQs that are not in this request; "
-            "bind all ARQs of an instance in one request, or delete the others first."
+            f"instance {other} already holds ARQs that are not in this request; bind all ARQs of "
+            "an instance in one request, or delete the others first.",
+            "instance_uuid",
         )
     return Clock(now_ms, read_at)
 
@@ -187,13 +189,14 @@ def _check_host(host: providers.Host) -> None:
         # It may come back before the bind's deadline, and be down for us alone. But nobody knows
         # how its devices are, and a consumer that is refused at once need not wait for nothing.
         raise NotGiven(
-            "hostname: the host is down, and gives out nothing until its agent reports; choose "
-            "another one.",
+            "hostname",
+            "the host is down, and gives out nothing until its agent reports; choose another one",
             f"host {host.name}.",
         )
     if host.drained:
         raise NotGiven(
-            "hostname: the host is drained, and gives out nothing new; choose another one.",
+            "hostname",
+            "the host is drained, and gives out nothing new; choose another one",
             f"host {host.name}.",
         )
 
@@ -208,44 +211,49 @@ def _check_match(
     host = deployable.device.host
     if target.hostname not in {host.name, host.node}:
         raise errors.Invalid(
-            f"hostname: provider {target.device_rp_uuid} is not on that host; give the host on "
-            "which the provider is."
+            f"provider {target.device_rp_uuid} is not on that host; give the host on which the "
+            "provider is.",
+            "hostname",
         )
     _check_host(host)
     if deployable.device.status != models.ENABLED:
         raise errors.Conflict(
-            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is disabled; choose "
-            "another provider or enable device " + deployable.device.uuid + "."
+            f"the device of provider {target.device_rp_uuid} is disabled; choose another provider "
+            f"or enable device {deployable.device.uuid}.",
+            "device_rp_uuid",
         )
     if matching.is_kept_from(group, deployable):
         raise errors.Conflict(
-            f"device_rp_uuid: provider {target.device_rp_uuid} is tainted, and group "
-            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name} does not "
-            "tolerate that; choose another provider."
+            f"provider {target.device_rp_uuid} is tainted, and group {arq.device_profile_group_id} "
+            f"of device profile {arq.device_profile_name} does not tolerate that; choose another "
+            "provider.",
+            "device_rp_uuid",
         )
     if deployable.device.unhealthy is not None:
         raise NotGiven(
-            f"device_rp_uuid: the device of provider {target.device_rp_uuid} is unhealthy; choose "
-            "another provider.",
+            "device_rp_uuid",
+            f"the device of provider {target.device_rp_uuid} is unhealthy; choose another provider",
             deployable.device.unhealthy,
         )
     if deployable.withheld is not None:
         raise NotGiven(
-            f"device_rp_uuid: nothing of provider {target.device_rp_uuid} is given out; choose "
-            "another one.",
+            "device_rp_uuid",
+            f"nothing of provider {target.device_rp_uuid} is given out; choose another one",
             deployable.withheld,
         )
     why_not = matching.why_not_now(group, deployable, coming)
     if why_not:
         raise errors.Conflict(
-            f"device_rp_uuid: the deployable of provider {target.device_rp_uuid} is {why_not}; "
-            "choose another provider."
+            f"the deployable of provider {target.device_rp_uuid} is {why_not}; choose another "
+            "provider.",
+            "device_rp_uuid",
         )
     why_not = matching.why_no_match(group, deployable)
     if why_not:
         raise errors.Invalid(
-            f"device_rp_uuid: provider {target.device_rp_uuid} does not fit group "
-            f"{arq.device_profile_group_id} of device profile {arq.device_profile_name}: {why_not}."
+            f"provider {target.device_rp_uuid} does not fit group {arq.device_profile_group_id} "
+            f"of device profile {arq.device_profile_name}: {why_not}.",
+            "device_rp_uuid",
         )
 
 
@@ -260,8 +268,9 @@ def _check_program(
     )
     if why_not:
         raise errors.Invalid(
-            f"device_rp_uuid: what group {arq.device_profile_group_id} of device profile "
-            f"{arq.device_profile_name} asks for contradicts itself: {why_not}."
+            f"what group {arq.device_profile_group_id} of device profile "
+            f"{arq.device_profile_name} asks for contradicts itself: {why_not}.",
+            "device_rp_uuid",
         )
 
 
@@ -272,9 +281,10 @@ def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: Provider) -
         for other in map(program.of_group, groups):
             if not other or one.contradicts(other):
                 raise errors.Invalid(
-                    f"device_rp_uuid: the deployable of provider {deployable.rp_uuid} cannot be "
-                    f"programmed with {one} for one ARQ, and with {other or 'nothing'} for "
-                    "another; choose another provider for one of them."
+                    f"the deployable of provider {deployable.rp_uuid} cannot be programmed with "
+                    f"{one} for one ARQ, and with {other or 'nothing'} for another; choose another "
+                    "provider for one of them.",
+                    "device_rp_uuid",
                 )
 
 

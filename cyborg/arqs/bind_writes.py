@@ -70,6 +70,7 @@ _ARQ: Any = models.Arq.__table__
 _BEGINS: dict[str, Any] = {
     "state": models.BIND_STARTED,
     "state_reason": None,
+    "private_reason": None,
     "bind_started_ms": db.now_ms(),
     # Nova has the instance for which it binds, and is never asked for another consumer.
     "instance_asked_ms": sa.case((_ARQ.c.allocation_uuid.is_(None), db.now_ms())),

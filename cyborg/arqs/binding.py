@@ -32,10 +32,8 @@ from cyborg.db import models, providers
 from cyborg.db.providers import Provider
 from cyborg.notifications import notices
 from cyborg.programming import operations, program, trait_match
+from cyborg.reasons import Reason, shown
 from cyborg.request_groups import RequestGroup
-
-#: Why a bind fails whose provider has handles, but none that is free at this moment.
-NONE_FREE = "has no free attach handle."
 
 #: An ARQ with its provider's deployable.
 _Pair = tuple[models.Arq, Provider | None]
@@ -101,10 +99,11 @@ def request_changes(
     except refusals.REFUSALS as exc:
         if isinstance(exc, quotas.QuotaExceeded):
             quotas.announce(exc)
-        whole = bind_requests.whole_reason(exc)
-        refusals.of_binds(ctx, binds, exc, whole)
-        if isinstance(exc, bind_requests.NotGiven) and ctx.is_admin:
-            raise errors.Conflict(whole) from exc
+        reason = bind_requests.reason_of(exc)
+        refusals.of_binds(ctx, binds, exc, exc.of_field(reason.whole))
+        if reason.private is not None:
+            told = shown(ctx, reason.public, reason.private)
+            raise errors.Conflict(told, exc.field) from exc
         raise
 
 
@@ -156,15 +155,16 @@ def _refuse_moves(
 
 def bind_allocated(
     session: orm.Session, arqs: Mapping[str, models.Arq], targets: Mapping[str, BindTarget]
-) -> None:
+) -> list[arq_states.BindEnd]:
     """Bind all ARQs of an allocation, which are locked, and claimed in Placement.
 
     What has programs is left to work, as after a request of Nova's; where a host only prepares the
-    handle, the work for that is wanted at once. The caller looks at how the other binds have ended.
+    handle, the work for that is wanted at once. Returns how the other binds have ended.
 
     :raises NotFound, Invalid, Conflict: as :func:`request_changes` does; nothing is bound then
     """
-    _bind_at_once(session, _begin(session, arqs, targets, {}, targets.keys()), _has_programs)
+    begun = _begin(session, arqs, targets, {}, targets.keys())
+    return _bind_at_once(session, begun, _has_programs)
 
 
 def _begin(
@@ -188,6 +188,7 @@ def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
     changed = {
         "state": models.BIND_STARTED,
         "state_reason": None,
+        "private_reason": None,
         "hostname": target.hostname,
         "device_rp_uuid": target.device_rp_uuid,
         "instance_uuid": target.instance_uuid,
@@ -204,15 +205,16 @@ def _write_begin(session: orm.Session, pairs: Iterable[_Pair]) -> None:
 
 def _bind_at_once(
     session: orm.Session, binds: _Binds, is_later: Callable[[Provider], bool]
-) -> None:
-    """Decide the binds but those ``is_later`` of, which are left to work."""
+) -> list[arq_states.BindEnd]:
+    """Decide the binds but those ``is_later`` of, which are left to work; return how they end."""
     later = [(arq, dep) for arq, dep in binds.pairs if dep is not None and is_later(dep)]
     ids = {arq.id for arq, _ in later}
     if binds.begin:
         _write_begin(session, later)
     at_once = [pair for pair in binds.pairs if pair[0].id not in ids]
-    _bind(session, binds._replace(pairs=at_once), {}, tell_consumer=False)
+    ends = _bind(session, binds._replace(pairs=at_once), {}, tell_consumer=False)
     work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
+    return ends
 
 
 def _takes_more(deployable: Provider) -> bool:
@@ -254,16 +256,14 @@ def _bind(
     coming: Mapping[str, program.Program],
     *,
     tell_consumer: bool = True,
-) -> None:
-    """Give the ARQs their handles, or say why they get none.
+) -> list[arq_states.BindEnd]:
+    """Give the ARQs their handles, or say why they get none; return the binds that end here.
 
     :param coming: what deployables in doubt will run, by their uuids
     :param tell_consumer: whether the consumers are still to be told of the binds that end here
     """
     groups = {arq.id: arq.request for arq, _ in binds.pairs}
-    refused = {
-        arq.id: matching.why_not_given(groups[arq.id], dep, coming) for arq, dep in binds.pairs
-    }
+    refused = {arq.id: matching.why_not_given(arq, dep, coming) for arq, dep in binds.pairs}
     handles = _take_handles(session, binds.pairs, refused)
     # When a write began, what was noted is who had a handle by then.
     doubtful = {dep.id for _, dep in binds.pairs if dep is not None and not dep.is_settled}
@@ -287,6 +287,7 @@ def _bind(
     to_prepare = [each.taken.handle_uuid for _, each in decided if each.taken and not each.end]
     work.want(session, work.HOST_STEP, to_prepare)
     _offer_the_rest(session, binds.pairs)
+    return ends
 
 
 def _offer_the_rest(session: orm.Session, pairs: Iterable[_Pair]) -> None:
@@ -335,7 +336,7 @@ _Handles = Mapping[int, list[sa.Row[int, str, str]]]
 
 
 def _take_handles(
-    session: orm.Session, pairs: Sequence[_Pair], refused: Mapping[int, str | None]
+    session: orm.Session, pairs: Sequence[_Pair], refused: Mapping[int, Reason | None]
 ) -> _Handles:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
     needed: dict[int, int] = {}
@@ -357,20 +358,21 @@ def _decide(
     deployable: Provider | None,
     handles: _Handles,
     written: Collection[int],
-    refused: str | None,
+    refused: Reason | None,
 ) -> _Decision:
     """How the bind of one ARQ goes on; ``written`` are deployables that are being written."""
-    provider = f"Provider {arq.device_rp_uuid}"
     if deployable is None or refused:
-        return _Decision(arq_states.BindEnd(arq, f"{provider} is {refused}."))
+        return _Decision(arq_states.BindEnd(arq, refused))
+    provider = f"Provider {arq.device_rp_uuid}"
     why_not = matching.why_no_match_when_bound(group, deployable)
     if why_not:
         # A report has changed it since the request was checked, while nobody held a handle.
-        return _Decision(arq_states.BindEnd(arq, f"{provider} changed: {why_not}."))
+        changed = Reason.of(arq_states.UNAVAILABLE, f"{provider} changed", f"{why_not}.")
+        return _Decision(arq_states.BindEnd(arq, changed))
     free = handles[deployable.id]
     if not free:
-        reason = f"{provider} {NONE_FREE}"
-        return _Decision(arq_states.BindEnd(arq, reason, plain=arq_states.TAKEN))
+        none_free = Reason(arq_states.NONE_FREE, f"{provider} has no free attach handle.")
+        return _Decision(arq_states.BindEnd(arq, none_free))
     handle = free.pop(0)
     needs_step = deployable.prepares or program.lacking(group, deployable) is not None
     state = models.BIND_STARTED if needs_step else models.BOUND

@@ -17,6 +17,7 @@ from cyborg import db, errors, history, notifications, work
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.programming import operations
+from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 
@@ -64,14 +65,14 @@ def drain(name: str, reason: str | None, limit: int) -> Drain:
 def _drain(name: str, reason: str | None, limit: int) -> Drain:
     with db.writer() as session:
         host = _find(session, name, lock=True)
-        if not host.drained or reason not in {None, host.drain_reason}:
+        if not host.drained or (reason and is_news(host.drain_reason, reason)):
             now = session.scalar(sa.select(db.now_ms()))
             since = host.drained_ms if host.drained else now
             host.drained, host.drain_reason, host.drained_ms = True, reason, since
             entry = {
                 "kind": history.DRAINED,
                 "hostname": host.node,
-                "reason": reason,
+                "private_reason": reason,
                 "actor": history.user(),
             }
             history.end_of_host(session, host.node, history.DRAINED)
@@ -132,7 +133,7 @@ def untaint(name: str, limit: int) -> Drain:
 def _set_taint(name: str, limit: int, *, tainted: bool, reason: str | None) -> Drain:
     with db.writer() as session:
         host = _find(session, name, lock=True)
-        if host.tainted != tainted or reason not in {None, host.taint_reason}:
+        if host.tainted != tainted or (reason and is_news(host.taint_reason, reason)):
             host.tainted, host.taint_reason = tainted, reason
             history.end_of_host(session, host.node, history.TAINTED)
             if tainted:

@@ -26,6 +26,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.notifications import notices
 from cyborg.programming import operations
+from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 
@@ -168,8 +169,8 @@ def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
             raise
         LOG.exception("The bind of ARQ %s failed, and its deadline is over", situation.arq.uuid)
         took = f"{situation.waited:.0f} s"
-        reason = f"The handle was not prepared in {took}: {type(exc).__name__}: {exc}"
-        _fail(claim, situation, reason)
+        what = f"The handle was not prepared in {took}"
+        _fail(claim, situation, _not_ready(what, f"{type(exc).__name__}: {exc}"))
 
 
 def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
@@ -177,7 +178,7 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
     try:
         programmed = operations.have_programmed(claim, situation.arq, deployable.uuid)
     except operations.CannotRun as exc:
-        _fail(claim, situation, str(exc))
+        _fail(claim, situation, exc.reason)
         return
     if not deployable.is_settled or not programmed:
         _await_programming(conf, claim, situation)
@@ -201,7 +202,7 @@ def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
     try:
         key = rpc.run_host_step(conf, situation.host, situation.step, timeout)
     except rpc.HostStepFailed as exc:
-        _fail(claim, situation, f"The host could not prepare the handle: {exc}")
+        _fail(claim, situation, _not_ready("The host could not prepare the handle", exc))
     except rpc.BrokerUnreachable as exc:
         _restart_clock(claim, situation.arq.uuid)
         raise work.TryLater(str(exc)) from exc
@@ -209,9 +210,8 @@ def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
         if not situation.is_overdue(conf):
             raise work.TryLater(str(exc)) from exc
         took = f"{situation.waited:.0f} s"
-        # Tenants read what is before the colon.
-        reason = f"The host did not prepare the handle in {took}: {situation.host}: {exc}"
-        _fail(claim, situation, reason)
+        what = f"The host did not prepare the handle in {took}"
+        _fail(claim, situation, _not_ready(what, f"{situation.host}: {exc}"))
     else:
         _bound(claim, situation, key)
 
@@ -249,12 +249,12 @@ def _await_programming(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situ
     """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
     error = _programming_error(situation.deployable.uuid)
     if error:
-        _fail(claim, situation, f"What it ran before cannot be put back now: {error}")
+        _fail(claim, situation, _not_ready("What it ran before cannot be put back now", error))
     elif not situation.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
     else:
         took = f"{situation.waited:.0f} s"
-        _fail(claim, situation, f"The deployable was not programmed in {took}.")
+        _fail(claim, situation, _not_ready(f"The deployable was not programmed in {took}"))
 
 
 def _await_handle(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
@@ -262,7 +262,7 @@ def _await_handle(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation
     if not situation.is_overdue(conf):
         raise work.TryLater("The host has not shown the handle since its card was written.")
     took = f"{situation.waited:.0f} s"
-    _fail(claim, situation, f"The host did not show the handle again in {took}.")
+    _fail(claim, situation, _not_ready(f"The host did not show the handle again in {took}"))
 
 
 def _programming_error(deployable_uuid: str) -> str | None:
@@ -309,13 +309,19 @@ def _still_runs(session: orm.Session, situation: _Situation) -> bool:
     return matching.why_wrong_function(group, found) is None
 
 
+def _not_ready(what: str, detail: object = None) -> Reason:
+    if detail is None:
+        return Reason(arq_states.NOT_READY, f"{what}.")
+    return Reason.of(arq_states.NOT_READY, what, detail)
+
+
 @db.retry
-def _fail(claim: work.Claim, situation: _Situation, reason: str) -> None:
+def _fail(claim: work.Claim, situation: _Situation, reason: Reason) -> None:
     """BindFailed; the handle is cleaned before another ARQ may have it."""
     arq, handle = situation.arq, situation.handle
     with db.writer() as session:
         work.hold(session, claim)
-        end = arq_states.BindEnd(arq, reason, _held(situation), arq_states.NOT_READY)
+        end = arq_states.BindEnd(arq, reason, _held(situation))
         if arq_states.end_binds(session, [end], attach_handle_id=None, needs_write=False):
             left = handle_states.Leaving(handle.id, arq, handle_states.Event.LEFT)
             handle_states.leave(session, [left])

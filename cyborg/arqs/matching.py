@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a deployable can serve a request group: its resource class, its traits, its program.
 
-A function ``why_…`` returns the reason as the end of a sentence, or None if there is none.
+A function ``why_…`` that returns no :class:`Reason` returns the end of a sentence.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from oslo_utils import uuidutils
 
 from cyborg import availability
+from cyborg.arq_states import NOT_READY, UNAVAILABLE
+from cyborg.db import models
 from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import layouts, program, trait_match
+from cyborg.reasons import Reason
 from cyborg.request_groups import RequestGroup
 
 
@@ -50,12 +53,13 @@ def why_no_match_when_bound(group: RequestGroup, deployable: Judged) -> str | No
     return _why_other_class(group, deployable) or _why_other_layout(group, deployable) or why_not
 
 
-def why_not_usable(group: RequestGroup, deployable: Judged) -> str | None:
-    """Why a handle cannot be prepared, as a sentence: what the deployable runs is not enough."""
+def why_not_usable(group: RequestGroup, deployable: Judged) -> Reason | None:
+    """Why a handle cannot be prepared: what the deployable runs is not enough."""
     if lacks_program(group, deployable):
-        return "The deployable has lost its program."
+        return Reason(NOT_READY, "The deployable has lost its program.")
     why_not = why_wrong_function(group, deployable)
-    return f"The deployable does not fit as it is now: {why_not}." if why_not else None
+    what = "The deployable does not fit as it is now"
+    return Reason.of(NOT_READY, what, f"{why_not}.") if why_not else None
 
 
 def why_wrong_function(group: RequestGroup, deployable: Judged) -> str | None:
@@ -94,20 +98,22 @@ def why_not_now(
 
 
 def why_not_given(
-    group: RequestGroup,
+    arq: models.Arq,
     deployable: Judged | None,
     coming: Mapping[str, program.Program],
-) -> str | None:
+) -> Reason | None:
     """Why no handle of the provider can be given out now, although the bind was accepted.
 
     A device that was disabled since then still serves the bind, as an administrator who disables it
     looks after the present requests. An unhealthy one would fail its guest.
     """
+    its = f"Provider {arq.device_rp_uuid} is"
     if deployable is None or deployable.missing:
-        return "gone from its host"
+        return Reason(UNAVAILABLE, f"{its} gone from its host.")
     if deployable.device.unhealthy is not None:
-        return f"unhealthy: {deployable.device.unhealthy}"
-    return why_not_now(group, deployable, coming)
+        return Reason.of(UNAVAILABLE, f"{its} unhealthy", f"{deployable.device.unhealthy}.")
+    why_not = why_not_now(arq.request, deployable, coming)
+    return Reason(UNAVAILABLE, f"{its} {why_not}.") if why_not else None
 
 
 def lacks_program(group: RequestGroup, deployable: Judged) -> bool:

@@ -8,7 +8,6 @@ ARQs.
 from __future__ import annotations
 
 import contextlib
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from cyborg import arq_states, db, errors, history
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
+from cyborg.reasons import Reason
 
 if TYPE_CHECKING:
     from cyborg.arqs.bind_requests import BindTarget
@@ -25,22 +25,30 @@ if TYPE_CHECKING:
 #: What a caller is told that will not pass by itself, or not soon.
 REFUSALS = (errors.Conflict, errors.Forbidden, errors.Invalid, errors.NotFound)
 
-#: The width of the column of what the owner reads.
-_PLAIN_MAX = 255
+#: What the owner of an instance reads of a bind that Nova asked for.
+UNAVAILABLE = (
+    "The accelerator that was chosen for the instance became unavailable before the instance had "
+    "it. Try again."
+)
+MISPLACED = (
+    "What was asked for does not fit where the instance was placed. Try again; if that fails too, "
+    "ask the administrator of the cloud."
+)
 
 
 @db.retry
 def of_binds(
-    ctx: RequestContext, binds: Mapping[str, BindTarget], refusal: errors.CyborgError, reason: str
+    ctx: RequestContext, binds: Mapping[str, BindTarget], refusal: errors.CyborgError, whole: str
 ) -> None:
-    """Keep why binds were refused; ``reason`` is that in full."""
+    """Keep why binds were refused; ``whole`` is that in full."""
     match refusal:
         case errors.Forbidden():
-            plain = plainly(reason)
+            public = refusal.message
         case errors.Conflict():
-            plain = arq_states.UNAVAILABLE
+            public = UNAVAILABLE
         case _:
-            plain = arq_states.MISPLACED
+            public = MISPLACED
+    reason = Reason(arq_states.UNAVAILABLE, public, whole)
     arq = models.Arq
     owners = sa.select(arq.uuid, arq.project_id).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.writer() as session:
@@ -53,7 +61,6 @@ def of_binds(
                 "arq_uuid": uuid,
                 "hostname": target.hostname,
                 "device_uuid": history.device_of_provider(target.device_rp_uuid),
-                "plain": plain,
             }
             of_projects.setdefault(project, []).append(entry)
         # The ARQs of an instance are of one project.
@@ -67,17 +74,11 @@ def kept(ctx: RequestContext, consumer: str | None = None) -> Iterator[None]:
     try:
         yield
     except REFUSALS as exc:
-        _keep(ctx, consumer, exc.message)
+        _keep(ctx, consumer, Reason(arq_states.UNAVAILABLE, exc.message))
         raise
 
 
 @db.retry
-def _keep(ctx: RequestContext, consumer: str | None, reason: str) -> None:
+def _keep(ctx: RequestContext, consumer: str | None, reason: Reason) -> None:
     with db.writer() as session:
-        entry = {"instance_uuid": consumer, "plain": plainly(reason)}
-        history.keep_refusals(session, ctx.project_id, reason, [entry])
-
-
-def plainly(told: str) -> str:
-    """What the owner was told, as the history has room for it."""
-    return textwrap.shorten(told, _PLAIN_MAX, placeholder=" …")
+        history.keep_refusals(session, ctx.project_id, reason, [{"instance_uuid": consumer}])

@@ -143,6 +143,7 @@ _NO_BINDING = {
     "needs_write": False,
     "access_key": None,
     "state_reason": None,
+    "private_reason": None,
     "hostname": None,
     "device_rp_uuid": None,
     "instance_uuid": None,

@@ -124,8 +124,8 @@ def _chronicle(given_up: GivenUpArq, reason: str | None) -> dict[str, Any]:
         "instance_uuid": given_up.instance_uuid,
         "arq_uuid": given_up.uuid,
         "hostname": given_up.hostname,
-        "reason": reason or _NO_REASON,
-        "plain": _GIVEN_UP,
+        "reason": _GIVEN_UP,
+        "private_reason": reason or _NO_REASON,
         "actor": history.user(),
         "ended_ms": db.now_ms(),
     }
@@ -136,7 +136,7 @@ def _removed(host: models.Host, reason: str | None, **about: str) -> dict[str, A
     return {
         "kind": history.REMOVED,
         "hostname": host.node,
-        "reason": reason or _NO_REASON,
+        "private_reason": reason or _NO_REASON,
         "actor": history.user(),
         "ended_ms": db.now_ms(),
         **about,

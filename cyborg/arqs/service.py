@@ -27,6 +27,7 @@ from cyborg.db import models, paging
 from cyborg.function_pools import misses
 from cyborg.inventory import query
 from cyborg.notifications import notices
+from cyborg.reasons import shown
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Shown(NamedTuple):
     created_at: datetime.datetime
     updated_at: datetime.datetime | None = None
     state_reason: str | None = None
+    private_reason: str | None = None
     hostname: str | None = None
     device_rp_uuid: str | None = None
     instance_uuid: str | None = None
@@ -315,22 +317,6 @@ def _of_instance(ctx: RequestContext, instance: str, limit: int) -> list[Shown]:
     return [Shown._make(row) for row in db.rows(_OF_INSTANCE[scope is not None], given)]
 
 
-def reason_for(ctx: RequestContext, row: Shown | models.Allocation) -> str | None:
-    """Why the ARQ or the allocation is in its state, as far as the caller may know it."""
-    reason = row.state_reason
-    return reason if reason is None or ctx.is_admin else public_part(reason)
-
-
-def public_part(reason: str) -> str:
-    """What the owner may know of a reason.
-
-    What follows a colon are words of drivers and hosts, such as paths, addresses and names of
-    hosts: they are for administrators.
-    """
-    public, colon, _ = reason.partition(": ")
-    return f"{public}." if colon else reason
-
-
 def refuse_failed(ctx: RequestContext, arqs: Iterable[Shown]) -> None:
     """Return if none of an instance's ARQs is BindFailed.
 
@@ -338,9 +324,10 @@ def refuse_failed(ctx: RequestContext, arqs: Iterable[Shown]) -> None:
     """
     failed = next((arq for arq in arqs if arq.state == models.BIND_FAILED), None)
     if failed is not None:
+        reason = shown(ctx, failed.state_reason, failed.private_reason)
         raise errors.Conflict(
             f"ARQ {failed.uuid} of instance {failed.instance_uuid} could not be bound: "
-            f"{reason_for(ctx, failed)} Delete the ARQs of the instance, or bind them elsewhere."
+            f"{reason} Delete the ARQs of the instance, or bind them elsewhere."
         )
 
 

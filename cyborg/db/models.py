@@ -473,7 +473,9 @@ class Arq(Base):
     project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True)
     #: One of :mod:`cyborg.arq_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(30), index=True)
+    #: Why; see :mod:`cyborg.reasons`.
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    private_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Snapshot of the profile at creation, so that a profile can be deleted or changed.
     device_profile_name: orm.Mapped[str] = orm.mapped_column(string(255))
     #: Which profile that was, whatever its name is now.
@@ -543,7 +545,10 @@ class Allocation(Base):
     consumer_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: One of :mod:`cyborg.allocation_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(20))
+    #: Why; by the code the API knows whether to choose anew.
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    private_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    reason_code: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: What was asked for, to tell whether it is asked for again.
     request: orm.Mapped[dict[str, Any]] = orm.mapped_column(JsonText)
     #: Which of the alternatives was chosen, counted from 0.
@@ -711,9 +716,9 @@ class HistoryEntry(Base):
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: Why, in full, and what the owner may read of that.
+    #: Why.
     reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
-    plain: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    private_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Who has done it, where that is known: ``user <id>`` and the like.
     actor: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: Milliseconds since the epoch by the database's clock; an end of null is yet to come.

@@ -21,6 +21,7 @@ from sqlalchemy import orm
 from cyborg import availability, db, errors, work
 from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
+from cyborg.function_pools.pools import FEWER
 from cyborg.programming import operations, program
 from cyborg.reasons import Reason, is_news
 
@@ -38,8 +39,6 @@ _CONSIDERED = 100
 
 #: Codes of the reason of a pool: all that can be programmed is, or operations do not go on, too.
 _SHORT, _STALLED = "short", "stalled"
-#: What may read of it who may not see hosts.
-FEWER = "Fewer slots are free than wanted."
 
 _LARGE, _FAILED = "large", "failed"
 

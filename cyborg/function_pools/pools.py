@@ -21,6 +21,9 @@ from cyborg.request_groups import REQUIRED, RequestGroup
 
 LOG = logging.getLogger(__name__)
 
+#: What may read of the reason of a pool who may not see hosts.
+FEWER = "Fewer slots are free than wanted."
+
 _MODEL = models.FunctionPool
 _OPTIONS = (orm.selectinload(_MODEL.traits),)
 _KIND = "Function pool"

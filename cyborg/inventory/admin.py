@@ -22,6 +22,7 @@ from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.inventory import attributes, bare_metal
 from cyborg.notifications import notices
+from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def _set_device_status(uuid: str, status: str, reason: str | None) -> None:
     device = models.Device
     other = device.status != status
     if reason is not None:
-        other = sa.or_(other, device.disabled_reason.is_(None), device.disabled_reason != reason)
+        other = sa.or_(other, device.disabled_reason.is_distinct_from(reason))
     with db.writer() as session:
         values = {"status": status, "disabled_reason": reason}
         changed = db.update(session, device, device.uuid == uuid, other, **values)
@@ -129,7 +130,7 @@ def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
         if device is None:
             raise errors.NotFound.of("Device", uuid=uuid)
         bare_metal.refuse(device.host, f"Device {uuid}")
-        if device.tainted != tainted or reason not in {None, device.taint_reason}:
+        if device.tainted != tainted or (reason and is_news(device.taint_reason, reason)):
             device.tainted, device.taint_reason = tainted, reason
             history.end_of_devices(session, [uuid], {history.TAINTED})
             if tainted:

@@ -20,8 +20,11 @@ from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_
 from cyborg.notifications import notices
 from cyborg.placement import adoption
 from cyborg.programming import operations, reports
+from cyborg.reasons import Reason
 
-_VANISHED = "The device vanished from its host while it was being prepared."
+_VANISHED = Reason(
+    arq_states.UNAVAILABLE, "The device vanished from its host while it was being prepared."
+)
 _PCI_ADDRESS = ("domain", "bus", "device", "function")
 _PciAddress = tuple[str | None, ...]
 _INSERT_HANDLES = sa.insert(cast(sa.Table, models.AttachHandle.__table__))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.notifications import notices
+from cyborg.reasons import is_news
 
 #: The devices that each driver reports, by the driver's name.
 Reported = Mapping[str, Sequence[base.Device]]
@@ -80,7 +81,7 @@ class Plan:
         return [
             (device.control_path.place, device.unhealthy)
             for device, before in healths
-            if device.unhealthy != before
+            if is_news(before, device.unhealthy)
         ]
 
     def events(self) -> Iterator[tuple[notices.Event, models.Device]]:
@@ -95,7 +96,7 @@ class Plan:
             if kept.row.missing:
                 yield notices.DEVICE_FOUND, kept.row
             unhealthy = kept.device.unhealthy
-            if kept.row.unhealthy != unhealthy:
+            if is_news(kept.row.unhealthy, unhealthy):
                 is_ill = unhealthy is not None
                 yield notices.DEVICE_UNHEALTHY if is_ill else notices.DEVICE_HEALTHY, kept.row
 

@@ -193,9 +193,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
         handles = diff.handle_keys(report.devices)
-        held = losses.held(known, plan, handles, max_gone_share, host.lacked)
-        host.lacked = held.mark if held else None
-        if held:
+        if held := losses.held(known, plan, handles, max_gone_share, host.lacked):
             LOG.error("Host %s: %s", host.name, held.sentence)
             errors[liveness.CONDUCTOR] = held.sentence
             unread |= held.devices
@@ -225,7 +223,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         notifications.announce(
             session, (notices.of_device(event, row, report.node) for event, row in present)
         )
-        host.driver_errors = errors
+        host.driver_errors, host.lacked = errors, held.mark if held else None
         # Without a digest the next report is applied in full, even if it says the same.
         incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
         host.report_digest = None if incomplete else digest

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from cyborg.db import models
+from cyborg.reasons import Reason
 
 #: How many users of a device or a host are named.
 USERS_MAX = 1000
@@ -274,8 +275,8 @@ class Notice(NamedTuple):
 
     event: Event
     payload: Payload
-    #: What the owner may read of a failure's reason.
-    plain: str | None = None
+    #: Why a bind failed.
+    reason: Reason | None = None
     #: Columns of its entry in the history, where the caller knows them without looking.
     known: Mapping[str, Any] = MappingProxyType({})
 
@@ -295,15 +296,13 @@ def of_arq(
     arq: models.Arq,
     state: str,
     *,
-    reason: str | None = None,
-    plain: str | None = None,
+    reason: Reason | None = None,
     handle: Handle | None = None,
     at_ms: int | None = None,
 ) -> Notice:
     """``arq`` is in ``state`` now; its row still has the old state.
 
-    ``plain`` is what its owner may read of ``reason``, why its bind failed. ``at_ms`` is the
-    database's clock, if the caller has read it.
+    ``reason`` is why its bind failed. ``at_ms`` is the database's clock, if the caller has read it.
     """
     known = {
         "started_ms": at_ms,
@@ -316,7 +315,7 @@ def of_arq(
             project_id=arq.project_id,
             state=state,
             old_state=arq.state if event is not ARQ_CREATED else None,
-            state_reason=reason,
+            state_reason=reason.whole if reason else None,
             device_profile_name=arq.device_profile_name,
             device_profile_group_id=arq.device_profile_group_id,
             device_profile_group=arq.group,
@@ -328,7 +327,7 @@ def of_arq(
             device_uuid=handle.device_uuid if handle else None,
             created_at=_zoned(arq.created_at),
         ),
-        plain,
+        reason,
         {name: value for name, value in known.items() if value is not None},
     )
 

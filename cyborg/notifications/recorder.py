@@ -70,10 +70,11 @@ def _of_arq(
         if "resource_class" not in used:
             used["resource_class"] = history.class_of_handle(arq.attach_handle_uuid)
         return [used]
-    if notice.event is notices.ARQ_BIND_FAILED:
-        return [{**_about(arq), **_failed(arq.state_reason, notice.plain)}]
+    failed = {**_about(arq), "kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
+    if notice.reason is not None:
+        return [failed | notice.reason.columns("reason")]
     if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
-        return [{**_about(arq), **_failed(_why_given_up(arq), _NOT_IN_TIME)}]
+        return [failed | {"reason": _NOT_IN_TIME, "private_reason": _why_given_up(arq)}]
     return []
 
 
@@ -86,12 +87,6 @@ def _about(arq: notices.AcceleratorRequestPayload) -> dict[str, Any]:
         "device_uuid": arq.device_uuid or history.device_of_provider(arq.device_rp_uuid),
         "handle_uuid": arq.attach_handle_uuid,
     }
-
-
-def _failed(reason: object, plain: str | None) -> dict[str, Any]:
-    """What all entries of binds that failed have."""
-    ended = {"kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
-    return {**ended, "reason": reason, "plain": plain}
 
 
 def _why_given_up(arq: notices.AcceleratorRequestPayload) -> sa.ColumnElement[str]:
@@ -107,7 +102,7 @@ def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[di
         return []
     entry: dict[str, Any] = {"kind": kind, "device_uuid": device.uuid, "hostname": device.hostname}
     if kind == history.UNHEALTHY:
-        entry["reason"] = device.unhealthy
+        entry["private_reason"] = device.unhealthy
     if kind == history.DISABLED:
-        entry |= {"actor": history.user(), "reason": device.disabled_reason}
+        entry |= {"actor": history.user(), "private_reason": device.disabled_reason}
     return [entry]

@@ -19,6 +19,7 @@ from sqlalchemy import orm
 from cyborg import db, errors, work
 from cyborg.db import models
 from cyborg.placement import client, desired
+from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def take_stock(
         }
         known = state.records.get(uuid)
         reason = _reason(foreign) if foreign else None
-        if reason != (known.withheld if known else None):
+        if is_news(known.withheld if known else None, reason):
             _record(state, uuid, known.withheld if known else None, reason)
             changed = True
     return changed
@@ -110,7 +111,7 @@ def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
 def _record(state: desired.HostState, uuid: str, before: str | None, reason: str | None) -> None:
     """Change the reason from ``before``; one that an administrator has accepted meanwhile stays."""
     row, name = models.ResourceProvider, state.providers[uuid].name
-    same = row.withheld.is_(None) if before is None else row.withheld == before
+    same = row.withheld.is_not_distinct_from(before)
     with db.writer() as session:
         if db.update(session, row, row.uuid == uuid, same, withheld=reason):
             pass

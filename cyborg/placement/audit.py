@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import clients, db, errors, nova, work
 from cyborg.db import models
-from cyborg.placement import client, names, sync
+from cyborg.placement import client, names
 
 LOG = logging.getLogger(__name__)
 

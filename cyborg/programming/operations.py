@@ -23,6 +23,7 @@ from cyborg.db import models, paging
 from cyborg.db.providers import Judged
 from cyborg.notifications import notices
 from cyborg.programming import guard, layouts, program, states
+from cyborg.reasons import Reader, Reason, shown
 
 LOG = logging.getLogger(__name__)
 
@@ -52,6 +53,14 @@ CANCELLED = "cancelled"
 INVALID = "invalid"
 BROKEN = "failed"
 
+_NOT_READY = arq_states.NOT_READY
+
+#: What is read of the error of one that failed by who may not see hosts.
+NOT_DONE = (
+    "The accelerator could not be made ready on its host. Try again; if that fails too, ask the "
+    "administrator of the cloud."
+)
+
 #: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"
 
@@ -67,7 +76,11 @@ _FAULTS: Mapping[str, type[errors.CyborgError]] = {
 
 
 class CannotRun(errors.CyborgError):
-    """The deployable will not run what an ARQ asks for; the message says why."""
+    """The deployable will not run what an ARQ asks for, for a ``reason``."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.whole)
+        self.reason = reason
 
 
 class Undecided(errors.Conflict):
@@ -157,31 +170,31 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
         deployable = lock(session, deployable_uuid)
         work.hold(session, claim)
         if deployable is None:
-            raise CannotRun("The deployable is gone from its host.")
+            raise CannotRun(Reason(_NOT_READY, "The deployable is gone from its host."))
         what = program.lacking(arq.request, deployable)
         if what is None:
             return True
         if layouts.has(deployable):
-            raise CannotRun(f"It has another layout than {what}.")
+            raise CannotRun(Reason(_NOT_READY, f"It has another layout than {what}."))
         last = _last_for(session, deployable_uuid, arq)
         if last is not None and last.state == FAILED:
             names_others = last.fault == CONFLICT
             reason = _public_reason(arq, last.error) if names_others else last.error
-            raise CannotRun(f"It could not be programmed with {what}: {reason}")
+            sentence = f"It could not be programmed with {what}"
+            raise CannotRun(Reason.of(_NOT_READY, sentence, reason))
         asked_by = f"instance {instance}"
         try:
             request(session, deployable, what, asked_by=asked_by, instance_uuid=instance)
         except errors.NotOffered as exc:
-            raise CannotRun(str(exc)) from exc
+            raise CannotRun(Reason(_NOT_READY, exc.message)) from exc
         except Undecided:
             return False
         except errors.Conflict as exc:
             other = active_on(session, deployable_uuid) is not None
             state = "being programmed with something else" if other else "in use"
             reason = _public_reason(arq, exc, state)
-            raise CannotRun(
-                f"Deployable {deployable_uuid} cannot be programmed: {reason}"
-            ) from exc
+            sentence = f"Deployable {deployable_uuid} cannot be programmed"
+            raise CannotRun(Reason.of(_NOT_READY, sentence, reason)) from exc
     return False
 
 
@@ -208,8 +221,8 @@ def _public_reason(arq: models.Arq, reason: object, state: str = "in use") -> st
     return f"it is {state}."
 
 
-def wait(uuid: str, seconds: float) -> None:
-    """Block until the operation has succeeded.
+def wait(reader: Reader, uuid: str, seconds: float) -> None:
+    """Block until the operation has succeeded; the ``reader`` is told if it has not.
 
     :raises ServiceUnavailable: it has not ended after ``seconds``, or failed and is tried again
     :raises Conflict, Invalid, HostFailed: it has failed
@@ -222,12 +235,12 @@ def wait(uuid: str, seconds: float) -> None:
         if operation.state == FAILED:
             raise _FAULTS[operation.fault or BROKEN](
                 f"Operation {uuid} on deployable {operation.deployable_uuid} failed: "
-                f"{operation.error}"
+                f"{shown(reader, NOT_DONE, operation.error)}"
             )
         if operation.error is not None:
             raise errors.ServiceUnavailable(
                 f"Operation {uuid} on deployable {operation.deployable_uuid} is tried again and "
-                f"again: {operation.error}"
+                f"again: {shown(reader, NOT_DONE, operation.error)}"
             )
         if time.monotonic() >= deadline:
             raise errors.ServiceUnavailable(
@@ -502,13 +515,13 @@ def _history_entry(operation: models.Operation, values: dict[str, Any]) -> dict[
         "kind": history.PROGRAMMED,
         # Its owner reads that it was done, or failed, for the instance.
         "project_id": history.project_of_instance(operation.instance_uuid),
-        "plain": arq_states.NOT_READY if values.get("error") else None,
         "device_uuid": history.device_of_deployable(operation.deployable_uuid),
         "hostname": history.host_of_deployable(operation.deployable_uuid),
         "instance_uuid": operation.instance_uuid,
         "image_uuid": what.image_uuid,
         "function_id": what.function_id,
-        "reason": values.get("error"),
+        "reason": NOT_DONE if values.get("error") else None,
+        "private_reason": values.get("error"),
         "actor": operation.asked_by,
         "started_ms": operation.asked_ms,
         "ended_ms": values["ended_ms"],

@@ -19,6 +19,7 @@ from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import arq as policies
 from cyborg.programming import trait_match
+from cyborg.reasons import shown
 
 _WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.RELEASE_REASON)
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
@@ -162,7 +163,7 @@ class AcceleratorRequests(Resource):
         return {
             "uuid": arq.uuid,
             "state": arq.state,
-            "state_reason": service.reason_for(request.caller, arq),
+            "state_reason": shown(request.caller, arq.state_reason, arq.private_reason),
             "device_profile_name": arq.device_profile_name,
             "device_profile_group_id": arq.device_profile_group_id,
             "hostname": arq.hostname,

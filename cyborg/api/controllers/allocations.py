@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from cyborg import allocation_states as states
-from cyborg import errors, quotas
+from cyborg import errors, quotas, reasons
 from cyborg.allocations import executor, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
@@ -17,7 +17,6 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
 from cyborg.arqs import refusals
-from cyborg.arqs import service as arq_service
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import allocation as policies
@@ -107,7 +106,7 @@ class Allocations(Resource):
             },
             "project_id": row.project_id,
             "state": row.state,
-            "state_reason": arq_service.reason_for(request.caller, row),
+            "state_reason": reasons.shown(request.caller, row.state_reason, row.private_reason),
             "alternative": row.alternative if "alternatives" in row.request else None,
             "hosts": sorted({arq.hostname for arq in found.arqs if arq.hostname}),
             "accelerators": [
@@ -144,9 +143,10 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
         found = service.get(request.caller, wish.uuid)
         if found.row.state != states.FAILED:
             return found
-        if found.row.state_reason != executor.TAKEN:
+        if found.row.reason_code != executor.TAKEN.code:
             break
-    reason = arq_service.reason_for(request.caller, found.row)
+    row = found.row
+    reason = reasons.shown(request.caller, row.state_reason, row.private_reason)
     raise errors.Conflict(
         f"Allocation {wish.uuid} has failed, and nothing is held for it: {reason}"
     )
@@ -178,8 +178,7 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
     try:
         choice = service.preview(request.conf, request.caller, wish, limits)
     except (errors.Conflict, errors.Forbidden) as exc:
-        reason = exc.message.removeprefix("consumer: ")
-        return answer | {"state": types.IMPOSSIBLE, "state_reason": reason}
+        return answer | {"state": types.IMPOSSIBLE, "state_reason": exc.sentence}
     # What Placement has where is shown to those who may ask for candidates.
     shown = request.caller.may(device_profile.CANDIDATES)
     accelerators: list[dict[str, Any]] = [

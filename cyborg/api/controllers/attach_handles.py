@@ -13,6 +13,7 @@ from cyborg.api.types import attach_handles as types
 from cyborg.db.paging import Page
 from cyborg.inventory import handles
 from cyborg.policies import attach_handle as policies
+from cyborg.reasons import shown
 
 
 class AttachHandles(Resource):
@@ -33,7 +34,7 @@ class AttachHandles(Resource):
         return {
             "uuid": handle.uuid,
             "state": handle.state,
-            "state_reason": handle.state_reason,
+            "state_reason": shown(request.caller, None, handle.state_reason),
             "attach_handle_type": handle.attach_type,
             "attach_handle_info": handle.attach_info,
             "resource_class": handle.resource_class,

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from cyborg import program_modes
 from cyborg.api import arguments, declare, versions
-from cyborg.api.controllers import plain_words
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -23,6 +22,10 @@ from cyborg.inventory import attributes, query
 from cyborg.policies import deployable as policies
 from cyborg.policies import operation as operation_policies
 from cyborg.programming import holders, operations, program
+from cyborg.reasons import shown_words
+
+#: What is read by who may not see hosts.
+_WITHHELD = "Placement has allocations that no accelerator request explains."
 
 
 class Deployables(Resource):
@@ -64,7 +67,7 @@ class Deployables(Resource):
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
         with place(request.program_places, request.wait_places) as may_wait:
-            operations.wait(operation.uuid, request.program_wait if may_wait else 0)
+            operations.wait(request.caller, operation.uuid, request.program_wait if may_wait else 0)
         return query.get_deployable(uuid)
 
     @declare.operation(
@@ -83,7 +86,6 @@ class Deployables(Resource):
     def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Deployables; who had them programmed is for callers who may list operations."""
         shown = super().views(request, rows)
-        plain_words.put(request, shown)
         programs = [body["program"] for body in shown if body.get("program")]
         if programs and not request.caller.may(operation_policies.GET_ALL):
             for program in programs:
@@ -106,7 +108,7 @@ class Deployables(Resource):
             "rp_uuid": deployable.rp_uuid,
             "driver_name": deployable.driver_name,
             "bitstream_id": deployable.bitstream_id,
-            "withheld_reason": deployable.withheld,
+            "withheld_reason": shown_words(request.caller, _WITHHELD, deployable.withheld),
             "links": [
                 self_link(request, self.collection, deployable.uuid),
                 {"href": bookmark, "rel": "bookmark"},

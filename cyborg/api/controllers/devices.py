@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cyborg import history
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers import history as histories
-from cyborg.api.controllers import plain_words
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
@@ -21,7 +20,12 @@ from cyborg.db.paging import Page
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
 from cyborg.policies import history as history_policies
+from cyborg.reasons import shown_words
 
+#: What is read by who may not see hosts.
+_DISABLED = "An administrator has disabled the device."
+_TAINTED = "An administrator has tainted the device."
+_UNHEALTHY = "The device is unhealthy."
 _MEMBER = declare.Member(kind="Device")
 _WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=versions.TAINTS)
 _REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.DRAIN)
@@ -116,12 +120,6 @@ class Devices(Resource):
         shown = [histories.show(request, entry) for entry in rows]
         return {"history": shown} | ({"history_links": links} if links else {})
 
-    def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Devices; what is said of them is for callers who may look at hosts."""
-        shown = super().views(request, rows)
-        plain_words.put(request, shown)
-        return shown
-
     def view(self, request: Request, device: query.Device) -> dict[str, Any]:
         """A device with its health."""
         return {
@@ -136,11 +134,11 @@ class Devices(Resource):
             "address": device.address,
             "managed_by": device.managed_by,
             "status": device.status,
-            "disabled_reason": device.disabled_reason,
+            "disabled_reason": shown_words(request.caller, _DISABLED, device.disabled_reason),
             "tainted": device.tainted,
-            "taint_reason": device.taint_reason,
+            "taint_reason": shown_words(request.caller, _TAINTED, device.taint_reason),
             "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
-            "health_reason": device.unhealthy,
+            "health_reason": shown_words(request.caller, _UNHEALTHY, device.unhealthy),
             "missing": device.missing,
             "links": [self_link(request, self.collection, device.uuid)],
             "created_at": timestamp(device.created_at),

@@ -14,6 +14,7 @@ from cyborg.db.paging import Page
 from cyborg.function_pools import pools
 from cyborg.policies import function_pool as policies
 from cyborg.programming import trait_match
+from cyborg.reasons import shown_words
 
 _SINCE = versions.FUNCTION_POOLS
 _MEMBER = declare.Member(kind="Function pool")
@@ -71,7 +72,7 @@ class FunctionPools(Resource):
             "pending": counts.pending,
             "surplus": counts.surplus,
             "devices": counts.devices,
-            "reason": row.reason,
+            "reason": shown_words(request.caller, pools.FEWER, row.reason),
             "links": [self_link(request, self.collection, row.uuid)],
             "created_at": timestamp(row.created_at),
             "updated_at": timestamp(row.updated_at),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cyborg import history
+from cyborg import history, reasons
 from cyborg.api import versions
 from cyborg.api.controllers.resource import Resource, lists
 from cyborg.api.representation import timestamp
@@ -52,7 +52,7 @@ def show(request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
         "hostname": entry.hostname if everything else None,
         "image_uuid": entry.image_uuid,
         "function_id": entry.function_id,
-        "reason": entry.reason if everything else entry.plain,
+        "reason": reasons.shown(request.caller, entry.reason, entry.private_reason),
         "actor": entry.actor if everything else None,
         "started_at": timestamp(moment(entry.started_ms)),
         "ended_at": timestamp(ended),

@@ -14,6 +14,7 @@ from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policies import operation as policies
 from cyborg.programming import cancellation, operations
+from cyborg.reasons import shown_words
 
 _SINCE = versions.PROGRAMMING
 _MEMBER = declare.Member(kind="Operation")
@@ -52,7 +53,7 @@ class Operations(Resource):
             "uuid": operation.uuid,
             "deployable_uuid": operation.deployable_uuid,
             "state": operation.state,
-            "error": operation.error,
+            "error": shown_words(request.caller, operations.NOT_DONE, operation.error),
             "image_uuid": operation.image_uuid,
             "image_name": operation.image_name,
             "function_id": operation.function_id,

@@ -326,7 +326,7 @@ def test_a_resource_class_that_changes_before_the_bind_fails_it(
     engine.drain(conf)
     (arq,) = service.list_arqs(ctx)
     assert (arq.state, arq.handle_uuid) == (models.BIND_FAILED, None)
-    assert arq.state_reason == f"Provider {boots.RP} changed: it offers CUSTOM_B, not FPGA."
+    assert arq.private_reason == f"Provider {boots.RP} changed: it offers CUSTOM_B, not FPGA."
     assert sink.events == {uuids[0]: "failed"}
 
 

@@ -15,6 +15,7 @@ from cyborg import arq_states, context, db, rpc, work
 from cyborg.arqs import binding, host_steps, release, service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.reasons import Reason
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 
@@ -96,7 +97,7 @@ def test_a_reason_is_kept_whatever_the_driver_quotes(
     boots.bind(ctx, [uuid], models.new_uuid())
     with db.writer() as session:
         arq = session.scalars(sa.select(models.Arq)).one()
-        end = arq_states.BindEnd(arq, "firmware: \0 \udcff")
+        end = arq_states.BindEnd(arq, Reason("odd", "firmware: \0 \udcff"))
         assert arq_states.end_binds(session, [end])
     assert service.get_arq(ctx, uuid).state_reason == "firmware: \\x00 \\udcff"
 

@@ -128,5 +128,5 @@ def test_the_bind_that_asked_for_it_fails(machine: Machine) -> None:  # noqa: F8
 
     found = service.get_arq(machine.cloud.ctx, arq)
     assert found.state == "BindFailed"
-    assert str(found.state_reason).endswith(": An administrator has cancelled it.")
+    assert str(found.private_reason).endswith(": An administrator has cancelled it.")
     assert card.image == IMAGES["aes-1"]

@@ -93,7 +93,7 @@ def test_the_history_has_each_drain_with_its_reason() -> None:
         draining.drain("host-1", reason, LIMIT)
     draining.undrain("host-1", LIMIT)
     found = history.list_entries(None, paging.ALL, kind=history.DRAINED)
-    assert [each.reason for each in found] == ["A new fan", "A new disk"]
+    assert [each.private_reason for each in found] == ["A new fan", "A new disk"]
     assert all(each.ended_ms is not None for each in found)
 
 
@@ -126,7 +126,7 @@ def test_a_device_keeps_why_it_is_disabled() -> None:
     admin.enable_device(uuid)
     assert reason() is None
     found = history.list_entries(None, paging.ALL, kind=history.DISABLED)
-    assert [each.reason for each in found] == ["It rattles", "It hums"]
+    assert [each.private_reason for each in found] == ["It rattles", "It hums"]
 
 
 TOLD = {

@@ -110,7 +110,7 @@ def test_a_bind_that_waits_for_a_handle_fails_with_the_reason(
     engine.drain(conf)
     arq = service.get_arq(ctx, uuid)
     assert arq.state == models.BIND_FAILED
-    assert arq.state_reason == f"Provider {boots.RP} is unhealthy: {HOT}."
+    assert arq.private_reason == f"Provider {boots.RP} is unhealthy: {HOT}."
     assert boots.handles(ctx) == []
 
 

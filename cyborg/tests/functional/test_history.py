@@ -10,13 +10,14 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import arq_states, context, db, errors, history, work
+from cyborg import context, db, errors, history, work
 from cyborg.api import app
 from cyborg.arqs import refusals, release
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models, paging
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
+from cyborg.programming import operations
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpga import Card
 
@@ -138,7 +139,7 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
     assert "The device is unhealthy" in first["reason"]
     # An administrator reads the device's own entry besides, and why.
     (of_device,) = [e for e in entries(kind=history.UNHEALTHY) if e.project_id is None]
-    assert of_device.reason == secret
+    assert of_device.private_reason == secret
 
     # The card is well again for one, and not theirs any more for the other.
     with db.writer() as session:
@@ -164,10 +165,8 @@ def test_the_reason_of_a_failed_bind_outlives_the_request(
 
     (entry,) = entries(instance_uuid=instance)
     assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
-    assert "It burns." in (entry.reason or "")
-    assert entry.plain is not None
-    assert "burns" not in entry.plain
-    assert boots.RP not in entry.plain
+    assert "It burns." in (entry.private_reason or "")
+    assert entry.reason == f"Provider {boots.RP} is unhealthy."
     assert entry.ended_ms is not None
 
 
@@ -188,13 +187,13 @@ def test_the_reason_of_a_bind_that_is_given_up_is_kept(
 
     (entry,) = entries(instance_uuid=instance)
     assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
-    assert entry.reason == (
+    assert entry.private_reason == (
         "It was given up before it had ended. Its last attempt failed: Nobody prepares it."
     )
-    assert "Nobody prepares it" not in (entry.plain or "Nobody prepares it")
+    assert "Nobody prepares it" not in (entry.reason or "Nobody prepares it")
     assert entry.ended_ms is not None
     (entry,) = entries(instance_uuid=other)
-    assert entry.reason == "It was given up before it had ended."
+    assert entry.private_reason == "It was given up before it had ended."
 
 
 def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
@@ -204,7 +203,7 @@ def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) 
         boots.bind(ctx, boots.arqs(ctx), instance)
     (entry,) = entries(kind=history.BIND_FAILED)
     assert (entry.instance_uuid, entry.device_uuid) == (instance, card)
-    assert "disabled" in (entry.reason or "")
+    assert "disabled" in (entry.private_reason or "")
 
 
 @pytest.mark.every_database
@@ -225,9 +224,10 @@ def test_a_bind_to_what_is_not_there_or_does_not_fit_is_kept(
             boots.bind(ctx, arqs, instance, **changes)
         (entry,) = entries(instance_uuid=instance)
         assert (entry.kind, entry.arq_uuid) == (history.BIND_FAILED, arqs[0])
-        assert (entry.reason, entry.project_id) == (refused.value.message, "project-2")
+        assert entry.project_id == "project-2"
+        assert entry.private_reason == refused.value.message
         (own,) = Readers(conf).list(f"/history?instance_uuid={instance}", project="project-2")
-        assert own["reason"] == arq_states.MISPLACED
+        assert own["reason"] == refusals.MISPLACED
 
 
 @pytest.mark.every_database
@@ -290,7 +290,7 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
     for fault in ("It burns.", "It smokes.", None):
         hosts.apply(hosts.card("a", unhealthy=fault))
     burns, smokes = entries(device_uuid=card, kind=history.UNHEALTHY)
-    assert (burns.reason, smokes.reason) == ("It burns.", "It smokes.")
+    assert (burns.private_reason, smokes.private_reason) == ("It burns.", "It smokes.")
     assert burns.ended_ms is not None
     assert smokes.ended_ms is not None
 
@@ -435,8 +435,8 @@ def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
     dynamic.site.fail("program")
     failed = dynamic.programmed(image_uuid=dynamic.image("zip-9"))
     last = entries(kind=history.PROGRAMMED)[-1]
-    assert (last.reason, last.function_id) == (failed["error"], "zip-9")
-    assert (entry.plain, last.plain) == (None, arq_states.NOT_READY)
+    assert (last.private_reason, last.function_id) == (failed["error"], "zip-9")
+    assert (entry.reason, last.reason) == (None, operations.NOT_DONE)
     assert {entry.hostname, last.hostname} == {"host-1.example"}
 
 
@@ -454,8 +454,8 @@ def test_an_owner_reads_what_was_programmed_for_its_instance(
     assert entry.project_id == project
     path = f"/history?kind=programmed&instance_uuid={instance}"
     (own,) = Readers(conf).list(path, project=project)
-    assert own["reason"] == arq_states.NOT_READY
-    assert entry.reason != own["reason"]
+    assert own["reason"] == operations.NOT_DONE
+    assert entry.private_reason != own["reason"]
     assert (own["actor"], own["hostname"]) == (None, None)
     assert Readers(conf).list(path, project="another") == []
 

@@ -185,4 +185,4 @@ def test_a_request_that_its_host_has_no_room_for_fails_with_the_kernels_words(ag
     assert set(boots.states(ctx).values()) == {models.BIND_FAILED}
     (arq,) = service.list_arqs(ctx)
     place = f"/sys/class/mdev_bus/{vf}/mdev_supported_types/{TYPE}/create"
-    assert f"to {place}" in str(arq.state_reason)
+    assert f"to {place}" in str(arq.private_reason)

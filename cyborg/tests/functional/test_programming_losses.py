@@ -583,7 +583,7 @@ def test_who_wants_what_cannot_be_put_back_now_is_not_kept_waiting(machine: Mach
     (deployable,) = (row for row in hosts.deployables() if not row.is_settled)
     joined = operations.ask(deployable.uuid, PROGRAMS["aes"], "user admin")
     with pytest.raises(errors.ServiceUnavailable, match=r"again and again: it cannot be written"):
-        operations.wait(joined.uuid, 60)
+        operations.wait(machine.cloud.ctx, joined.uuid, 60)
 
 
 def test_a_handle_is_not_touched_while_its_card_is_written(machine: Machine) -> None:

@@ -40,7 +40,7 @@ def test_a_bind_does_not_tell_what_is_written_for_another(fpgas: Fpgas) -> None:
     (waits,) = (arq for arq in found if arq.state == "BindStarted")
     assert waits.instance_uuid == operation.instance_uuid
     (failed,) = (arq for arq in found if arq.state == "BindFailed")
-    assert failed.state_reason == (
+    assert failed.private_reason == (
         f"Deployable {operation.deployable_uuid} cannot be programmed: "
         "it is being programmed with something else."
     )

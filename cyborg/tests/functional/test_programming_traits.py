@@ -47,7 +47,7 @@ def ask(machine: Machine, card: Fpga, **group: str) -> str:
 
 def read(machine: Machine, uuid: str) -> tuple[str, str | None]:
     found = service.get_arq(machine.cloud.ctx, uuid)
-    return found.state, found.state_reason
+    return found.state, found.private_reason or found.state_reason
 
 
 def lose(machine: Machine, card: Fpga) -> None:

@@ -112,7 +112,7 @@ def test_what_is_moved_to_a_project_counts_there(
         move(one, two)
     assert boots.states(tenant) == dict.fromkeys(boots.states(tenant), models.INITIAL)
     (kept, _) = history.list_entries("project-2", kind=history.BIND_FAILED)
-    assert "used 2, limit 3" in (kept.plain or "")
+    assert "used 2, limit 3" in (kept.reason or "")
     move(one)
     assert boots.states(tenant)[one] == models.BOUND
     with pytest.raises(quotas.QuotaExceeded, match="used 3, limit 3, asked for 1"):

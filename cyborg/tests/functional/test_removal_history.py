@@ -92,5 +92,5 @@ def test_who_removed_it_and_why_is_kept(
     removed = entries(kind=history.REMOVED)
     assert {each.device_uuid for each in removed} == ({card, None} if what == "host" else {card})
     for each in [released, *removed]:
-        assert (each.actor, each.reason) == ("user root-1", WHY)
+        assert (each.actor, each.private_reason) == ("user root-1", WHY)
         assert (each.hostname, each.ended_ms is None) == ("host-1.example", False)

@@ -22,8 +22,8 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
-from cyborg.rpc import signing
 from cyborg.reasons import Reason
+from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.conftest import SqlCounter
 

@@ -177,7 +177,7 @@ def test_a_reason_is_kept_shown_and_remembered(api: Api) -> None:
         shown = api.call("GET", path)
         assert (shown["tainted"], shown["taint_reason"]) == (False, None)
     found = history.list_entries(None, paging.ALL, kind=history.TAINTED)
-    assert [(each.device_uuid, each.reason) for each in found] == [
+    assert [(each.device_uuid, each.private_reason) for each in found] == [
         *((uuid, reason) for reason in ("New firmware", "Another one")),
         *((None, reason) for reason in ("New firmware", "Another one")),
     ]

@@ -230,7 +230,7 @@ def test_a_refused_bind_tells_a_tenant_what_and_not_where(ask: Ask) -> None:
     assert refusal(ADMIN) == f"{what}: {HOT}"
     # Administrators find in the history why, whoever was refused.
     with db.reader() as session:
-        kept = set(session.scalars(sa.select(models.HistoryEntry.reason)))
+        kept = set(session.scalars(sa.select(models.HistoryEntry.private_reason)))
     assert f"{what}: {HOT}" in kept
     with db.writer() as session:
         db.update(session, models.Device, unhealthy=None)
