@@ -21,7 +21,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 PAGES = REPOSITORY / "doc" / "source"
 
 #: The folders that an installation writes to.
-_WRITTEN = ("/etc", "/opt", "/var/lib", "/var/log", str(REPOSITORY))
+_WRITTEN = ("/etc", "/opt", "/run", "/var/lib", "/var/log", str(REPOSITORY))
 
 #: Above a folder lies one of the machine's own; $1 is where those are.
 _MOUNT = r"""
