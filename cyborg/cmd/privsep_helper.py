@@ -13,10 +13,12 @@ import pathlib
 import re
 import stat
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
-#: The one file that the helpers read.
+#: The file that the helpers read first, and beside it what else the agent reads, if it is there.
 CONFIG = pathlib.Path("/etc/cyborg/cyborg.conf")
+_BESIDE = ("cyborg-agent.conf", "cyborg.conf.d", "cyborg-agent.conf.d")
 
 _CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming)")
 _SOCKET = re.compile(r"/tmp/[A-Za-z0-9_]{1,64}/privsep\.sock")  # noqa: S108 - of oslo.privsep
@@ -33,12 +35,12 @@ def main() -> NoReturn:
     """Become the helper."""
     try:
         arguments = _checked(sys.argv[1:])
-        _check_config()
+        config = _config()
     except Refused as exc:
         sys.exit(f"cyborg-privsep-helper: {exc}")
     # -I: no module of the caller's folder or environment is loaded.
-    helper = [sys.executable, "-I", "-m", "oslo_privsep.daemon", "--config-file", str(CONFIG)]
-    os.execve(sys.executable, [*helper, *_LOG, *arguments], _ENVIRONMENT)  # noqa: S606 - checked above
+    helper = [sys.executable, "-I", "-m", "oslo_privsep.daemon", *config, *_LOG, *arguments]
+    os.execve(sys.executable, helper, _ENVIRONMENT)  # noqa: S606 - checked above
 
 
 def _checked(arguments: list[str]) -> list[str]:
@@ -49,18 +51,33 @@ def _checked(arguments: list[str]) -> list[str]:
     raise Refused("it takes only what oslo.privsep gives it for a context of Cyborg.")
 
 
-def _check_config() -> None:
-    """Check that only root can have written the file."""
-    for path, is_kind in ((CONFIG, stat.S_ISREG), (CONFIG.parent, stat.S_ISDIR)):
-        try:
-            # What a link leads to may be in a directory where others can put another file.
-            status = path.lstat()
-        except OSError as exc:
-            raise Refused(f"{path} cannot be read: {exc.strerror}.") from exc
-        if not is_kind(status.st_mode):
-            raise Refused(f"{path} must be no link, but the file or directory itself.")
-        if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise Refused(f"{path} must belong to root, and nobody else may write it.")
+def _config() -> list[str]:
+    """The options that name the files of the agent, which only root can have written."""
+    _check(CONFIG.parent, stat.S_ISDIR)
+    _check(CONFIG, stat.S_ISREG)
+    options = [f"--config-file={CONFIG}"]
+    for path in map(CONFIG.with_name, _BESIDE):
+        if not os.path.lexists(path):
+            continue
+        is_folder = path.suffix == ".d"
+        _check(path, stat.S_ISDIR if is_folder else stat.S_ISREG)
+        for file in path.glob("*.conf") if is_folder else ():
+            _check(file, stat.S_ISREG)
+        options.append(f"--config-{'dir' if is_folder else 'file'}={path}")
+    return options
+
+
+def _check(path: pathlib.Path, is_kind: Callable[[int], bool]) -> None:
+    """Check that it is of a kind, and only root can have written it."""
+    try:
+        # What a link leads to may be in a directory where others can put another file.
+        status = path.lstat()
+    except OSError as exc:
+        raise Refused(f"{path} cannot be read: {exc.strerror}.") from exc
+    if not is_kind(status.st_mode):
+        raise Refused(f"{path} must be no link, but the file or directory itself.")
+    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Refused(f"{path} must belong to root, and nobody else may write it.")
 
 
 if __name__ == "__main__":

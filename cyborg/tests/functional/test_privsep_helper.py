@@ -36,6 +36,17 @@ try:
 except ValueError as exc:
     print(exc)
 """
+#: Writes what nobody has signed.
+WRITER = """
+import sys
+from oslo_config import cfg
+from cyborg.drivers import privileged
+cfg.CONF(["--config-file", sys.argv[1]], project="cyborg")
+try:
+    privileged.fpgaconf("0000:00:00.0", sys.argv[1], 1.0, sys.argv[1], 0.0, {})
+except OSError as exc:
+    print(exc.strerror)
+"""
 
 
 @pytest.fixture
@@ -44,7 +55,8 @@ def config(tmp_path: pathlib.Path) -> pathlib.Path:
         preload.missing("this test needs root")
     path = tmp_path / "cyborg.conf"
     helper = shlex.join([sys.executable, "-c", HELPER.format(config=path)]).replace("$", "$$")
-    path.write_text(f"[cyborg_sys_admin]\nhelper_command = {helper}\n")
+    groups = ("cyborg_sys_admin", "cyborg_program")
+    path.write_text("".join(f"[{group}]\nhelper_command = {helper}\n" for group in groups))
     tmp_path.chmod(0o755)
     path.chmod(0o644)
     return path
@@ -68,6 +80,28 @@ def test_the_agent_reaches_its_helper_through_it(config: pathlib.Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "'../../etc' cannot be part of a path in sysfs\n"
+
+
+@pytest.mark.parametrize("name", ["cyborg-agent.conf", "cyborg.conf.d", "cyborg-agent.conf.d"])
+def test_the_helper_reads_what_the_agent_reads(config: pathlib.Path, name: str) -> None:
+    beside = config.with_name(name)
+    if name.endswith(".d"):
+        beside.mkdir(mode=0o755)
+        beside /= "signed.conf"
+    beside.write_text("[programming]\nrequire_signature = true\n")
+    beside.chmod(0o644)
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(config)],
+        env={**os.environ, "TMPDIR": "/tmp"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert "require_signature is true" in done.stdout, done.stderr
+    beside.chmod(0o664)
+    said = f"cyborg-privsep-helper: {beside} must belong to root, and nobody else may write it.\n"
+    assert run(config, *GOOD) == (1, said)
 
 
 @pytest.mark.parametrize(
