@@ -60,24 +60,22 @@ def of_profiles(session: orm.Session) -> dict[str, list[str]]:
 
 def _why_none(group: RequestGroup, kinds: Collection[_Kind]) -> str | None:
     traits = wanted_traits(group)
+    classes = {(_CLASS, name) for name in group.resources}
+    # What each kind has that it should not have, or lacks.
+    wrong = {has: {t for t in traits if ((_TRAIT, t) in has) != traits[t]} for has, _ in kinds}
     for name, amount in group.resources.items():
         of_class = [(has, most) for has, most in kinds if (_CLASS, name) in has]
         # Another program may bring another number, and what others use of it may come back.
         needed = 0 if group.names_program else amount
-        if not any(most >= needed or not most for _, most in of_class):
+        large = [has for has, most in of_class if most >= needed or not most]
+        if not large:
             return f"offers {amount} {name}"
-        wrong = [{t for t in traits if ((_TRAIT, t) in has) != traits[t]} for has, _ in of_class]
-        if all(wrong):
+        if all(wrong[has] for has, _ in of_class):
             # Those that are wrong of all say most.
-            said = sorted(set.intersection(*wrong) or traits)
+            said = sorted(set.intersection(*(wrong[has] for has, _ in of_class)) or traits)
             words = (f"{'has' if traits[trait] else 'is without'} {trait}" for trait in said)
             return f"that offers {name} {' and '.join(words)}"
-        if not any(
-            (most >= needed or not most)
-            and all((_CLASS, other) in has for other in group.resources)
-            and all(((_TRAIT, trait) in has) == traits[trait] for trait in traits)
-            for has, most in of_class
-        ):
+        if not any(classes <= has and not wrong[has] for has in large):
             return f"offers {amount} {name} with all else that the group asks for"
     return None
 

@@ -32,24 +32,33 @@ def files(conf: cfg.ConfigOpts) -> list[str]:
 
 def passed_over(conf: cfg.ConfigOpts) -> Iterator[str]:
     """A sentence for each file that is there and is not read, or is named and not there."""
+    yield from _beside(conf)
+    others = {name for names in _USUAL.values() for name in names}
+    folders = map(pathlib.Path, conf.config_dir or ())
+    for path in (path for folder in folders for path in folder.glob("*")):
+        # Of files that other options name, it is said below.
+        if path.suffix != ".conf" and path.name not in others and not path.is_dir():
+            yield f"{path} is not read: its name does not end in .conf."
+    policy_opts.set_defaults(conf, policy_file="policy.yaml")
+    for group, option in _USUAL:
+        yield from _of_option(conf, group, option)
+
+
+def _beside(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """Those that have a usual name beside a file that is read."""
     read = {pathlib.Path(path).resolve() for path in (*files(conf), *(conf.config_dir or ()))}
     for folder in {pathlib.Path(file).parent for file in conf.config_file or ()}:
         for path in (*folder.glob("cyborg.conf*"), *folder.glob(f"{conf.prog}.conf*")):
             if path.suffix in {".conf", ".d"} and path.resolve() not in read:
                 yield f"{path} is not read: --config-file or --config-dir names others only."
-    others = {name for names in _USUAL.values() for name in names}
-    for folder in map(pathlib.Path, conf.config_dir or ()):
-        for path in folder.glob("*"):
-            # Of files that other options name, it is said below.
-            if path.suffix != ".conf" and path.name not in others and not path.is_dir():
-                yield f"{path} is not read: its name does not end in .conf."
-    policy_opts.set_defaults(conf, policy_file="policy.yaml")
-    for (group, option), usual in _USUAL.items():
-        value = conf[group][option]
-        named = value if isinstance(value, list) else [value]
-        found = {conf.find_file(name) for name in named}
-        place = conf.get_location(option, group)
-        if None in found and place and place.location.is_user_controlled:
-            yield f"[{group}] {option} names {', '.join(named)}, which is not there."
-        for other in {conf.find_file(name) for name in usual} - found - {None}:
-            yield f"{other} is not read: [{group}] {option} is {', '.join(named)}."
+
+
+def _of_option(conf: cfg.ConfigOpts, group: str, option: str) -> Iterator[str]:
+    value = conf[group][option]
+    named = value if isinstance(value, list) else [value]
+    found = {conf.find_file(name) for name in named}
+    place = conf.get_location(option, group)
+    if None in found and place and place.location.is_user_controlled:
+        yield f"[{group}] {option} names {', '.join(named)}, which is not there."
+    for other in {conf.find_file(name) for name in _USUAL[group, option]} - found - {None}:
+        yield f"{other} is not read: [{group}] {option} is {', '.join(named)}."
