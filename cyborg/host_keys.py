@@ -92,12 +92,18 @@ def _valid_keys(session: orm.Session, host_name: str) -> list[models.HostKey]:
 
 
 def list_keys(host_name: str) -> list[models.HostKey]:
-    """The keys of a host, the first one first; also the revoked ones."""
-    key = models.HostKey
+    """The keys of a host, the first one first; also the revoked ones.
+
+    :raises NotFound: there is neither a key nor a host of that name
+    """
+    key, host = models.HostKey, models.Host
+    is_host = sa.select(host.id).where(host.name == host_name, host.removed.is_(False))
     with db.reader() as session:
-        return list(
-            session.scalars(sa.select(key).where(key.host_name == host_name).order_by(key.id))
-        )
+        query = sa.select(key).where(key.host_name == host_name).order_by(key.id)
+        found = list(session.scalars(query))
+        if not found and session.scalar(is_host) is None:
+            raise errors.NotFound.of("Host", name=host_name)
+    return found
 
 
 def revoke(host_name: str, fingerprint: str | None = None) -> None:

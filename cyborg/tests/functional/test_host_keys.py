@@ -26,6 +26,7 @@ from cyborg.db import locks, models
 from cyborg.rpc import client, keys, signing
 from cyborg.tests import engine, hosts, messages, signed
 from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.functional.test_api_samples import Api
 from cyborg.tests.signed import HOST, PATIENCE
 from cyborg.tests.unit import test_payloads
 
@@ -450,6 +451,20 @@ def test_no_two_hosts_have_the_same_key(conf: cfg.ConfigOpts, own: agent_keys.Ho
 RSA = "MFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBAK4Q"
 
 
+def test_the_keys_of_a_host_that_is_unknown(conf: cfg.ConfigOpts) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    api = Api(conf)
+    path, version = f"/v2/hosts/{HOST}/keys", "2.25"
+    answer = api.ask("GET", path, version=version)
+    assert (answer.status_code, HOST in answer.text) == (404, True)
+    # It may have a node and no key, or a key before it reports.
+    with db.writer() as session:
+        session.add(models.Host(name="host-2", node="host-2", audited_ms=0))
+    assert api.ask("GET", "/v2/hosts/host-2/keys", version=version).json == {"keys": []}
+    host_keys.enrol(HOST, signing.public_text(ed25519.Ed25519PrivateKey.generate()))
+    assert len(api.ask("GET", path, version=version).json["keys"]) == 1
+
+
 def test_what_is_no_key_and_no_host() -> None:
     for text in ("", "x", "§", RSA, "A" * 60, "A" * 44):
         with pytest.raises(errors.Invalid, match="public_key: this is no Ed25519 public key"):
@@ -458,7 +473,8 @@ def test_what_is_no_key_and_no_host() -> None:
     for name in ("", "a b", "evil\nhost"):
         with pytest.raises(errors.Invalid, match="is no name of a host"):
             host_keys.enrol(name, good)
-    assert host_keys.list_keys(HOST) == []
+    with pytest.raises(errors.NotFound):
+        host_keys.list_keys(HOST)
 
 
 PRIME = 2**255 - 19
@@ -514,7 +530,8 @@ def test_a_key_for_which_anybody_can_sign_is_refused() -> None:
         for sign in (0, 1):
             with pytest.raises(errors.Invalid, match="public_key"):
                 host_keys.enrol(HOST, written(sign, y))
-    assert host_keys.list_keys(HOST) == []
+    with pytest.raises(errors.NotFound):
+        host_keys.list_keys(HOST)
     for _ in range(2):
         host_keys.enrol(HOST, signing.public_text(ed25519.Ed25519PrivateKey.generate()))
 
