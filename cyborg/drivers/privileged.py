@@ -27,7 +27,8 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
 
 from cyborg.conf import programming as programming_conf
-from cyborg.drivers import image_signatures, nvme_admin, tool_process
+from cyborg.drivers import image_signatures, tool_process
+from cyborg.drivers.nvme import admin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +60,7 @@ programming = priv_context.PrivContext(
 )
 
 _FPGACONF = "/usr/bin/fpgaconf"
-_DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.dfl_region"]
+_DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.intel.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
 #: Where packages of Xilinx's platforms install partitions, each in a folder named for its id.
@@ -249,14 +250,14 @@ def bind_driver(address: str, driver: str) -> None:
 def nvme_sanitize_methods(address: str) -> list[int]:
     """The numbers of the methods by which a controller can erase itself."""
     with _opened(_controller(address)) as descriptor:
-        return sorted(nvme_admin.sanitize_methods(nvme_admin.identify(descriptor)))
+        return sorted(admin.sanitize_methods(admin.identify(descriptor)))
 
 
 @erasing.entrypoint
 def nvme_sanitize_state(address: str) -> int:
     """The number of the state of a controller's last erasure."""
     with _opened(_controller(address)) as descriptor:
-        return int(nvme_admin.state_of(nvme_admin.sanitize_log(descriptor)))
+        return int(admin.state_of(admin.sanitize_log(descriptor)))
 
 
 @erasing.entrypoint
@@ -269,7 +270,7 @@ def nvme_sanitize(address: str, method: int) -> None:
         for namespace in _namespaces(address):
             stack.enter_context(_opened(namespace, os.O_RDWR | os.O_EXCL))
         descriptor = stack.enter_context(_opened(_controller(address)))
-        nvme_admin.sanitize(descriptor, nvme_admin.Sanitize(method))
+        admin.sanitize(descriptor, admin.Sanitize(method))
 
 
 @erasing.entrypoint
@@ -283,13 +284,13 @@ def nvme_zero(address: str) -> None:
     if not namespaces:
         raise OSError(errno.ENXIO, f"NVMe controller {address} shows no namespace")
     with _opened(_controller(address)) as descriptor:
-        hidden = (nvme_admin.count_allocated(descriptor) or 0) - len(namespaces)
+        hidden = (admin.count_allocated(descriptor) or 0) - len(namespaces)
     if hidden > 0:
         sentence = f"it has {hidden} namespaces that are not attached to it"
         raise OSError(errno.ENXIO, f"NVMe controller {address} is not erased: {sentence}")
     for namespace in namespaces:
         with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
-            nvme_admin.zero(descriptor)
+            admin.zero(descriptor)
 
 
 @programming.entrypoint

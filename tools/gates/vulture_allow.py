@@ -30,4 +30,4 @@ type_name, map_entry, device_name, pool_name  # protobuf
 
 # Fields that travel as a whole, and numbers of hardware.
 max_unit, min_unit, step_size, allocation_ratio  # placement/tree.Inventory
-NEVER  # nvme_admin.State
+NEVER  # nvme.admin.State

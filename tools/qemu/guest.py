@@ -39,7 +39,9 @@ from oslo_config import cfg  # noqa: E402
 
 from cyborg import conf as cyborg_conf  # noqa: E402
 from cyborg.agent import discovery_preview, hotplug, sriov  # noqa: E402
-from cyborg.drivers import base, nvme, pci, pci_passthrough, privileged  # noqa: E402
+from cyborg.drivers import base, pci, privileged  # noqa: E402
+from cyborg.drivers.nvme import controllers  # noqa: E402
+from cyborg.drivers.pci import passthrough  # noqa: E402
 
 MARK = "cyborg-qemu:"
 VENDOR, PRODUCT = "1b36", "0010"
@@ -130,7 +132,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
         control_path=place,
     )
     assert privileged.nvme_sanitize_methods(address) == []
-    nvme.NvmeDriver(configuration()).clean(handle)
+    controllers.NvmeDriver(configuration()).clean(handle)
     with disk.open("rb", buffering=0) as opened:
         assert opened.read(8192) == bytes(8192)
 
@@ -268,6 +270,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--files"]:
         print(json.dumps(_files()))
     else:
-        assert pci_passthrough.PciPassthroughDriver
+        assert passthrough.PciPassthroughDriver
         privileged.act_alone()
         sys.exit(_run())

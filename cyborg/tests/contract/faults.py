@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, kernel_log, nvidia_vgpu_types, pci, registry
+from cyborg.drivers import base, kernel_log, pci, registry
+from cyborg.drivers.nvidia import vgpu_types
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
@@ -126,8 +127,8 @@ def inject_shared(root: str, drivers: Sequence[str], text: str) -> list[Harm]:
     They are files of the tree's directory.
     """
     names, types = pathlib.Path(root, "pci.ids"), pathlib.Path(root, "vgpuConfig.xml")
-    kept = product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST
-    product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST = (names,), types
+    kept = product_names.PATHS, vgpu_types.VENDORS_LIST
+    product_names.PATHS, vgpu_types.VENDORS_LIST = (names,), types
     names.write_text("10de  NVIDIA Corporation\n\t1eb8  TU104GL [Tesla T4]\n")
     types.write_text("<vgpuconfig/>")
     try:
@@ -143,7 +144,7 @@ def inject_shared(root: str, drivers: Sequence[str], text: str) -> list[Harm]:
                 harm += [Harm(str(path), way, each) for each in _relaxed(sound, found)]
         return harm
     finally:
-        product_names.PATHS, nvidia_vgpu_types.VENDORS_LIST = kept
+        product_names.PATHS, vgpu_types.VENDORS_LIST = kept
 
 
 def inject_host(

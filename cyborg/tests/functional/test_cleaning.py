@@ -17,8 +17,8 @@ from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import release
 from cyborg.conductor import gauges
 from cyborg.db import models
-from cyborg.drivers import base, pci, pci_passthrough, privileged, registry
-from cyborg.drivers.pci import cleaning
+from cyborg.drivers import base, pci, privileged, registry
+from cyborg.drivers.pci import cleaning, passthrough
 from cyborg.inventory import handles
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
@@ -152,7 +152,7 @@ def test_one_function_of_a_card_is_reset_at_a_time(
     holders = {"nobody": {}, "a guest": {vfs[1]: RP}, "unknown": None}
     said = [{}, holders[who]]
     monkeypatch.setattr(rpc, "held_handles", lambda _conf, _host: said.pop(0))
-    drivers = {"pci_driver": pci_passthrough.PciPassthroughDriver(conf)}
+    drivers = {"pci_driver": passthrough.PciPassthroughDriver(conf)}
     agent = host_steps.Endpoint(conf, drivers, 1, pass_counter.PassCounter(lambda: None))
 
     def clean_it(address: str, wait: float) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from cyborg import metrics
 from cyborg.agent import discovery
-from cyborg.drivers import nvidia_gpu, nvidia_sensors, nvml_reader, pci, registry
+from cyborg.drivers import pci, registry
+from cyborg.drivers.nvidia import gpu as nvidia_gpu
+from cyborg.drivers.nvidia import nvml_reader, sensors
 from cyborg.tests.contract import passes
 
 DRIVERS = ["amd_gpu_driver", "nvme_driver"]
@@ -138,8 +140,8 @@ def of_gpus(
     """What passes show when GPUs show this after each: readings, health by address, the error."""
     find, run = f"sys.path.insert(0, {folder!r})", f"run_path({nvml_reader.__file__!r}"
     program = f"import sys; from runpy import run_path; {find}; {run}, run_name='__main__')"
-    nvidia_sensors._COMMAND = [sys.executable, "-c", program]
-    nvidia_sensors._TIMEOUT = timeout
+    sensors._COMMAND = [sys.executable, "-c", program]
+    sensors._TIMEOUT = timeout
     text = f"[DEFAULT]\nstate_path = {folder}\n{text}"
     loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
     driver = loaded.drivers["nvidia_gpu_driver"]

@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from cyborg.drivers import base, nvme, pci
+from cyborg.drivers import base, pci
+from cyborg.drivers.nvme import controllers
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 
@@ -205,7 +206,7 @@ def erase(address: str) -> str:
         control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address)),
     )
     with pytest.raises(RuntimeError) as caught:
-        nvme.NvmeDriver(conf).clean(handle)
+        controllers.NvmeDriver(conf).clean(handle)
     return str(caught.value)
 
 

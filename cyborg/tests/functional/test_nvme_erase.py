@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.drivers import nvme_admin, privileged
+from cyborg.drivers import privileged
+from cyborg.drivers.nvme import admin
 from cyborg.tests.contract import passes
 
 SECTORS = 3750748848
@@ -25,8 +26,8 @@ def abilities(address: str) -> list[int]:
 @pytest.mark.parametrize(
     ("card", "able"),
     [
-        ("nvme-pm1733", [nvme_admin.Sanitize.BLOCK, nvme_admin.Sanitize.CRYPTO]),
-        ("nvme-inspur", [nvme_admin.Sanitize.BLOCK]),
+        ("nvme-pm1733", [admin.Sanitize.BLOCK, admin.Sanitize.CRYPTO]),
+        ("nvme-inspur", [admin.Sanitize.BLOCK]),
         ("nvme-system", []),
     ],
 )
@@ -106,4 +107,4 @@ def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live, detached, wr
 
 def begin(address: str) -> None:
     privileged.erasing.set_client_mode(False)
-    privileged.nvme_sanitize(address, nvme_admin.Sanitize.BLOCK)
+    privileged.nvme_sanitize(address, admin.Sanitize.BLOCK)

@@ -22,7 +22,10 @@ from collections.abc import Callable
 import pytest
 from oslo_privsep import capabilities
 
-from cyborg.drivers import base, dfl_region, intel_fpga, pci, privileged, xilinx_fpga
+from cyborg.drivers import base, pci, privileged
+from cyborg.drivers.intel import dfl_region
+from cyborg.drivers.intel import fpga as intel_fpga
+from cyborg.drivers.xilinx import fpga as xilinx_fpga
 from cyborg.tests.contract import passes
 from cyborg.tests.simulated import preload
 

@@ -9,7 +9,8 @@ import pathlib
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, nvidia_vgpu_types, pci, registry
+from cyborg.drivers import base, pci, registry
+from cyborg.drivers.nvidia import vgpu_types
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
@@ -91,12 +92,12 @@ VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def _with_vendors_list(path: str, text: str) -> list[passes.Pass]:
-    before = nvidia_vgpu_types.VENDORS_LIST
-    nvidia_vgpu_types.VENDORS_LIST = pathlib.Path(path)
+    before = vgpu_types.VENDORS_LIST
+    vgpu_types.VENDORS_LIST = pathlib.Path(path)
     try:
         return _without_product_names(GPU, text, 1)
     finally:
-        nvidia_vgpu_types.VENDORS_LIST = before
+        vgpu_types.VENDORS_LIST = before
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, nvidia_gpu, nvidia_topology, pci, privileged, registry
+from cyborg.drivers import base, pci, privileged, registry
+from cyborg.drivers.nvidia import gpu as nvidia_gpu
+from cyborg.drivers.nvidia import topology
 from cyborg.tests.contract import passes
 
 TOOL = pathlib.Path(__file__).parents[1] / "data/tools/nvidia-smi.sh"
@@ -70,7 +72,7 @@ def seen(folder: str) -> list[dict[str, object]]:
     """What two passes show of the links of each GPU, the tool asked between them; and errors."""
     privileged.programming.set_client_mode(False)
     privileged._NVIDIA_SMI = f"{folder}/nvidia-smi"
-    nvidia_topology._BOOT_ID = f"{folder}/boot_id"
+    topology._BOOT_ID = f"{folder}/boot_id"
     text = f"[DEFAULT]\nstate_path = {folder}\n[gpu_devices]\nread_topology = true\n"
     loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
     driver = loaded.drivers["nvidia_gpu_driver"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.drivers import nvidia_topology
+from cyborg.drivers.nvidia import topology
 
 PLACES = "0, 00000000:C1:00.0\n1, 00000000:17:00.0\n2, 00010000:03:00.0\n"
 ROWS = {
@@ -24,7 +24,7 @@ def text(**changed: str) -> str:
 
 
 def test_links_are_by_address_whatever_else_is_shown():
-    assert nvidia_topology.peers(text(), PLACES) == {
+    assert topology.peers(text(), PLACES) == {
         "0000:c1:00.0": {"0000:17:00.0": 12},
         "0000:17:00.0": {"0000:c1:00.0": 12, "10000:03:00.0": 4},
         "10000:03:00.0": {"0000:17:00.0": 4},
@@ -44,4 +44,4 @@ def test_links_are_by_address_whatever_else_is_shown():
 )
 def test_what_is_not_whole_is_refused(matrix, places):
     with pytest.raises(ValueError, match="NVIDIA's tool has shown"):
-        nvidia_topology.peers(matrix, places)
+        topology.peers(matrix, places)

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import nvidia_gpu, nvidia_vgpu, nvidia_vgpu_types
+from cyborg.drivers.nvidia import gpu, vgpu, vgpu_types
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -31,7 +31,7 @@ def driver(conf):
     conf.set_override("enabled_vgpu_types", ["1137"], group="gpu_devices")
     options.register_vgpu_type(conf, "1137")
     conf.set_override("max_instances", 1, group="vgpu_1137")
-    return nvidia_gpu.NvidiaGpuDriver(conf)
+    return gpu.NvidiaGpuDriver(conf)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,7 @@ def test_a_type_that_cannot_be_read_is_not_none(driver):
     ],
 )
 def test_as_many_slices_fit_as_the_card_has(driver, name, gib, memory_mib, count):
-    kind = nvidia_vgpu.Part(
-        function=PF, total=1, type="1", name=name, memory_mib=gib * 1024, created=None
-    )
+    kind = vgpu.Part(function=PF, total=1, type="1", name=name, memory_mib=gib * 1024, created=None)
     assert driver._types.fit(PF, "1", kind, memory_mib) == count
 
 
@@ -107,14 +105,14 @@ ALONE = ["A100-1-5C", "A100-1-10C", "A100-1-5CME", "A100-7-40C", "A100-10C"]
     ],
 )
 def test_the_instance_of_a_slice_is_that_of_the_largest_like_it(name, known, instance):
-    assert nvidia_vgpu_types.instance_of(name, known) == instance
+    assert vgpu_types.instance_of(name, known) == instance
 
 
 def test_as_many_parts_fit_as_share_the_instances_of_a_card(driver):
     product = f"{PF.device}:{PF.subsystem_vendor}:{PF.subsystem_device}"
     for number, name in enumerate(SHARED):
         driver.kept.set("vgpu_types", f"{product} {number}", name)
-    kind = nvidia_vgpu.Part(
+    kind = vgpu.Part(
         function=PF, total=1, type="0", name="DC-1-12Q", memory_mib=12 * 1024, created=None
     )
 

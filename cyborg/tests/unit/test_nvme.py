@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from cyborg.drivers import nvme
-from cyborg.drivers.nvme_admin import Sanitize, State, sanitize_methods, state_of
+from cyborg.drivers.nvme import controllers
+from cyborg.drivers.nvme.admin import Sanitize, State, sanitize_methods, state_of
 
 BLOCK, CRYPTO = Sanitize.BLOCK, Sanitize.CRYPTO
 
@@ -56,7 +56,7 @@ def test_what_became_of_an_erasure(status: int, state: State) -> None:
 def test_the_way_that_is_taken(
     action: str, strategy: str, able: set[Sanitize], way: Sanitize | None
 ) -> None:
-    assert nvme._method(action, strategy, able) == way
+    assert controllers._method(action, strategy, able) == way
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_a_way_that_it_has_not_is_never_replaced(
     action: str, strategy: str, able: set[Sanitize]
 ) -> None:
     with pytest.raises(RuntimeError, match=f"no {action} erasure with strategy {strategy}"):
-        nvme._method(action, strategy, able)
+        controllers._method(action, strategy, able)
 
 
 def test_a_wrong_way_is_told(conf) -> None:
     conf.set_override("device_spec", [json.dumps({"clear_action": "shred"})], group="nvme")
 
     with pytest.raises(ValueError, match=r"\[nvme\] device_spec .*clear_action must be one of"):
-        nvme.NvmeDriver(conf)
+        controllers.NvmeDriver(conf)

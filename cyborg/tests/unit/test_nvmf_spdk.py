@@ -14,7 +14,8 @@ from oslo_config import cfg
 
 from cyborg.agent import discovery
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, nvmf_spdk, registry, spdk_rpc
+from cyborg.drivers import base, registry
+from cyborg.drivers.nvme import nvmf_spdk, spdk_rpc
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 

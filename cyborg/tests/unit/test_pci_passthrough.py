@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from cyborg.drivers import base, pci, pci_passthrough
+from cyborg.drivers import base, pci
+from cyborg.drivers.pci import passthrough
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import PF, VFS, function
 
@@ -23,7 +24,7 @@ def listed(conf, *specs: object) -> None:
 
 
 def discover(conf, functions=EVERYTHING) -> dict[str, base.Device]:
-    driver = pci_passthrough.PciPassthroughDriver(conf)
+    driver = passthrough.PciPassthroughDriver(conf)
     found = driver.discover(contract.host_with(functions))
     return {device.deployables[0].name: device for device in found}
 
@@ -55,14 +56,14 @@ class UnreadableHost:
 
 
 def test_nothing_is_read_where_nothing_is_listed(conf):
-    driver = pci_passthrough.PciPassthroughDriver(conf)
+    driver = passthrough.PciPassthroughDriver(conf)
 
     assert list(driver.discover(UnreadableHost())) == []
 
 
 def test_a_walk_that_failed_is_never_an_empty_host(conf):
     listed(conf, {})
-    driver = pci_passthrough.PciPassthroughDriver(conf)
+    driver = passthrough.PciPassthroughDriver(conf)
 
     with pytest.raises(OSError, match="sysfs is not mounted"):
         list(driver.discover(UnreadableHost()))
@@ -82,7 +83,7 @@ def test_the_hosts_own_functions_are_not_offered(conf, caplog):
 def test_why_a_function_is_not_offered_is_logged_once(conf, caplog):
     caplog.set_level("INFO")
     listed(conf, {})
-    driver = pci_passthrough.PciPassthroughDriver(conf)
+    driver = passthrough.PciPassthroughDriver(conf)
 
     for _ in range(3):
         list(driver.discover(contract.host_with(EVERYTHING)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.drivers import spdk_rpc
+from cyborg.drivers.nvme import spdk_rpc
 from cyborg.tests.spdk_server import SpdkServer
 
 Send = Callable[[socket.socket, bytes], None]

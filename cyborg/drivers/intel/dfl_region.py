@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load a bitstream into one region of an Intel FPGA, by the kernel's DFL driver (Linux 4.19).
 
-    python -m cyborg.drivers.dfl_region NODE PORT FILE
+    python -m cyborg.drivers.intel.dfl_region NODE PORT FILE
 
 OPAE's ``fpgaconf`` cannot select one of several regions. This is a process of its own, like the
 tools of vendors: the kernel may take long, and the card stays locked if the agent dies meanwhile.
@@ -17,7 +17,8 @@ import struct
 import sys
 from collections.abc import Sequence
 
-from cyborg.drivers import base, gbs
+from cyborg.drivers import base
+from cyborg.drivers.intel import gbs
 
 #: ``DFL_FPGA_FME_PORT_PR``, and its ``struct dfl_fpga_fme_port_pr``: its own size, flags, the port,
 #: and length and address of the bits.

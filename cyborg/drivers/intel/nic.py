@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import nic, pci
+from cyborg.drivers import pci
+from cyborg.drivers.pci import nic
 
 LOG = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import nvidia_vgpu_types, pci
-from cyborg.drivers.nvidia_vgpu_types import TypeBook, creatable
+from cyborg.drivers import pci
+from cyborg.drivers.nvidia import vgpu_types
+from cyborg.drivers.nvidia.vgpu_types import TypeBook, creatable
 from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Part:
     @property
     def is_slice(self) -> bool:
         """Whether the part has compute units of its own (MIG), not a share of time."""
-        return nvidia_vgpu_types.is_slice(self.name)
+        return vgpu_types.is_slice(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +270,7 @@ def _typed(
         type=number,
         name=name,
         total=int(current == number or (current == facts.NO_VGPU_TYPE and number in listed)),
-        memory_mib=nvidia_vgpu_types.size_mib(name),
+        memory_mib=vgpu_types.size_mib(name),
         created=None,
         is_set=current == number,
     )

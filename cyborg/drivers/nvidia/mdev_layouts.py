@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from cyborg.drivers import base, mdev_handles, nvidia_layouts, nvidia_vgpu, pci
-from cyborg.drivers.nvidia_layouts import Layout
-from cyborg.drivers.nvidia_vgpu_types import is_slice
+from cyborg.drivers import base, mdev_handles, pci
+from cyborg.drivers.nvidia import layouts as nvidia_layouts
+from cyborg.drivers.nvidia import vgpu
+from cyborg.drivers.nvidia.layouts import Layout
+from cyborg.drivers.nvidia.vgpu_types import is_slice
 from cyborg.drivers.pci import facts
 
 
@@ -24,7 +26,7 @@ def of(names: Iterable[str], card: pci.Function, functions: pci.Snapshot) -> tup
     found: dict[str, Layout] = {}
     for kind in facts.mdev_types(on[0], functions) if on else ():
         # What can be made now is less than that where devices of another type are on the card.
-        most = nvidia_vgpu.most_instances(kind.description)
+        most = vgpu.most_instances(kind.description)
         name = next((each for each in names if nvidia_layouts.is_meant(each, kind.name)), None)
         if name is not None and most and not is_slice(kind.name):
             count = most if on[0] is card else min(most, len(on))

@@ -14,7 +14,8 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, nvme_admin, pci, privileged
+from cyborg.drivers import base, pci, privileged
+from cyborg.drivers.nvme import admin
 from cyborg.drivers.pci import device_spec, readings
 
 LOG = logging.getLogger(__name__)
@@ -272,7 +273,7 @@ class NvmeDriver(NvmeController):
 
     def _method(
         self, function: pci.Function, functions: pci.Snapshot
-    ) -> nvme_admin.Sanitize | None:
+    ) -> admin.Sanitize | None:
         """The method to erase a controller; None means to write zeroes.
 
         :raises RuntimeError: the controller does not support what the operator wants
@@ -288,16 +289,16 @@ class NvmeDriver(NvmeController):
             )
         return None
 
-    def _sanitize(self, address: str, method: nvme_admin.Sanitize) -> None:
+    def _sanitize(self, address: str, method: admin.Sanitize) -> None:
         # The step may be repeated while the first erasure runs.
-        if privileged.nvme_sanitize_state(address) != nvme_admin.State.RUNNING:
+        if privileged.nvme_sanitize_state(address) != admin.State.RUNNING:
             privileged.nvme_sanitize(address, int(method))
         deadline = time.monotonic() + self.conf.nvme.cleanup_timeout
-        while (state := privileged.nvme_sanitize_state(address)) == nvme_admin.State.RUNNING:
+        while (state := privileged.nvme_sanitize_state(address)) == admin.State.RUNNING:
             if time.monotonic() >= deadline:
                 raise RuntimeError(f"NVMe controller {address} has not erased itself in time")
             time.sleep(_POLL)
-        if state not in (nvme_admin.State.DONE, nvme_admin.State.DONE_AND_DEALLOCATED):
+        if state not in (admin.State.DONE, admin.State.DONE_AND_DEALLOCATED):
             raise RuntimeError(f"NVMe controller {address} failed to erase itself")
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
@@ -310,7 +311,7 @@ class NvmeDriver(NvmeController):
 
 def _method(
     action: str, strategy: str, supported: Iterable[int]
-) -> nvme_admin.Sanitize | None:
+) -> admin.Sanitize | None:
     """The method to erase a controller; None means to write zeroes.
 
     :raises RuntimeError: the controller does not support what the operator wants
@@ -318,9 +319,9 @@ def _method(
     if action == "zero":
         return None
     wanted = {
-        "auto": (nvme_admin.Sanitize.CRYPTO, nvme_admin.Sanitize.BLOCK),
-        "crypto": (nvme_admin.Sanitize.CRYPTO,),
-        "block": (nvme_admin.Sanitize.BLOCK,),
+        "auto": (admin.Sanitize.CRYPTO, admin.Sanitize.BLOCK),
+        "crypto": (admin.Sanitize.CRYPTO,),
+        "block": (admin.Sanitize.BLOCK,),
     }[strategy]
     method = next((method for method in wanted if method in set(supported)), None)
     if method is None and (action == "sanitize" or strategy != "auto"):

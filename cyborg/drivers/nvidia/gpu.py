@@ -8,21 +8,10 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import (
-    base,
-    card_tools,
-    mdev_handles,
-    nvidia_layouts,
-    nvidia_mdev_layouts,
-    nvidia_sensors,
-    nvidia_topology,
-    nvidia_vgpu,
-    nvidia_vgpu_types,
-    nvidia_xid,
-    pci,
-    privileged,
-    trait_names,
-)
+from cyborg.drivers import base, card_tools, mdev_handles, pci, privileged, trait_names
+from cyborg.drivers.nvidia import layouts as nvidia_layouts
+from cyborg.drivers.nvidia import mdev_layouts, topology, vgpu, vgpu_types, xid
+from cyborg.drivers.nvidia import sensors as nvidia_sensors
 from cyborg.drivers.pci import devices, facts
 
 #: The kind of the kept facts: the last layout of a card.
@@ -49,12 +38,12 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        self._enabled_types = nvidia_vgpu.EnabledTypes(conf)
-        self._types = nvidia_vgpu_types.TypeBook(self.kept)
+        self._enabled_types = vgpu.EnabledTypes(conf)
+        self._types = vgpu_types.TypeBook(self.kept)
         self._layouts = nvidia_layouts.Layouts(conf, self._types)
         self._mediated = mdev_handles.HostSteps()
-        self._xids = nvidia_xid.XidLog(conf, self.kept)
-        self._topology = nvidia_topology.Topology(conf, self.kept)
+        self._xids = xid.XidLog(conf, self.kept)
+        self._topology = topology.Topology(conf, self.kept)
         self._sensors = nvidia_sensors.Sensors(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
@@ -118,10 +107,10 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
         """Facts that the vendor's driver shows."""
-        shown = nvidia_vgpu.information(function, functions)
+        shown = vgpu.information(function, functions)
         return {
             "product": shown.get("Model"),
-            "memory_mib": nvidia_vgpu.memory_mib(function, functions),
+            "memory_mib": vgpu.memory_mib(function, functions),
             "firmware": shown.get("Video BIOS"),
             "serial": shown.get("GPU UUID"),
             **self._topology.attributes(function),
@@ -156,13 +145,13 @@ class NvidiaGpuDriver(pci.PciDriver):
         if not self._layouts or card.has_guest_driver:
             return False
         names = self._layouts.names
-        return bool(card.sriov_totalvfs or nvidia_mdev_layouts.of(names, card, functions))
+        return bool(card.sriov_totalvfs or mdev_layouts.of(names, card, functions))
 
     def _layouts_of(
         self, card: pci.Function, functions: pci.Snapshot
     ) -> tuple[nvidia_layouts.Layout, ...]:
         """The layouts that a card can have."""
-        mediated = nvidia_mdev_layouts.of(self._layouts.names, card, functions)
+        mediated = mdev_layouts.of(self._layouts.names, card, functions)
         if mediated:
             return mediated
         self._types.learn(card, functions)
@@ -172,14 +161,14 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host, mine: Set[str]
     ) -> Sequence[base.Device] | None:
         """The parts of a card with an enabled type, or None if it is not to be divided so."""
-        problem = nvidia_vgpu.why_not_divisible(
+        problem = vgpu.why_not_divisible(
             function, functions, self._enabled_types, self._types
         )
         if problem is not None:
             self._problems.append(problem)
             self.refuse(function, problem, "[vgpu_<type>] device_addresses")
             return []
-        found = nvidia_vgpu.parts(
+        found = vgpu.parts(
             function, functions, self._enabled_types, self._types, mine
         )
         if found is None:
@@ -223,7 +212,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         if card is None or layout is None:
             raise base.NothingWritten(f"GPU {address} cannot have layout {asked!r}")
         if layout.mediated:
-            nvidia_mdev_layouts.give(card, functions, layout, target)
+            mdev_layouts.give(card, functions, layout, target)
         else:
             nvidia_layouts.give(self.conf, card, functions, layout, target)
         self.kept.set(_LAYOUTS, address, layout.name)
@@ -242,7 +231,7 @@ class NvidiaGpuDriver(pci.PciDriver):
     ) -> str:
         if any(each.mediated for each in layouts):
             kept = str(self.kept.get(_LAYOUTS, card.address) or "")
-            return nvidia_mdev_layouts.shown(card, functions, layouts, kept)
+            return mdev_layouts.shown(card, functions, layouts, kept)
         return nvidia_layouts.shown(card, functions, layouts)
 
     def _card_with_layouts(
@@ -256,7 +245,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         # Guests keep their handles until what they have lost is put back.
         name = shown or str(self.kept.get(_LAYOUTS, card.address) or "")
         layout = nvidia_layouts.named(name, layouts)
-        created = nvidia_mdev_layouts.created(card, functions)
+        created = mdev_layouts.created(card, functions)
         # What is kept may have been changed meanwhile: only what the card shows is kept again.
         if layout is not None and shown and (created or not layout.mediated):
             self.kept.set(_LAYOUTS, card.address, layout.name)
@@ -307,7 +296,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         )
 
     def _part_device(
-        self, part: nvidia_vgpu.Part, functions: pci.Snapshot, host: str
+        self, part: vgpu.Part, functions: pci.Snapshot, host: str
     ) -> base.Device:
         function = part.function
         card = functions[function.pf or function.address]
@@ -336,7 +325,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         kind = (spec.type if spec else None) or self.type
         return devices.device_of(function, kind, (deployable,))
 
-    def _prepared(self, part: nvidia_vgpu.Part) -> tuple[str, ...]:
+    def _prepared(self, part: vgpu.Part) -> tuple[str, ...]:
         """The uuids of the handles that a guest can use now."""
         if part.created is not None:
             return part.created
@@ -362,8 +351,8 @@ def _traits(card: pci.Function, kind: str | None) -> list[str]:
     product = f"CUSTOM_NVIDIA_{card.device}"
     return [
         "OWNER_CYBORG",
-        f"{product}_{nvidia_vgpu.short(kind)}" if kind else product,
-        *(["CUSTOM_NVIDIA_MIG"] if nvidia_vgpu_types.is_slice(kind) else []),
+        f"{product}_{vgpu.short(kind)}" if kind else product,
+        *(["CUSTOM_NVIDIA_MIG"] if vgpu_types.is_slice(kind) else []),
     ]
 
 
@@ -374,11 +363,11 @@ def _handles_with(
     if layout is None:
         return ()
     if layout.mediated:
-        return nvidia_mdev_layouts.handles(card, functions, layout)
+        return mdev_layouts.handles(card, functions, layout)
     return nvidia_layouts.handles(card, layout)
 
 
-def _handles(part: nvidia_vgpu.Part) -> tuple[base.AttachHandle, ...]:
+def _handles(part: vgpu.Part) -> tuple[base.AttachHandle, ...]:
     place = pci.split(part.function.address)
     if part.created is not None:
         return mdev_handles.handles(part.type, part.total, place)

@@ -9,7 +9,7 @@ import pathlib
 import secrets
 import zlib
 
-from cyborg.drivers import spdk_rpc
+from cyborg.drivers.nvme import spdk_rpc
 
 #: How the names of our keys begin; a target may have others.
 _PREFIX = "cyborg-"

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, pci, privileged, value_checks, xilinx_shells
+from cyborg.drivers import base, card_tools, pci, privileged, value_checks
 from cyborg.drivers.pci import facts
+from cyborg.drivers.xilinx import shells as xilinx_shells
 
 #: The number of a card's user function.
 _USER_FUNCTION = "1"

@@ -24,7 +24,8 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, kept_facts, nvmf_keys, spdk_rpc, trait_names
+from cyborg.drivers import base, kept_facts, trait_names
+from cyborg.drivers.nvme import nvmf_keys, spdk_rpc
 
 LOG = logging.getLogger(__name__)
 

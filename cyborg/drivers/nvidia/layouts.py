@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, nvidia_vgpu, pci, privileged, value_checks
-from cyborg.drivers.nvidia_vgpu_types import Instance, TypeBook, instance_of, size_mib, slice_of
+from cyborg.drivers import base, card_tools, pci, privileged, value_checks
+from cyborg.drivers.nvidia import vgpu
+from cyborg.drivers.nvidia.vgpu_types import Instance, TypeBook, instance_of, size_mib, slice_of
 from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
@@ -92,13 +93,13 @@ class Layouts:
             return None
         return (
             f"GPU {card.address} is not offered: it may have layouts, and "
-            f"{nvidia_vgpu.LACKS_DRIVER}, or exclude it in [gpu_devices] device_spec"
+            f"{vgpu.LACKS_DRIVER}, or exclude it in [gpu_devices] device_spec"
         )
 
     def of(self, card: pci.Function, functions: pci.Snapshot) -> tuple[Layout, ...]:
         """The layouts that a card can have; of two names for one type only the first."""
         known = self._types.known(card)
-        memory = nvidia_vgpu.memory_mib(card, functions)
+        memory = vgpu.memory_mib(card, functions)
         found: dict[str, Layout] = {}
         for name in self.names:
             meant = (each for each in known if is_meant(name, known[each]))
@@ -250,5 +251,5 @@ def is_meant(layout: str, kind: str) -> bool:
     if profile is not None:
         wanted = (int(profile.group(1)), int(profile.group(2)))
         return wanted == slices and kind.endswith("C")
-    name = nvidia_vgpu.short(kind).replace("_", "-").replace(" ", "-")
+    name = vgpu.short(kind).replace("_", "-").replace(" ", "-")
     return value_checks.is_same_function(layout, name)

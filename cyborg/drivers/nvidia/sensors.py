@@ -18,7 +18,8 @@ from collections.abc import Collection, Mapping
 from oslo_config import cfg
 
 from cyborg import metrics
-from cyborg.drivers import kept_facts, nvml_reader, pci
+from cyborg.drivers import kept_facts, pci
+from cyborg.drivers.nvidia import nvml_reader
 
 #: What runs the reader; ``-I``: nothing of the directory that the agent was started in.
 _COMMAND = [sys.executable, "-I", nvml_reader.__file__]

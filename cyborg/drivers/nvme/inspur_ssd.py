@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cyborg.drivers import nvme, pci
+from cyborg.drivers import pci
+from cyborg.drivers.nvme import controllers
 
 
-class InspurNvmeSsdDriver(nvme.NvmeController):
+class InspurNvmeSsdDriver(controllers.NvmeController):
     """Reports each of the vendor's NVMe controllers."""
 
-    match = (pci.Match(vendor="1bd4", class_code=nvme.CLASS),)
+    match = (pci.Match(vendor="1bd4", class_code=controllers.CLASS),)
     type = "SSD"
     resource_class = "CUSTOM_SSD"
     group = "inspur_nvme_ssd_driver"

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, gbs, pci, privileged, trait_names
+from cyborg.drivers import base, card_tools, pci, privileged, trait_names
+from cyborg.drivers.intel import gbs
 
 #: Cards by vendor and device of their physical functions, with the name of each in a trait.
 _CARDS = {
