@@ -8,7 +8,6 @@ locks the project, counts and compares, so that no two requests are both the las
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from cyborg import clients, db, errors, notifications, peers
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.notifications.notices import Excess
-from cyborg.request_groups import RequestGroup
 
 if TYPE_CHECKING:
     from oslo_limit import limit
@@ -162,17 +160,8 @@ def lock(session: orm.Session, project_id: str) -> None:
 def classes_of(session: orm.Session, uuids: Collection[str]) -> list[str]:
     """What each of these ARQs counts as."""
     arq = models.Arq
-    query = sa.select(arq.resource_class, arq.group).where(arq.uuid.in_(uuids))
-    named = ([name] if name else _guess(group) for name, group in session.execute(query))
-    return list(itertools.chain.from_iterable(named))
-
-
-def _guess(group: Mapping[str, str]) -> list[str]:
-    """The class of an ARQ that a process of a release before has made without one.
-
-    `cyborg-status check --repair` writes it.
-    """
-    return RequestGroup.parse(group).classes[:1]
+    query = sa.select(arq.resource_class).where(arq.uuid.in_(uuids))
+    return list(session.scalars(query.where(arq.resource_class.is_not(None))))
 
 
 def _used(session: orm.Session, project_id: str) -> dict[str, int]:
@@ -185,10 +174,4 @@ def _used(session: orm.Session, project_id: str) -> dict[str, int]:
     )
     counts = collections.Counter(dict(session.execute(query).all()))
     total = counts.total()
-    if counts.pop(None, 0):
-        groups = sa.select(arq.group).where(
-            arq.project_id == project_id,
-            arq.resource_class.is_(None),
-        )
-        counts.update(itertools.chain.from_iterable(map(_guess, session.scalars(groups))))
-    return {f"{CLASS}{name}": count for name, count in counts.items()} | {REQUESTS: total}
+    return {f"{CLASS}{name}": count for name, count in counts.items() if name} | {REQUESTS: total}

@@ -91,12 +91,7 @@ Plan = Sequence[Place]
 
 def store(plan: Plan) -> list[dict[str, Any]]:
     """The plan as it is stored."""
-    stored = [dataclasses.asdict(place) for place in plan]
-    for fields in stored:
-        if fields["provider"] is None:
-            # As the release before stores it, and reads it.
-            del fields["provider"]
-    return stored
+    return [dataclasses.asdict(place) for place in plan]
 
 
 def load(stored: Iterable[Mapping[str, Any]]) -> Plan:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history and quotas compared with the ARQs, for ``cyborg-status check``.
 
-A process of a release before writes no history and no classes, and a backup may be restored in
-part. Nothing is changed but by :func:`mend`.
+A backup may be restored in part. Nothing is changed but by :func:`mend`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from sqlalchemy import orm
 
 from cyborg import db, history
 from cyborg.db import models
-from cyborg.request_groups import RequestGroup
 
 #: Rows that are mended in one transaction.
 _BATCH = 500
@@ -28,14 +26,12 @@ _ENTRY, _ARQ, _HANDLE = models.HistoryEntry, models.Arq, models.AttachHandle
 class Kind(enum.Enum):
     """What is wrong.
 
-    A use that is over, a handle that is no more kept from others, a use that is not written, or an
-    ARQ without a class.
+    A use that is over, a handle that is no more kept from others, or a use that is not written.
     """
 
     OVER = enum.auto()
     UNCLEAN = enum.auto()
     UNWRITTEN = enum.auto()
-    UNCLASSED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +44,6 @@ class Mistake:
     #: Of an entry that is to be ended: its uuid, and when the use was over at the latest.
     entry_uuid: str | None = None
     ended_ms: int | None = None
-    #: What an ARQ counts as.
-    resource_class: str | None = None
 
     def __str__(self) -> str:
         """A sentence for operators."""
@@ -71,8 +65,6 @@ class Mistake:
                     f"ARQ {self.arq_uuid} is Bound with attach handle {self.handle_uuid}, and the "
                     "history does not say so: usage does not count it."
                 )
-            case Kind.UNCLASSED:
-                return f"ARQ {self.arq_uuid} has no resource class for quotas."
 
     @property
     def repair(self) -> str:
@@ -87,14 +79,12 @@ class Mistake:
                 return "The entry is ended as of now."
             case Kind.UNWRITTEN:
                 return "An entry is written, as of when the bind was asked for."
-            case Kind.UNCLASSED:
-                return f"It is written that it counts as {self.resource_class}."
 
 
 def find() -> list[Mistake]:
-    """Every mistake. Four SELECTs that see the same state."""
+    """Every mistake. Three SELECTs that see the same state."""
     with db.snapshot() as session:
-        return [*_over(session), *_unclean(session), *_unwritten(session), *_unclassed(session)]
+        return [*_over(session), *_unclean(session), *_unwritten(session)]
 
 
 def mend(found: Iterable[Mistake]) -> None:
@@ -231,32 +221,8 @@ def _write(mistakes: Collection[Mistake]) -> None:
         history.write(session, entries)
 
 
-def _unclassed(session: orm.Session) -> Iterator[Mistake]:
-    query = sa.select(_ARQ.uuid, _ARQ.group).where(_ARQ.resource_class.is_(None))
-    for arq, group in session.execute(query.order_by(_ARQ.id)):
-        # An ARQ of before counts as the first class of its group.
-        if classes := RequestGroup.parse(group).classes:
-            yield Mistake(kind=Kind.UNCLASSED, arq_uuid=arq, resource_class=classes[0])
-
-
-@db.retry
-def _classify(mistakes: Collection[Mistake]) -> None:
-    classes = {each.arq_uuid: each.resource_class for each in mistakes}
-    with db.writer() as session:
-        db.update(
-            session,
-            _ARQ,
-            _ARQ.uuid.in_(classes),
-            _ARQ.resource_class.is_(None),
-            resource_class=sa.case(classes, value=_ARQ.uuid),
-            # Nothing that the API shows changes.
-            updated_at=_ARQ.updated_at,
-        )
-
-
 _MENDS = {
     Kind.OVER: _end,
     Kind.UNCLEAN: _end_unclean,
     Kind.UNWRITTEN: _write,
-    Kind.UNCLASSED: _classify,
 }

@@ -111,9 +111,7 @@ class Host(Base):
     __tablename__ = "hosts"
 
     #: That of the node in Ironic, if the host was known from there first.
-    uuid: orm.Mapped[str] = orm.mapped_column(
-        string(36), unique=True, index=True, nullable=True, default=new_uuid
-    )
+    uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     #: :data:`AGENT` or :data:`IRONIC`.
     managed_by: orm.Mapped[str] = orm.mapped_column(string(20), default=AGENT, server_default=AGENT)
     #: The agent's RPC server name, ``[DEFAULT] host`` there.

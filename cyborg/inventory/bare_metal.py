@@ -72,8 +72,6 @@ def take_over(session: orm.Session, host: models.Host, report: rpc.HostReport) -
     ]
     delete_devices(session, gone)
     host.managed_by, host.node = models.AGENT, report.node
-    # What an older release has made of a host that never reports.
-    host.down = False
     db.after_commit(
         session, lambda: LOG.info("Host %s has an agent now, and is not Ironic's", report.host)
     )

@@ -115,8 +115,6 @@ def test_a_part_that_names_its_provider_gets_no_other_later(rack: Site) -> None:
     assert choosing.Chooser(rack.conf, plans.PACK, 1, [named]).choose([again]) is None
     free = choosing.Chooser(rack.conf, plans.PACK, 1).choose([plans.Part(groups=[FPGA])])
     assert free is not None
-    # As the release before reads it.
-    assert "provider" not in plans.store(free)[0]
 
 
 def test_the_same_request_again_changes_nothing(rack: Site) -> None:
@@ -621,7 +619,7 @@ def test_a_refusal_names_what_was_written(
 ) -> None:
     with db.writer() as session:
         for name, group in (("none", {}), ("never", NEVER)):
-            # Of a release before, whose rules were others.
+            # Imported, from where the rules were others.
             session.add(models.DeviceProfile(name=name, groups=[group], description=None))
     refused = ask(rack, "POST", "", wish(**fields))
     assert refused.status_code == 400, refused.text

@@ -111,7 +111,7 @@ def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
 
 
 def test_what_stayed_unclean_for_nobody_is_ended_by_a_repair(cloud: Cloud) -> None:
-    """As a backup that was restored in part may have it."""
+    """As a backup may have it that was restored in part."""
     _, arq = cloud.boot("b")
     with db.writer() as session:
         row = session.scalars(sa.select(models.Arq)).one()

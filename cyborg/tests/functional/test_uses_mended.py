@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, history, quotas
-from cyborg.arqs import release, service, uses
+from cyborg import context, db, history
+from cyborg.arqs import release, uses
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.functional.test_status import Status
@@ -113,24 +113,6 @@ def test_a_use_that_was_written_twice_counts_once(
     assert in_use() == {"project-1": 1}
     (first, second) = of(arq)
     assert (first.ended_ms, second.ended_ms) == (None, second.started_ms)
-
-
-@pytest.mark.every_database
-def test_an_arq_without_a_class_counts_and_is_given_one(ctx: context.RequestContext) -> None:
-    arqs, limits = boots.arqs(ctx, 2), {"class:FPGA": 2}
-    with db.writer() as session:
-        db.update(session, models.Arq, models.Arq.uuid == arqs[0], resource_class=None)
-    more = service.list_arqs(ctx)[0].device_profile_name
-    with pytest.raises(quotas.QuotaExceeded, match="class:FPGA: used 2, limit 2, asked for 2"):
-        service.create(ctx, more, limits)
-    (found,) = uses.find()
-    assert (found.kind, found.arq_uuid) == (uses.Kind.UNCLASSED, arqs[0])
-    uses.mend([found])
-    assert uses.find() == []
-    with pytest.raises(quotas.QuotaExceeded, match="class:FPGA: used 2"):
-        service.create(ctx, more, limits)
-    with db.reader() as session:
-        assert set(session.scalars(sa.select(models.Arq.resource_class))) == {"FPGA"}
 
 
 @pytest.mark.usefixtures("card")

@@ -111,7 +111,7 @@ def upgrade() -> None:
 def _create_hosts() -> None:
     _table(
         "hosts",
-        _text(36, "uuid", null=True),
+        _text(36, "uuid"),
         _text(20, "managed_by", default="agent"),
         _text(255, "name", "node"),
         _big("report_started", "report_counter"),
@@ -125,10 +125,9 @@ def _create_hosts() -> None:
         _flag("down", "drained", "tainted", "removed", default=sa.false()),
         _long("drain_reason", "taint_reason", null=True),
         _big("drained_ms", null=True),
-        unique=["name"],
+        unique=["uuid", "name"],
         index=["node"],
     )
-    op.create_index("ix_hosts_uuid", "hosts", ["uuid"], unique=True)
     _table(
         "host_keys",
         _text(255, "host_name"),
