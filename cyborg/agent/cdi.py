@@ -131,8 +131,6 @@ class Specifications:
             )
         if needs is None:
             raise rpc.HostStepRunning("The agent has not found the handle yet")
-        if not asked.arq_uuid:
-            raise rpc.HostStepFailed("The conductor is too old for [agent] cdi_dir")
         return functools.partial(
             self._prepare, self._folder, asked, own if needs.prepares else None
         )

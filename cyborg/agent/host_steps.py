@@ -182,7 +182,7 @@ class Endpoint:
         if held is None:
             return
         for driver, handle, arq in given:
-            if held.get(handle) != arq if arq else handle not in held:
+            if held.get(handle) != arq:
                 _revoke(driver, handle, arq)
 
     def program(

@@ -37,9 +37,6 @@ class Results:
 
         :raises ProgramFailed: it has been made, and failed
         """
-        if step.operation_uuid is None:
-            # A conductor of the release before, which does not tell its writes apart.
-            return None
         kept = self._kept.get(step.deployable) or self._read(step.deployable)
         if any(kept.get(key) != value for key, value in _facts(step).items()):
             return None

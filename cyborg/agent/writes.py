@@ -82,10 +82,6 @@ class Writes:
 
     def _ask(self, step: rpc.ProgramStep) -> float:
         """Ask for leave; return the time until which it is given, by the clock of permits."""
-        if step.operation_uuid is None:
-            raise rpc.HostStepRunning(
-                "Nothing is written for a conductor of an older release; upgrade conductors first"
-            )
         request = rpc.WriteRequest(
             host=self._conf.host,
             deployable_uuid=step.deployable_uuid,

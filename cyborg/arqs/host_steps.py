@@ -360,23 +360,20 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             _note_unclean(claim, situation, str(exc))
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
         except rpc.HostUnreachable as exc:
-            if why := _why_unclean(claim, situation, exc):
+            if why := _why_unclean(situation, exc):
                 _note_unclean(claim, situation, why)
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
     _release(claim, situation, cleaned=is_due)
 
 
-def _why_unclean(claim: work.Claim, situation: _Situation, exc: rpc.HostUnreachable) -> str | None:
+def _why_unclean(situation: _Situation, exc: rpc.HostUnreachable) -> str | None:
     """Why a handle is unclean whose host has not said that; None if there is still hope."""
     # That nothing can be asked at all is no failure.
     if isinstance(exc, rpc.BrokerUnreachable):
         return None
     if not isinstance(exc, rpc.HostStepRunning):
         return f"Host {situation.host} does not answer: {exc}"
-    seconds = exc.seconds
-    if seconds is None:
-        # An agent of the release before: it may have waited for others, or for its host.
-        seconds = (claim.claimed_ms - claim.wanted_ms) // 1000
+    seconds = exc.seconds or 0
     if seconds < (_ERASED_WITHIN if situation.is_disk else _CLEANED_WITHIN):
         return None
     return f"It has not ended for {seconds // 60} minutes: {exc}"

@@ -106,15 +106,14 @@ class HeldHandle(AttachHandle):
 
     ``uuid`` is the handle's uuid, the same for all its steps; ``control_path`` is its device's.
     ``consumer_nqn`` is under which name the host of the consumer connects to what is reached over
-    a network; None if it is this host. ``arq`` is the uuid of the ARQ, empty if the conductor does
-    not say it. ``in_use`` says that the ARQ was given the handle before, so that its consumer may
-    be using it now.
+    a network; None if it is this host. ``arq`` is the uuid of the ARQ. ``in_use`` says that the ARQ
+    was given the handle before, so that its consumer may be using it now.
     """
 
     uuid: str
     control_path: ControlPath
     consumer_nqn: str | None = None
-    arq: str = ""
+    arq: str
     in_use: bool = False
 
 
@@ -255,11 +254,7 @@ class Device:
 def _deployable_to_wire(part: Deployable) -> dict[str, Any]:
     # Not with asdict(), which copies every text: a host may have thousands of handles.
     handles = tuple(map(_values_of, part.attach_handles))
-    wire = _values_of(part) | {"attach_handles": handles}
-    if part.blank_image is None:
-        # As an agent of the release before says it.
-        del wire["blank_image"]
-    return wire
+    return _values_of(part) | {"attach_handles": handles}
 
 
 def _values_of(one: Any) -> dict[str, Any]:
@@ -455,10 +450,7 @@ class Revocable(Protocol):
     """What the driver gives can be used, by a host elsewhere say, until it is taken back."""
 
     def given(self) -> Mapping[str, str]:
-        """The ARQs that have been given handles, by the uuids of the handles.
-
-        The ARQ is empty where an agent of a release before has not noted it.
-        """
+        """The ARQs that have been given handles, by the uuids of the handles."""
 
     def revoke(self, handle: str, arq: str) -> None:
         """Take back what that ARQ was given, unless the handle was given to another one since."""

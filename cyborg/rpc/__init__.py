@@ -185,14 +185,12 @@ def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
 def report_unchanged(conf: cfg.ConfigOpts, host_report: UnchangedReport) -> bool:
     """Have a conductor note that a host report is the stored one, without sending the devices.
 
-    False if the report is to be sent whole: another is stored, or the conductor is older.
+    False if the report is to be sent whole: another is stored.
 
     :raises ReportFailed: it is not known whether that is noted
     """
     try:
         answer = _client(conf).report_unchanged(host_report)
-    except TooOld:
-        return False
     except errors.CyborgError as exc:
         raise ReportFailed(str(exc)) from exc
     return bool(answer.get("stored"))
@@ -219,7 +217,7 @@ def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
 def held_handles(conf: cfg.ConfigOpts, host: str) -> dict[str, str] | None:
     """Ask a conductor which handles of a host are in use: their ARQs by their uuids.
 
-    None if that is not known now, or the conductor is older.
+    None if that is not known now.
     """
     try:
         answer = _client(conf).held_handles(HeldRequest(host=host))

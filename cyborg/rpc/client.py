@@ -124,10 +124,7 @@ class Client:
     def report_unchanged(self, report: payloads.UnchangedReport) -> Mapping[str, Any]:
         """Have a conductor note that a host's report is what it has stored."""
         client = self._conductor.prepare(
-            version=version.REPORT_UNCHANGED,
-            timeout=_REPORT_TIMEOUT,
-            call_monitor_timeout=SILENCE,
-            retry=1,
+            timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
         )
         return self._call_conductor(
             client, report.host, "report_unchanged", report=report.to_wire()
@@ -135,31 +132,25 @@ class Client:
 
     def permit_write(self, request: payloads.WriteRequest) -> Mapping[str, Any]:
         """Ask a conductor for leave to write."""
-        client = self._conductor.prepare(
-            version=version.PERMIT_WRITE, timeout=_PERMIT_TIMEOUT, retry=1
-        )
+        client = self._conductor.prepare(timeout=_PERMIT_TIMEOUT, retry=1)
         return self._call_conductor(
             client, request.host, "permit_write", request=request.to_wire()
         )
 
     def held_handles(self, request: payloads.HeldRequest) -> Mapping[str, Any]:
         """Ask a conductor which handles of a host are in use."""
-        client = self._conductor.prepare(
-            version=version.HELD_HANDLES, timeout=_PERMIT_TIMEOUT, retry=1
-        )
+        client = self._conductor.prepare(timeout=_PERMIT_TIMEOUT, retry=1)
         return self._call_conductor(
             client, request.host, "held_handles", request=request.to_wire()
         )
 
     def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
         """Have an agent run a step."""
-        # An older agent would let its own host connect.
-        least = version.HOST_STEP_CONSUMER if step.consumer_nqn else version.LEAST
-        return self._call_agent(host, "host_step", least, step, wait)
+        return self._call_agent(host, "host_step", step, wait)
 
     def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
         """Have an agent load a bitstream."""
-        return self._call_agent(host, "program", version.PROGRAM, step, wait)
+        return self._call_agent(host, "program", step, wait)
 
     def close(self) -> None:
         """Close every connection. One that waits for a broker that is down is left open."""
@@ -193,13 +184,11 @@ class Client:
         self,
         host: str,
         method: str,
-        least: str,
         step: payloads.HostStep | payloads.ProgramStep,
         wait: float,
     ) -> Mapping[str, Any]:
         client = self._agent.prepare(
             topic=agent_topic(host),
-            version=least,
             timeout=wait + SILENCE,
             call_monitor_timeout=SILENCE,
             retry=1,
@@ -302,7 +291,6 @@ def _context(signature: dict[str, Any] | None) -> dict[str, Any]:
     """What a message carries: the request id of the present context, and a signature."""
     current = oslo_context.get_current()
     context = {"request_id": current.global_id} if current else {}
-    # A receiver of the release before ignores it.
     return context if signature is None else {**context, keys.FIELD: signature}
 
 

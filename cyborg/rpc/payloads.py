@@ -13,8 +13,8 @@ from typing import Any, Self
 from cyborg.drivers import base, value_checks
 from cyborg.rpc.faults import Unreadable
 
-#: Which of what conductors have ever derived from a report: now with distinct functions' traits.
-_DERIVED = 2
+#: Which of what conductors have ever derived from a report: raised when that changes.
+_DERIVED = 1
 
 #: What is raised inside for data that is no message.
 _FAULTS = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
@@ -135,11 +135,7 @@ class HostReport:
 
         It changes with what conductors derive from a report, so that the next one is read in full.
         """
-        wire = self.to_wire()
-        if self.not_offered is None:
-            # As an agent of the release before says it.
-            del wire["not_offered"]
-        said = {key: value for key, value in wire.items() if key in _SAID}
+        said = {key: value for key, value in self.to_wire().items() if key in _SAID}
         said["derived"] = _DERIVED
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
@@ -273,10 +269,9 @@ class HostStep(_Message):
     ``asked_ms`` is the time of the request by the database's clock; a message that arrives after a
     newer one is recognised by it. ``agent_started`` is when the agent had started, by its last
     report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
-    holds the handle; a conductor of the release before does not say it. ``consumer_nqn`` is under
-    which name the consumer's host connects over a network, if that is another one. ``in_use`` says
-    that the ARQ is Bound, so the handle is prepared again and its consumer may be using it; a
-    conductor of the release before does not say it.
+    holds the handle. ``consumer_nqn`` is under which name the consumer's host connects over a
+    network, if that is another one. ``in_use`` says that the ARQ is Bound, so the handle is
+    prepared again and its consumer may be using it.
     """
 
     action: str
@@ -288,7 +283,7 @@ class HostStep(_Message):
     cpid_info: Mapping[str, str]
     asked_ms: int
     agent_started: int
-    arq_uuid: str = ""
+    arq_uuid: str
     consumer_nqn: str | None = None
     in_use: bool = False
 
@@ -322,8 +317,7 @@ class ProgramStep(_Message):
     None if it is not known. A layout has no image: ``image_uuid`` is empty, and ``function_id`` is
     the layout. ``signature`` has the image's signature properties, and is empty if it
     is not signed. ``operation_uuid`` is the operation that orders the write, and ``write`` which of
-    its writes this is; a conductor of the release before says neither. The rest is as in
-    :class:`HostStep`.
+    its writes this is. The rest is as in :class:`HostStep`.
     """
 
     driver: str
@@ -338,8 +332,8 @@ class ProgramStep(_Message):
     hash_value: str
     function_id: str | None
     signature: Mapping[str, str] = field(default_factory=dict)
-    operation_uuid: str | None = None
-    write: int = 0
+    operation_uuid: str
+    write: int
     asked_ms: int
     agent_started: int
 

@@ -368,7 +368,6 @@ class Fpgas(Cloud):
 
 
 def _request(host: str, step: rpc.ProgramStep) -> rpc.WriteRequest:
-    assert step.operation_uuid is not None
     return rpc.WriteRequest(
         host=host,
         deployable_uuid=step.deployable_uuid,

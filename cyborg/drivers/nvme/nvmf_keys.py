@@ -17,10 +17,7 @@ _SECRET_BYTES = 32
 
 
 class Keys:
-    """The keys below a folder, each by the uuid of its ARQ.
-
-    The release before named them by the uuids of attach handles.
-    """
+    """The keys below a folder, each by the uuid of its ARQ."""
 
     def __init__(self, folder: str) -> None:
         self._folder = pathlib.Path(folder)
@@ -44,13 +41,11 @@ class Keys:
             target.call("keyring_file_add_key", name=name, path=str(path))
         return name
 
-    def remove(self, target: spdk_rpc.Connection, *uuids: str) -> None:
-        """Have nobody know the keys of these uuids any more."""
-        known = _paths(target)
-        for uuid in uuids:
-            if name_of(uuid) in known:
-                target.call("keyring_file_remove_key", name=name_of(uuid))
-            self._path(uuid).unlink(missing_ok=True)
+    def remove(self, target: spdk_rpc.Connection, uuid: str) -> None:
+        """Have nobody know the key of that uuid any more."""
+        if name_of(uuid) in _paths(target):
+            target.call("keyring_file_remove_key", name=name_of(uuid))
+        self._path(uuid).unlink(missing_ok=True)
 
     def _path(self, uuid: str) -> pathlib.Path:
         if pathlib.Path(uuid).name != uuid:

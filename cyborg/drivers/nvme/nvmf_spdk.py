@@ -158,20 +158,12 @@ class _Given:
 
     handle: str
     host: str
-    #: The ARQ that has the handle; empty if that is not known, as of the release before.
-    arq: str = ""
-    #: The uuid of its key; None if the host connects without one.
+    #: The ARQ that has the handle.
+    arq: str
+    #: The uuid of its key, which is that of the ARQ; None if the host connects without one.
     key: str | None = None
     #: Whether the host was let in, and whoever had the subsystem before is out.
     ready: bool = True
-
-    def is_of(self, handle: base.HeldHandle, host: str) -> bool:
-        """Whether it is the use that a handle is to be made ready for, and no former one."""
-        if self.arq and handle.arq:
-            return self.arq == handle.arq
-        # The agent or the conductor of the release before does not say the ARQ.
-        unsaid = not handle.arq and self.host == host
-        return self.handle == handle.uuid and (handle.in_use or unsaid)
 
 
 class _Target:
@@ -266,7 +258,7 @@ class NvmfSpdkDriver:
         host = handle.consumer_nqn or self._host_nqn()
         with self._alone(target, nqn), target.connected() as connection:
             kept = self._given(target, nqn)
-            if kept is not None and not kept.is_of(handle, host):
+            if kept is not None and kept.arq != handle.arq:
                 self._take_back(connection, target, nqn, kept)
                 kept = None
             before = _unchanged(target.one(connection, nqn), handle)
@@ -298,7 +290,7 @@ class NvmfSpdkDriver:
         with self._alone(target, nqn), target.connected() as connection:
             given = self._given(target, nqn)
             if given is None:
-                # An agent of a release before may have let it in, and noted nothing.
+                # The agent may have lost what it had noted.
                 host = handle.consumer_nqn or self._host_nqn()
                 given = _Given(handle=handle.uuid, host=host, arq=handle.arq)
             self._take_back(connection, target, nqn, given)
@@ -331,9 +323,7 @@ class NvmfSpdkDriver:
         if subsystem is not None and given.host in subsystem.hosts:
             raise spdk_rpc.SpdkError(f"subsystem {nqn} still lets host {given.host} connect")
         if keys := target.keys:
-            # The release before named keys by their handles.
-            names = {given.key, given.arq, given.handle}
-            keys.remove(connection, *sorted(filter(None, names)))
+            keys.remove(connection, given.arq)
         self._give(target, nqn, None)
 
     def _device(
@@ -461,25 +451,18 @@ def _use(
     before: _Subsystem,
 ) -> _Given:
     """The use that a handle is to be made ready for; ``kept`` is what is known of it already."""
-    keys, uuid = target.keys, handle.arq or handle.uuid
-    if kept is not None and kept.host in before.hosts:
-        # Its host may have another name by now, and is connected under this one.
-        host = kept.host
-    if kept is not None and kept.arq:
+    keys, arq = target.keys, handle.arq
+    if kept is not None:
+        # Its host may have another name by now, and is connected under the one of then.
+        host = kept.host if kept.host in before.hosts else host
         # Of what is in use it was said that it is ready, even if that could not be written down.
         return dataclasses.replace(kept, host=host, ready=kept.ready or handle.in_use)
-    made = [each for each in (handle.arq, handle.uuid) if keys and each and keys.read(each)]
-    if kept is not None or (handle.in_use and host in before.hosts):
-        # An agent of a release before has let it in: with the key of then, or with none.
-        return _Given(
-            handle=handle.uuid,
-            host=host,
-            arq=handle.arq,
-            key=made[0] if made else None,
-            ready=kept is None or kept.ready or handle.in_use,
-        )
+    if handle.in_use and host in before.hosts:
+        # The agent has lost what it had noted of it: with which key it is connected, or with none.
+        key = arq if keys and keys.read(arq) else None
+        return _Given(handle=handle.uuid, host=host, arq=arq, key=key)
     return _Given(
-        handle=handle.uuid, host=host, arq=handle.arq, key=uuid if keys else None, ready=False
+        handle=handle.uuid, host=host, arq=arq, key=arq if keys else None, ready=False
     )
 
 

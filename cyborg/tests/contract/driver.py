@@ -227,6 +227,7 @@ class HostStepContract(DriverContract):
                         attach_type=reported.attach_type,
                         attach_info=reported.attach_info,
                         uuid="313f7a53-cebb-4685-9640-5b054d4b82c5",
+                        arq="a",
                         control_path=device.control_path,
                     )
                     for _ in range(2):

@@ -63,6 +63,7 @@ def clean(driver_name: str, text: str, address: str) -> str:
         attach_type="PCI",
         attach_info=place,
         uuid=str(uuid.UUID(int=1)),
+        arq="a",
         control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
     )
     try:

@@ -14,15 +14,14 @@ import requests
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.agent import cdi_files, discovery, host_steps, pass_counter
+from cyborg.agent import cdi_files
 from cyborg.agent import service as agent_service
 from cyborg.arqs import removal
 from cyborg.context import RequestContext
-from cyborg.drivers import base, fake, pci
+from cyborg.drivers import base, pci
 from cyborg.tests import cdi_schema
 from cyborg.tests.contract import cdi_rounds, passes
 from cyborg.tests.service import Site, until
-from cyborg.tests.unit.test_payloads import step
 
 KIND = "cyborg.openstack.org/accelerator"
 
@@ -264,25 +263,6 @@ def test_a_folder_that_cannot_be_used_is_said(start: Any, folder: pathlib.Path) 
     assert len(devices(folder)) == 1
 
 
-def test_what_a_conductor_of_the_release_before_asks_for(
-    conf: cfg.ConfigOpts, folder: pathlib.Path
-) -> None:
-    driver = fake.FakeDriver(conf)
-    counter = pass_counter.PassCounter(lambda: None)
-    endpoint = host_steps.Endpoint(conf, {"fake_driver": driver}, 0, counter)
-    asked = {key: value for key, value in step().to_wire().items() if key != "arq_uuid"}
-    # Nothing is known of a handle before the first pass.
-    with pytest.raises(rpc.HostStepRunning, match="has not found the handle yet"):
-        endpoint.host_step({}, asked, 30)
-    found = discovery.Discovery("host-1", {"fake_driver": driver}, timeout=60).run()
-    (device,) = endpoint.specifications.noted(found).devices["fake_driver"]
-    info = device.deployables[0].attach_handles[0].attach_info
-    asked |= {"attach_info": dict(info), "cpid_info": dict(device.control_path.cpid_info)}
-    with pytest.raises(rpc.HostStepFailed, match="too old for"):
-        endpoint.host_step({}, asked, 30)
-    endpoint.host_step({}, asked | {"action": "clean"}, 30)
-
-
 # What the kernel says of a simulated host.
 
 _QAT = '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "37c8"}\n'
@@ -296,6 +276,7 @@ def edits(host: Any, address: str, driver: str = "pci_driver", **mdev: str) -> b
         attach_type="MDEV" if mdev else "PCI",
         attach_info=mdev or place,
         uuid=UUID,
+        arq="a",
         control_path=base.ControlPath(cpid_type="PCI", cpid_info=place),
     )
     found: base.ContainerEdits = host.call(passes.container_edits, driver, "", handle)

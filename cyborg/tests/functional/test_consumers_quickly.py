@@ -145,6 +145,7 @@ def test_a_message_in_memory_waits_for_no_look(
         cpid_info={},
         asked_ms=1,
         agent_started=1,
+        arq_uuid="a",
     )
     with messages.transport(conf, "memory"):
         server = rpc.agent_server(conf, "host-1", _Agent())  # type: ignore[arg-type]

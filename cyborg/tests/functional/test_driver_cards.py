@@ -203,6 +203,7 @@ def erase(address: str) -> str:
         attach_type="PCI",
         attach_info=pci.split(address),
         uuid="b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11",
+        arq="a",
         control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address)),
     )
     with pytest.raises(RuntimeError) as caught:

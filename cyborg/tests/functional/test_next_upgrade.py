@@ -9,6 +9,7 @@ killed at any statement, and two may run at once.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import os
@@ -19,22 +20,26 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
 import alembic.script
+import oslo_messaging as messaging
 import pymysql
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy.dialects import mysql
 
-from cyborg import context, db
+from cyborg import context, db, rpc
 from cyborg.arqs import release
+from cyborg.cmd import upgrade_checks
 from cyborg.db import models, revision, schema
-from cyborg.tests import boots, engine, hosts, next_release, servers
+from cyborg.rpc import client, faults, keys, payloads, server, signing
+from cyborg.tests import boots, engine, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for
+from cyborg.tests.unit import test_payloads
 
 #: What every database of a release has at least.
 FIRST = "18.0.0"
@@ -397,3 +402,129 @@ def test_this_release_serves_while_the_schema_becomes_the_next_ones(
     with db.reader() as session:
         notes = session.scalars(sa.select(sa.text("note")).select_from(sa.text("device_profiles")))
         assert None in notes.all()
+
+
+# Messages between this release and the next one.
+
+#: What the next release speaks.
+NEXT = "2.1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep(rpc.HostStep):
+    """A step that says one thing more."""
+
+    colour: str = "red"
+
+
+class Agent:
+    """Keeps the steps it is asked for, as its release reads them."""
+
+    def __init__(self, kind: type[rpc.HostStep]) -> None:
+        self._kind = kind
+        self.steps: list[rpc.HostStep] = []
+
+    def host_step(self, _context: object, step: Mapping[str, Any], _wait: float) -> None:
+        self.steps.append(self._kind.from_wire(step))
+
+
+class NextMethods(server.AgentMethods):
+    """It can be asked for more."""
+
+    target = messaging.Target(version=NEXT)
+
+    def polish(self, context: dict[str, Any], step: Any, wait: float) -> dict[str, Any]:
+        """Only the next release has it."""
+        return self.host_step(context, step, wait)
+
+
+class NextClient(client.Client):
+    """It asks for more."""
+
+    def polish(self, host: str) -> None:
+        asked = self._agent.prepare(topic=client.agent_topic(host), version=NEXT, timeout=30)
+        said = signing.Said(host, "polish", {"step": NEXT_STEP.to_wire(), "wait": 1})
+        self._call(asked, f"the agent of host {host}", keys.CONDUCTOR, said)
+
+
+STEP = test_payloads.step()
+NEXT_STEP = NextStep(**{each.name: getattr(STEP, each.name) for each in dataclasses.fields(STEP)})
+
+
+@pytest.fixture
+def agents(conf: cfg.ConfigOpts) -> Iterator[dict[str, Agent]]:
+    """An agent of this release, on host ``old``, and one of the next, on host ``new``."""
+    found = {"old": Agent(rpc.HostStep), "new": Agent(NextStep)}
+    kinds = {"old": server.AgentMethods, "new": NextMethods}
+    with messages.transport(conf, "memory"):
+        running = [
+            rpc._server(conf, client.agent_topic(host), "_", kinds[host](agent, host))  # type: ignore[arg-type]
+            for host, agent in found.items()
+        ]
+        for each in running:
+            each.start()
+        assert all(each.wait_started(30) for each in running)
+        yield found
+        for each in running:
+            each.stop()
+
+
+def test_each_release_reads_the_messages_of_the_other(
+    conf: cfg.ConfigOpts, agents: dict[str, Agent]
+) -> None:
+    """What it does not know is ignored, and what it is not told has a default."""
+    for host in agents:
+        for step in (STEP, dataclasses.replace(NEXT_STEP, colour="blue")):
+            rpc.run_host_step(conf, host, step, 1)
+    assert agents["old"].steps == [STEP, STEP]
+    assert agents["new"].steps == [NEXT_STEP, dataclasses.replace(NEXT_STEP, colour="blue")]
+
+
+@pytest.mark.parametrize("pin", [None, NEXT, rpc.VERSION])
+def test_what_only_the_next_release_can_do_is_refused_by_this_one(
+    conf: cfg.ConfigOpts, agents: dict[str, Agent], pin: str | None
+) -> None:
+    url = messaging.TransportURL.parse(conf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cyborg.rpc.version.VERSION", NEXT)
+        asks = NextClient(
+            url, exchange=conf.rpc_exchange, conductor=None, agent=pin, replies_of=None
+        )
+    with pytest.raises(faults.TooOld, match="of a release that cannot do this"):
+        asks.polish("old")
+    if pin == rpc.VERSION:
+        # It is not even asked for.
+        with pytest.raises(faults.TooOld):
+            asks.polish("new")
+    else:
+        asks.polish("new")
+    assert (agents["old"].steps, len(agents["new"].steps)) == ([], int(pin != rpc.VERSION))
+    asks.close()
+
+
+def test_what_is_not_sent_for_its_version_has_written_nothing(conf: cfg.ConfigOpts) -> None:
+    with messages.transport(conf, "memory"):
+        conf.set_override("agent", "1.9", group="upgrade_levels")
+        with pytest.raises(rpc.ProgramFailed, match=r"1\.9") as caught:
+            rpc.run_program(conf, "old", test_payloads.program_step(), 1)
+    assert not caught.value.written
+
+
+def test_pins_are_to_be_removed_when_all_are_upgraded(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf.set_override("conductor", rpc.VERSION, group="upgrade_levels")
+    checks = upgrade_checks.Checks(conf)
+    assert checks.rpc_pins().code == upgrade_checks.SUCCESS
+    monkeypatch.setattr(rpc, "VERSION", NEXT)
+    found = checks.rpc_pins()
+    assert found.code == upgrade_checks.WARNING
+    assert "[upgrade_levels] conductor = 2.0" in str(found.details)
+
+
+def test_a_report_is_read_again_by_a_release_that_derives_more_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = test_payloads.report().digest()
+    monkeypatch.setattr(payloads, "_DERIVED", payloads._DERIVED + 1)
+    assert test_payloads.report().digest() != before

@@ -64,6 +64,7 @@ def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
         function_id=None,
         signature={},
         operation_uuid=str(uuid.uuid4()),
+        write=1,
         asked_ms=1000,
         agent_started=5,
     )

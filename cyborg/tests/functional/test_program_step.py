@@ -369,15 +369,6 @@ def test_without_an_answer_nothing_is_written(host, conductor):
     assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
 
 
-def test_for_a_conductor_of_an_older_release_nothing_is_written(host, conductor):
-    """It does not say which operation it is."""
-    with pytest.raises(rpc.HostStepRunning, match="upgrade conductors first"):
-        host.program(host.step("aes", operation_uuid=None))
-
-    assert conductor.requests == []
-    assert host.loaded() == ["", ""]
-
-
 def test_a_report_says_which_devices_were_written_since(host, conductor):
     report = host.report()
     told: list[bool] = []

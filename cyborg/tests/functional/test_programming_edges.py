@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from sqlalchemy import orm
 from cyborg import consistency, context, db, errors, glance, rpc, work
 from cyborg.arqs import binding, release
 from cyborg.db import models
-from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import executor, image_match, operations, program, states
 from cyborg.programming.held_operation import Refused
@@ -81,25 +79,6 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     report("")
     found = deployable()
     assert (found.bitstream_id, found.function_id, found.is_settled) == (None, None, True)
-
-
-def test_the_first_report_after_an_upgrade_gives_a_function_its_own_trait() -> None:
-    """The report is the same as the last one, which a conductor of the release before applied."""
-    report("aes.128")
-    seen = hosts.report(hosts.card("a", program_mode="dynamic", function="aes.128")).to_wire()
-    said = {key: seen[key] for key in ("host", "node", "errors", "devices")}
-    before = hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
-    key = models.Attribute.key == program.TRAIT_KEY
-    with db.writer() as session:
-        db.update(session, models.Attribute, key, value="CUSTOM_FPGA_FUNCTION_ID_AES_128")
-        db.update(session, models.Host, report_digest=before)
-
-    report("aes.128")
-
-    with db.reader() as session:
-        traits = session.scalars(sa.select(models.Attribute.value).where(key)).all()
-    assert traits == [program.function_trait("", "aes.128")]
-    assert traits != ["CUSTOM_FPGA_FUNCTION_ID_AES_128"]
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_a_guest_is_prepared_again_as_one_that_may_be_using_it(
     started: Site, spdk: SpdkServer, tmp_path: pathlib.Path
 ) -> None:
     _bound(started)
-    # As if the agent of a release before had let it in, and the operator had set this since.
+    # As if the agent had lost what it had noted, and the operator had set this since.
     kept = tmp_path / "state" / "facts" / "nvmf_spdk.json"
     kept.unlink()
     started.conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")

@@ -11,7 +11,6 @@ import time
 from concurrent import futures
 from typing import Any
 
-import oslo_messaging as messaging
 import pytest
 from oslo_config import cfg
 from oslo_messaging import opts
@@ -90,21 +89,6 @@ class Agent:
         return test_payloads.program_answer()
 
 
-class OlderConductor:
-    """As a conductor was before hosts asked for leave."""
-
-    target = messaging.Target(version="2.1")
-
-
-class OlderAgent:
-    """As an agent was before it could program."""
-
-    target = messaging.Target(version="2.0")
-
-    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
-        """Nothing to do."""
-
-
 @dataclasses.dataclass
 class Services:
     """A conductor and the agents of two hosts, on one transport."""
@@ -127,7 +111,6 @@ def running(request):
             rpc.conductor_server(conf, services.conductor),
             rpc.agent_server(conf, "host-1", services.agent),
             rpc.agent_server(conf, "host-2", services.other_agent),
-            rpc._server(conf, rpc_client.agent_topic("older"), "_", OlderAgent()),
         ]
         for server in receiving:
             server.start()
@@ -274,23 +257,6 @@ def test_programming_that_goes_on_is_told_from_one_that_failed(services):
         rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
 
 
-def test_an_older_agent_cannot_program_and_has_written_nothing(services):
-    with pytest.raises(rpc.ProgramFailed, match=r"host older is of a release") as caught:
-        rpc.run_program(services.conf, "older", test_payloads.program_step(), 30)
-
-    assert not caught.value.written
-
-
-def test_while_messages_keep_to_an_older_version_nothing_is_programmed(conf):
-    with messages.transport(conf, "memory"):
-        conf.set_override("agent", "2.0", group="upgrade_levels")
-
-        with pytest.raises(rpc.ProgramFailed, match=r"2\.0") as caught:
-            rpc.run_program(conf, "host-1", test_payloads.program_step(), 30)
-
-    assert not caught.value.written
-
-
 def test_leave_to_write_is_given_for_some_seconds(services):
     assert rpc.permit_write(services.conf, test_payloads.write_request()) == 7.5
     assert services.conductor.requests.get_nowait() == test_payloads.write_request()
@@ -307,34 +273,11 @@ def test_leave_that_is_refused_is_told_from_no_answer(services):
     assert not isinstance(caught.value, rpc.WriteRefused)
 
 
-def test_an_older_conductor_gives_no_leave(conf):
-    with messages.transport(conf, "memory"):
-        server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
-        server.start()
-        assert server._started.wait(PATIENCE)
-
-        with pytest.raises(rpc.NoPermit, match="of a release that cannot do this") as caught:
-            rpc.permit_write(conf, test_payloads.write_request())
-
-        assert not isinstance(caught.value, rpc.WriteRefused)
-        server.stop()
-
-
 def test_a_host_learns_what_of_it_is_in_use(services, conf):
     assert rpc.held_handles(services.conf, "host-1") == {"a handle": "host-1"}
 
     services.conductor.fault = RuntimeError("the database is away")
     assert rpc.held_handles(services.conf, "host-1") is None
-
-
-def test_an_older_conductor_does_not_say_what_is_in_use(conf):
-    with messages.transport(conf, "memory"):
-        server = rpc._server(conf, rpc_client.CONDUCTOR_TOPIC, "older", OlderConductor())
-        server.start()
-        assert server._started.wait(PATIENCE)
-
-        assert rpc.held_handles(conf, "host-1") is None
-        server.stop()
 
 
 @pytest.mark.usefixtures("dead_broker")
@@ -361,16 +304,6 @@ def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monk
     rpc.run_host_step(services.conf, "host-1", test_payloads.step(), PATIENCE)
 
     assert services.agent.gate.is_set()
-
-
-def test_a_newer_caller_is_refused_with_its_version(services):
-    target = messaging.Target(
-        exchange=services.conf.rpc_exchange, topic=rpc_client.agent_topic("host-1"), version="2.9"
-    )
-    newer = messaging.get_rpc_client(rpc._client(services.conf).transport, target, timeout=PATIENCE)
-
-    with pytest.raises((messaging.RemoteError, messaging.UnsupportedVersion), match=r"2\.9"):
-        newer.call({}, "host_step", step=test_payloads.step().to_wire(), wait=1)
 
 
 def test_a_kick_without_transport_is_nothing():

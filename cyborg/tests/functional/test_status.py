@@ -174,12 +174,9 @@ def test_what_to_look_at_before_an_upgrade(status: Status, tmp_path: pathlib.Pat
     status.set("cyborg_nvme", "helper_command = privsep-helper")
     status.set("oslo_limit", "auth_type = password\nusername = cyborg\nendpoint_id = 1")
     status.set("oslo_policy", "enforce_new_defaults = false")
-    status.set("upgrade_levels", "conductor = 2.0")
     code, found = status.json("upgrade", "check", "--json")
     assert code == 1, found
     by_name = {check["check"]: check for check in found["checks"]}
-    assert by_name["RPC pins"]["result"] == 1
-    assert "[upgrade_levels] conductor = 2.0" in by_name["RPC pins"]["details"]
     told = by_name["Options without a meaning"]["details"]
     for named in ("[DEFAULT] quota_gpus", "[api] api_workers", "enforce_new_defaults = false"):
         assert named in told

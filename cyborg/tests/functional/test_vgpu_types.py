@@ -40,6 +40,7 @@ def held(device: base.Device) -> base.HeldHandle:
         attach_type=handle.attach_type,
         attach_info=handle.attach_info,
         uuid=UUID,
+        arq="a",
         control_path=device.control_path,
     )
 

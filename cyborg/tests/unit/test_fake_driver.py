@@ -48,6 +48,7 @@ HANDLE = base.HeldHandle(
     attach_type="TEST_PCI",
     attach_info={"bus": "0c"},
     uuid="313f7a53-cebb-4685-9640-5b054d4b82c5",
+    arq="a",
     control_path=base.ControlPath(cpid_type="PCI", cpid_info={"bus": "0c"}),
 )
 

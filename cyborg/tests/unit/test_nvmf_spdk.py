@@ -550,10 +550,9 @@ def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(
     assert spdk.hosts(1) == []
 
 
-def test_a_guest_from_before_an_upgrade_is_not_cut_off_by_keys(
+def test_a_guest_of_which_the_agent_has_lost_all_is_not_cut_off_by_keys(
     keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
 ) -> None:
-    # The agent of the release before has noted nothing.
     spdk.subsystem(1)["hosts"].append({"nqn": HOST})
     handle = held(driver, 1, in_use=True)
     driver.prepare(handle)
@@ -565,25 +564,6 @@ def test_a_guest_from_before_an_upgrade_is_not_cut_off_by_keys(
     driver.prepare(second)
     assert not spdk.connect(1, HOST)
     assert spdk.connect(1, HOST, driver.access_key(second))
-
-
-def test_the_key_of_a_guest_from_before_an_upgrade_stays(
-    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
-) -> None:
-    # It is noted by its handle, and so is its key.
-    driver.prepare(held(driver, 1, consumer=REMOTE, arq=""))
-    (file,) = keys.iterdir()
-    assert (file.name, driver.given()) == ("h", {"h": ""})
-    secret = file.read_text()
-    spdk.restart()
-    again = nvmf_spdk.NvmfSpdkDriver(conf)
-    handle = held(driver, 1, consumer=REMOTE, in_use=True)
-    again.prepare(handle)
-    assert again.given() == {"h": "a"}
-    assert again.access_key(handle) == secret
-    assert spdk.connect(1, REMOTE, secret)
-    again.clean(handle)
-    assert (spdk.keys, list(keys.iterdir()), again.given()) == ({}, [], {})
 
 
 def test_what_an_arq_has_no_more_is_taken_back_and_nothing_else(
@@ -631,6 +611,7 @@ def test_of_several_targets_each_is_asked_for_its_own_subsystems(
         attach_type="NVMF",
         attach_info=devices[3].deployables[0].attach_handles[0].attach_info,
         uuid="h",
+        arq="a",
         control_path=devices[3].control_path,
     )
     driver.prepare(handle)
