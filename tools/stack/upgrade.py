@@ -21,14 +21,12 @@ from pathlib import Path
 
 import settings
 import trial
-from records import BIN, Failed
+from records import Failed
 from stack import CONDUCTORS, HERE, Stack
 from trial import Scene, expect, look, say
 
 #: Boots on each host that must end well in each stage.
 _BOOTS = 2
-#: What the release before does not know stays off until its last process is gone.
-_MIXED = {"agent": {"require_host_keys": False}, "DEFAULT": {"rpc_exchange": "cyborg"}}
 _AGENTS = tuple(f"cyborg-agent-{host}" for host in settings.HOSTS)
 
 
@@ -102,13 +100,14 @@ def _export(commit: str, folder: Path) -> str:
 def _start_old(stack: Stack, code: str) -> None:
     """The whole release before."""
     files = stack.settings()
-    files.cyborg(_MIXED)
+    files.cyborg()
     trial.dbsync(stack, "upgrade", PYTHONPATH=code)
     for name in ("cyborg", *CONDUCTORS):
         stack.start(name, PYTHONPATH=code)
     stack.await_http("cyborg")
     for host in settings.HOSTS:
-        files.agent(host, _MIXED)
+        files.agent(host)
+        stack.enrol(host)
         stack.start(f"cyborg-agent-{host}", PYTHONPATH=code)
     stack.await_hosts()
 
@@ -128,24 +127,8 @@ def _replace(stack: Stack, boots: Boots, scene: Scene, code: str) -> None:
     stack.restart("cyborg")
     boots.go_on(scene, "new API and conductors, agents of the release before")
     for name, host in zip(_AGENTS, settings.HOSTS, strict=True):
-        stack.records.stop(name)
-        stack.enrol(host)
-        stack.start(name)
+        stack.restart(name)
         boots.go_on(scene, f"a new agent on {host}")
-
-
-def _switch_on(stack: Stack, boots: Boots, scene: Scene) -> None:
-    """Switch on what the release before did not know."""
-    files = stack.settings()
-    files.cyborg()
-    for host in settings.HOSTS:
-        files.agent(host)
-    for name in (*CONDUCTORS, *_AGENTS):
-        stack.records.stop(name)
-    for name in (*CONDUCTORS, *_AGENTS):
-        stack.start(name)
-    stack.restart("cyborg")
-    boots.go_on(scene, "host keys, and an exchange of RabbitMQ's own")
 
 
 def upgrade(scene: Scene, commit: str) -> None:
@@ -162,13 +145,8 @@ def upgrade(scene: Scene, commit: str) -> None:
     try:
         boots.go_on(scene, "the release before")
         _replace(stack, boots, scene, code)
-        _switch_on(stack, boots, scene)
     finally:
         boots.end()
-    config = stack.state / "etc" / "cyborg" / "cyborg.conf"
-    status = (BIN / "cyborg-status", "--config-file", config, "check", "--repair")
-    # The release before has not written all of the history; the exit status says that.
-    stack.records.run("repair", *status, well=(0, 1))
     trial.sound(scene, "after the upgrade")
     expect("providers", scene.providers(), providers)
     expect("servers after the upgrade", look(scene, servers), before)
