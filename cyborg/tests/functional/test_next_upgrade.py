@@ -463,7 +463,7 @@ def agents(conf: cfg.ConfigOpts) -> Iterator[dict[str, Agent]]:
         ]
         for each in running:
             each.start()
-        assert all(each.wait_started(30) for each in running)
+        assert all(each._started.wait(30) for each in running)
         yield found
         for each in running:
             each.stop()
