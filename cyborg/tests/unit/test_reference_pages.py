@@ -156,6 +156,7 @@ DEFAULTS: dict[str, list[tuple[str, str | None]]] = {
         ("240", "conductor.bind_deadline"),
     ],
     "admin/programming": [("240 seconds", "conductor.bind_deadline")],
+    "admin/release-notes": [("empty", "agent.enabled_drivers")],
     "admin/what-died": [
         ("180", "conductor.host_down_time"),
         # Twenty times that.
