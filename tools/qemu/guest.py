@@ -129,6 +129,7 @@ def test_what_a_guest_has_left_is_erased() -> None:
         attach_type="PCI",
         attach_info=pci.split(address),
         uuid="11111111-2222-3333-4444-555555555555",
+        arq="66666666-7777-8888-9999-000000000000",
         control_path=place,
     )
     assert privileged.nvme_sanitize_methods(address) == []
