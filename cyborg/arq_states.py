@@ -56,11 +56,6 @@ def enter(session: orm.Session, state: str, *where: sa.ColumnElement[bool], **va
     return db.update(session, models.Arq, permitted, *where, state=state, **values)
 
 
-#: Codes of why binds fail. The accelerator is not given out any more; it is, but others have all
-#: that is free at this moment; it could not be made ready on its host.
-UNAVAILABLE, NONE_FREE, NOT_READY = "unavailable", "none_free", "not_ready"
-
-
 class BindEnd(NamedTuple):
     """The end of the bind of ``arq``, whose row is as it was loaded before.
 
@@ -104,7 +99,10 @@ def end_binds(
     for reason, arqs in failed.items():
         ids = [arq.id for arq in arqs]
         values |= reason.columns()
-        if enter(session, BIND_FAILED, models.Arq.id.in_(ids), **values) < len(ids):
+        # It may have been unbound meanwhile, and be BindStarted again with another handle.
+        held = sa.func.coalesce(models.Arq.attach_handle_id, 0)
+        same = (models.Arq.id.in_(ids), held.in_([arq.attach_handle_id or 0 for arq in arqs]))
+        if enter(session, BIND_FAILED, *same, **values) < len(ids):
             return False
         # %r: a driver's words may hold what no log file can.
         uuids = ", ".join(arq.uuid for arq in arqs)

@@ -231,7 +231,8 @@ def _uses(host_id: int) -> sa.Subquery:
     left = of_host.with_only_columns(
         sa.literal(0),
         handle.left_arq,
-        sa.func.coalesce(arq.state, models.DELETING),
+        # One that is bound again is another use.
+        sa.case((arq.state.not_in(models.SERVING), arq.state), else_=models.DELETING),
         handle.left_project,
         sa.null(),
         device.uuid,

@@ -20,7 +20,17 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import allocation_states, arq_states, db, errors, handle_states, history, rpc, work
+from cyborg import (
+    allocation_states,
+    arq_states,
+    db,
+    errors,
+    handle_states,
+    history,
+    reasons,
+    rpc,
+    work,
+)
 from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.drivers import base
@@ -204,7 +214,7 @@ def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situat
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, _not_ready("The host could not prepare the handle", exc))
     except rpc.BrokerUnreachable as exc:
-        _restart_clock(claim, situation.arq.uuid)
+        _restart_clock(claim, situation)
         raise work.TryLater(str(exc)) from exc
     except rpc.HostUnreachable as exc:
         if not situation.is_overdue(conf):
@@ -230,19 +240,18 @@ def _prepare_again(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situatio
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
     if key is not None:
-        _keep_key(claim, situation.arq.uuid, key)
+        _keep_key(claim, situation, key)
 
 
 @db.retry
-def _keep_key(claim: work.Claim, arq_uuid: str, key: str) -> None:
+def _keep_key(claim: work.Claim, situation: _Situation, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
     arq = models.Arq
     other = sa.func.coalesce(arq.access_key, "") != key
     with db.writer() as session:
         work.hold(session, claim)
-        db.update(
-            session, arq, arq.uuid == arq_uuid, arq.state == models.BOUND, other, access_key=key
-        )
+        ours = (*_has_it(situation), arq.state == models.BOUND)
+        db.update(session, arq, *ours, other, access_key=key)
 
 
 def _await_programming(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
@@ -284,10 +293,9 @@ def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> 
         is_programmable = situation.deployable.program_mode is not None
         if is_programmable and not _still_runs(session, situation):
             raise work.TryLater("What the deployable runs has changed meanwhile.")
-        # The ARQ may be in the same state again, but for another handle and another step.
         work.hold(session, claim)
         values = {"state_reason": None, "needs_write": False, "access_key": key}
-        bound = arq_states.enter(session, models.BOUND, models.Arq.uuid == arq.uuid, **values)
+        bound = arq_states.enter(session, models.BOUND, *_has_it(situation), **values)
         if bound:
             if arq.allocation_uuid:
                 allocation_states.activate(session, arq.allocation_uuid)
@@ -311,16 +319,21 @@ def _still_runs(session: orm.Session, situation: _Situation) -> bool:
 
 def _not_ready(what: str, detail: object = None) -> Reason:
     if detail is None:
-        return Reason(arq_states.NOT_READY, f"{what}.")
-    return Reason.of(arq_states.NOT_READY, what, detail)
+        return Reason(reasons.NOT_READY, f"{what}.")
+    return Reason.of(reasons.NOT_READY, what, detail)
 
 
 @db.retry
 def _fail(claim: work.Claim, situation: _Situation, reason: Reason) -> None:
     """BindFailed; the handle is cleaned before another ARQ may have it."""
-    arq, handle = situation.arq, situation.handle
+    handle = situation.handle
     with db.writer() as session:
         work.hold(session, claim)
+        # A write that has begun since the step was read may have been for it.
+        query = sa.select(models.Arq).where(*_has_it(situation)).with_for_update()
+        arq = session.scalar(query)
+        if arq is None:
+            return
         end = arq_states.BindEnd(arq, reason, _held(situation))
         if arq_states.end_binds(session, [end], attach_handle_id=None, needs_write=False):
             left = handle_states.Leaving(handle.id, arq, handle_states.Event.LEFT)
@@ -329,16 +342,22 @@ def _fail(claim: work.Claim, situation: _Situation, reason: Reason) -> None:
             work.want(session, work.PLACEMENT, [situation.host])
 
 
+def _has_it(situation: _Situation) -> tuple[sa.ColumnElement[bool], ...]:
+    """The ARQ, unless it has left the handle: it may be in the same state again with another."""
+    arq = models.Arq
+    return arq.uuid == situation.arq.uuid, arq.attach_handle_id == situation.handle.id
+
+
 def _held(situation: _Situation) -> notices.Handle:
     handle = situation.handle
     return notices.Handle(handle.uuid, handle.attach_type, situation.device_uuid)
 
 
 @db.retry
-def _restart_clock(claim: work.Claim, arq_uuid: str) -> None:
+def _restart_clock(claim: work.Claim, situation: _Situation) -> None:
     with db.writer() as session:
         work.hold(session, claim)
-        arq_states.restart_clocks(session, models.Arq.uuid == arq_uuid)
+        arq_states.restart_clocks(session, *_has_it(situation))
 
 
 def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:

@@ -102,6 +102,7 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool, reason: str | N
             raise errors.NotFound.of("ExtArq", uuid=uuid)
         arqs = [arq] if arq is not None and not left else []
         held = [*(each.id for each in left), *(each.attach_handle_id for each in arqs)]
+        # What it has left may be on several hosts: if one is up, it is asked for all of that.
         host = session.scalar(_host_of(held))
         facts = _facts(session, arqs, left)
         for fact in facts[:1]:
@@ -167,6 +168,7 @@ def _host_of(handle_ids: Collection[int | None]) -> sa.Select[models.Host]:
         .join(models.Device.deployables)
         .join(models.Deployable.attach_handles)
         .where(models.AttachHandle.id.in_(handle_ids))
+        .order_by(models.Host.down)
         .limit(1)
     )
 
@@ -200,7 +202,7 @@ def _fact(arq: models.Arq, held: Any) -> GivenUpArq:
     handle, deployable, last_error = held or _NOTHING
     step = None
     if handle is not None and (deployable.clean_erases or not handle.missing):
-        if deployable.prepares and arq.state == models.BIND_STARTED:
+        if deployable.prepares and arq.state == models.BIND_STARTED and not handle.is_left:
             step = "prepare"
         elif deployable.cleans or handle.is_to_overwrite:
             step = "clean"

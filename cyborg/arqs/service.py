@@ -290,7 +290,7 @@ def list_arqs(
     :raises Invalid: ARQs cannot be sorted by that key, or the marker is no ARQ
     """
     if wanted.get("state") == models.DELETING:
-        return _deleting(ctx, page, wanted)
+        return [] if only_resolved else _deleting(ctx, page, wanted)
     instance = wanted.get("instance_uuid")
     is_plain = wanted.keys() == {"instance_uuid"} and page == paging.Page(limit=page.limit)
     resolved = _ARQ.state.in_(arq_states.RESOLVED)
@@ -373,8 +373,9 @@ _LEFT_COLUMNS: dict[str, Any] = {
     "device_rp_uuid": models.Deployable.rp_uuid,
     "instance_uuid": sa.null(),
     "project_id": _LEFT.left_project,
+    # That of the request itself is in the snapshot alone.
     "created_at": _LEFT.left_ms,
-    "updated_at": _LEFT.left_ms,
+    "updated_at": _LEFT.updated_at,
 }
 
 
@@ -396,6 +397,7 @@ def _deleting(ctx: RequestContext, page: paging.Page, wanted: Mapping[str, str])
             device_profile_name=arq.device_profile_name,
             device_profile_group_id=arq.device_profile_group_id,
             created_at=arq.created_at,
+            updated_at=handle.updated_at,
             hostname=arq.hostname,
             device_rp_uuid=arq.device_rp_uuid,
             handle_uuid=handle.uuid,

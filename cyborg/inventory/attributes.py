@@ -72,7 +72,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
     """Change a deployable's rows to what its driver reports; other attributes stay."""
     present = {attribute.key: attribute for attribute in row.attributes}
     values = reported(deployable, row.attributes)
-    held = any(handle.arq is not None for handle in row.attach_handles)
+    held = any(handle.is_kept for handle in row.attach_handles)
     keep = _hidden_by_guest(present.values(), values) if held else set()
     for key, attribute in present.items():
         if attribute.origin != DRIVER:

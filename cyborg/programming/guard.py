@@ -123,7 +123,9 @@ def note_needs(
     held = query.where(handle.deployable_id == deployable.id)
     if ids := list(session.scalars(held.where(arq.needs_write.is_not(needs_write)))):
         values = {"needs_write": needs_write, "updated_at": arq.updated_at}
-        db.update(session, arq, arq.id.in_(ids), arq.attach_handle_id.is_not(None), **values)
+        still = (arq.id.in_(ids), arq.attach_handle_id.is_not(None))
+        if db.update(session, arq, *still, **values) < len(ids):
+            raise db.RestartTransaction
     if left_too:
         left = sa.and_(handle.deployable_id == deployable.id, handle.is_left)
         values = {"needs_write": needs_write, "updated_at": handle.updated_at}

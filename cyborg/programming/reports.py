@@ -107,7 +107,8 @@ def _update_settled(
         seen = {"function_shown": None} | seen
     if deployable.program_mode is None:
         # What its guests were given stays recorded for the day when it can be programmed again.
-        forgotten = {} if _is_used(row) else states.record()
+        is_left = any(handle.is_left for handle in row.attach_handles)
+        forgotten = {} if is_left or _is_used(row) else states.record()
         states.change(session, row, Event.NOT_PROGRAMMABLE, **forgotten)
     elif shown is None or program.plain(shown) == (row.function_plain or ""):
         states.change(session, row, _found(row), **seen)

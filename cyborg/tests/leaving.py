@@ -12,11 +12,12 @@ from cyborg.db import models
 def left(
     session: orm.Session,
     handle: models.AttachHandle,
-    event: handle_states.Event = handle_states.Event.LEFT,
+    *,
+    uuid: str | None = None,
 ) -> str:
     """Have a handle left by an ARQ that is deleted; the uuid of that."""
     arq = models.Arq(
-        uuid=models.new_uuid(),
+        uuid=uuid or models.new_uuid(),
         project_id="p",
         state=models.BOUND,
         device_profile_name="dp",
@@ -25,5 +26,5 @@ def left(
         needs_write=False,
         created_at=models.utcnow(),
     )
-    handle_states.leave(session, [handle_states.Leaving(handle.id, arq, event)])
+    handle_states.leave(session, [handle_states.Leaving(handle.id, arq, handle_states.Event.LEFT)])
     return arq.uuid

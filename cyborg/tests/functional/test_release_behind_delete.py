@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import sqlalchemy as sa
 
-from cyborg import work
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.tests.compute import Compute, NovaError
 from cyborg.tests.novasink import NovaSink
@@ -158,11 +159,16 @@ def test_an_arq_is_bound_again_to_another_handle_while_its_last_one_is_cleaned(
     with pytest.raises(NovaError, match="returned no accelerator requests"):
         compute.client.get_arqs_for_instance(instance)
     site.call("PATCH", "/accelerator_requests", bind)
+    query = sa.select(models.AttachHandle.uuid).join(models.Arq).where(models.Arq.uuid == uuid)
 
+    def taken() -> str | None:
+        with db.reader() as session:
+            return session.scalar(query)
+
+    assert until(taken) != dirty
     site.obey()
     until(lambda: site.call("GET", f"/accelerator_requests/{uuid}")["state"] == models.BOUND)
     assert_at_rest(site, {uuid})
-    assert site.held()[uuid] != dirty
 
 
 def test_a_handle_that_cannot_be_cleaned_is_never_offered(
