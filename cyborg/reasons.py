@@ -41,6 +41,26 @@ class Reason:
         return {public: self.public, "private_reason": self.private}
 
 
+#: Codes of why binds fail. The accelerator is not given out any more; it is, but others have all
+#: that is free at this moment; it could not be made ready on its host.
+UNAVAILABLE, NONE_FREE, NOT_READY = "unavailable", "none_free", "not_ready"
+
+#: What the owner of an instance reads of that when the ARQ is gone.
+OF_BINDS = {
+    UNAVAILABLE: (
+        "The accelerator that was chosen for the instance became unavailable before the instance "
+        "had it. Try again."
+    ),
+    NONE_FREE: (
+        "All accelerators where the instance was placed had been given away meanwhile. Try again."
+    ),
+    NOT_READY: (
+        "The accelerator could not be made ready on its host. Try again; if that fails too, ask "
+        "the administrator of the cloud."
+    ),
+}
+
+
 class Reader(Protocol):
     """Who is shown a reason."""
 

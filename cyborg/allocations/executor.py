@@ -17,13 +17,13 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import allocation_states as states
-from cyborg import arq_states, db, errors, history, work
+from cyborg import db, errors, history, reasons, work
 from cyborg.allocations import choosing, late_claims, placement_claims, plans, reclaiming, service
 from cyborg.arqs import bind_requests, binding
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.placement import client
-from cyborg.reasons import Reason
+from cyborg.reasons import NONE_FREE, Reason
 
 LOG = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> N
         except _Refused as exc:
             why = exc.reason
             refused |= exc.providers
-            none_free |= why.code == arq_states.NONE_FREE
+            none_free |= why.code == reasons.NONE_FREE
             LOG.info("Looking for another place for allocation %s: %r", row.uuid, why.whole)
             # What it holds of the others is not free for it otherwise.
             placement_claims.give_back(api, claim)
@@ -184,7 +184,7 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
     reasons = [end.reason for end in failed if end.reason]
     if reasons:
         providers = {end.arq.device_rp_uuid for end in failed if end.arq.device_rp_uuid}
-        lasting = (each for each in reasons if each.code != arq_states.NONE_FREE)
+        lasting = (each for each in reasons if each.code != NONE_FREE)
         raise _Refused(next(lasting, reasons[0]), providers)
 
 

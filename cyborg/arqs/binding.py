@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, clients, db, errors, glance, quotas, work
+from cyborg import arq_states, availability, clients, db, errors, glance, quotas, reasons, work
 from cyborg.arqs import (
     bind_requests,
     bind_writes,
@@ -367,11 +367,11 @@ def _decide(
     why_not = matching.why_no_match_when_bound(group, deployable)
     if why_not:
         # A report has changed it since the request was checked, while nobody held a handle.
-        changed = Reason.of(arq_states.UNAVAILABLE, f"{provider} changed", f"{why_not}.")
+        changed = Reason.of(reasons.UNAVAILABLE, f"{provider} changed", f"{why_not}.")
         return _Decision(arq_states.BindEnd(arq, changed))
     free = handles[deployable.id]
     if not free:
-        none_free = Reason(arq_states.NONE_FREE, f"{provider} has no free attach handle.")
+        none_free = Reason(reasons.NONE_FREE, f"{provider} has no free attach handle.")
         return _Decision(arq_states.BindEnd(arq, none_free))
     handle = free.pop(0)
     needs_step = deployable.prepares or program.lacking(group, deployable) is not None

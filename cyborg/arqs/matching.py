@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from oslo_utils import uuidutils
 
 from cyborg import availability
-from cyborg.arq_states import NOT_READY, UNAVAILABLE
 from cyborg.db import models
 from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import layouts, program, trait_match
-from cyborg.reasons import Reason
+from cyborg.reasons import NOT_READY, UNAVAILABLE, Reason
 from cyborg.request_groups import RequestGroup
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from cyborg import arq_states, db, errors, history
+from cyborg import db, errors, history, reasons
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 REFUSALS = (errors.Conflict, errors.Forbidden, errors.Invalid, errors.NotFound)
 
 #: What the owner of an instance reads of a bind that Nova asked for.
-UNAVAILABLE = (
-    "The accelerator that was chosen for the instance became unavailable before the instance had "
-    "it. Try again."
-)
 MISPLACED = (
     "What was asked for does not fit where the instance was placed. Try again; if that fails too, "
     "ask the administrator of the cloud."
@@ -45,10 +41,10 @@ def of_binds(
         case errors.Forbidden():
             public = refusal.message
         case errors.Conflict():
-            public = UNAVAILABLE
+            public = reasons.OF_BINDS[reasons.UNAVAILABLE]
         case _:
             public = MISPLACED
-    reason = Reason(arq_states.UNAVAILABLE, public, whole)
+    reason = Reason(reasons.UNAVAILABLE, public, whole)
     arq = models.Arq
     owners = sa.select(arq.uuid, arq.project_id).where(arq.uuid.in_(binds), *service.in_scope(ctx))
     with db.writer() as session:
@@ -74,7 +70,7 @@ def kept(ctx: RequestContext, consumer: str | None = None) -> Iterator[None]:
     try:
         yield
     except REFUSALS as exc:
-        _keep(ctx, consumer, Reason(arq_states.UNAVAILABLE, exc.message))
+        _keep(ctx, consumer, Reason(reasons.UNAVAILABLE, exc.message))
         raise
 
 

@@ -170,8 +170,9 @@ def _unclean(session: orm.Session) -> Iterator[Mistake]:
 @db.retry
 def _end_unclean(mistakes: Collection[Mistake]) -> None:
     with db.writer() as session:
-        left = {each.handle_uuid: each.arq_uuid for each in mistakes if each.handle_uuid}
-        history.end_unclean(session, left)
+        entries = _ENTRY.uuid.in_([each.entry_uuid for each in mistakes])
+        over = {"ended_ms": db.now_ms(), "actor": history.user()}
+        db.update(session, _ENTRY, entries, _ENTRY.ended_ms.is_(None), **over)
 
 
 def _bound_without_entry() -> sa.Select[models.Arq, str, str]:

@@ -50,7 +50,8 @@ def check(source: Source, progress: Progress) -> Report:
         for read, page in pages:
             with db.reader() as session:
                 report.findings.refusals += conflicts(session, page)
-                new += store.count_new(session, model, [_uuid(each) for each in page])
+                kept = [_uuid(each) for each in page if not store.is_only_left(each)]
+                new += store.count_new(session, model, kept)
             done += read
             progress(f"Checking {kind}", done, totals[kind])
         report.kinds[kind] = (totals[kind], new)

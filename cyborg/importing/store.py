@@ -214,7 +214,7 @@ def store_arqs(found: Sequence[Request]) -> None:
                 ),
             }
             for request in new
-            if request.values["state"] != models.DELETING
+            if not is_only_left(request)
         ]
         if rows:
             asked = {"instance_asked_ms": db.now_ms()}
@@ -225,17 +225,25 @@ def store_arqs(found: Sequence[Request]) -> None:
         _leave(session, new, handles)
 
 
+def is_only_left(found: object) -> bool:
+    """It is an ARQ that gets no row: only what it has left is noted."""
+    return isinstance(found, Request) and found.values["state"] == models.DELETING
+
+
 def _leave(session: orm.Session, new: Sequence[Request], handles: Mapping[str, int]) -> None:
     """Have those handles cleaned that were still to be; one may be noted or clean already."""
     left = {each.handle: each for each in new if each.needs_step and each.handle is not None}
     handle = models.AttachHandle
-    query = sa.select(handle.uuid).where(handle.uuid.in_(left), ~handle.is_left)
+    held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
+    query = sa.select(handle.uuid).where(handle.uuid.in_(left), ~handle.is_left, ~held)
     still = list(session.scalars(query.with_for_update()))
     handle_states.leave(
         session,
         [
             handle_states.Leaving(
-                handles[uuid], models.Arq(**left[uuid].values), handle_states.Event.LEFT
+                handles[uuid],
+                models.Arq(needs_write=False, **left[uuid].values),
+                handle_states.Event.LEFT,
             )
             for uuid in still
         ],

@@ -12,7 +12,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, work
+from cyborg import arq_states, db, reasons, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import attributes
@@ -23,7 +23,7 @@ from cyborg.programming import operations, reports
 from cyborg.reasons import Reason
 
 _VANISHED = Reason(
-    arq_states.UNAVAILABLE, "The device vanished from its host while it was being prepared."
+    reasons.UNAVAILABLE, "The device vanished from its host while it was being prepared."
 )
 _PCI_ADDRESS = ("domain", "bus", "device", "function")
 _PciAddress = tuple[str | None, ...]

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, history, work
+from cyborg import db, history, reasons, work
 from cyborg.db import models
 from cyborg.notifications import notices
 
@@ -72,7 +72,8 @@ def _of_arq(
         return [used]
     failed = {**_about(arq), "kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
     if notice.reason is not None:
-        return [failed | notice.reason.columns("reason")]
+        code, whole = notice.reason.code, notice.reason.whole
+        return [failed | {"reason": reasons.OF_BINDS[code], "private_reason": whole}]
     if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
         return [failed | {"reason": _NOT_IN_TIME, "private_reason": _why_given_up(arq)}]
     return []

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, history, notifications, work
+from cyborg import db, errors, history, notifications, reasons, work
 from cyborg.db import models, paging
 from cyborg.db.providers import Judged
 from cyborg.notifications import notices
@@ -53,13 +53,10 @@ CANCELLED = "cancelled"
 INVALID = "invalid"
 BROKEN = "failed"
 
-_NOT_READY = arq_states.NOT_READY
+_NOT_READY = reasons.NOT_READY
 
 #: What is read of the error of one that failed by who may not see hosts.
-NOT_DONE = (
-    "The accelerator could not be made ready on its host. Try again; if that fails too, ask the "
-    "administrator of the cloud."
-)
+NOT_DONE = reasons.OF_BINDS[reasons.NOT_READY]
 
 #: ``asked_by`` of an operation that restores what the hardware has lost.
 RECOVERY = "recovery"

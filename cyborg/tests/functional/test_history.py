@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, work
+from cyborg import context, db, errors, history, reasons, work
 from cyborg.api import app
 from cyborg.arqs import refusals, release
 from cyborg.conductor import periodic_tasks
@@ -166,7 +166,7 @@ def test_the_reason_of_a_failed_bind_outlives_the_request(
     (entry,) = entries(instance_uuid=instance)
     assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
     assert "It burns." in (entry.private_reason or "")
-    assert entry.reason == f"Provider {boots.RP} is unhealthy."
+    assert entry.reason == reasons.OF_BINDS[reasons.UNAVAILABLE]
     assert entry.ended_ms is not None
 
 
