@@ -95,5 +95,5 @@ def ask(
     sender = messaging.get_rpc_client(rpc._client(conf).transport, target, timeout=PATIENCE)
     if signature is not None:
         context["signature"] = signature
-    answer: dict[str, Any] = sender.prepare(version="2.2").call(context, method, **body)
+    answer: dict[str, Any] = sender.prepare(version=rpc.VERSION).call(context, method, **body)
     return answer

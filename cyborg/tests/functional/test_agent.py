@@ -177,19 +177,6 @@ def test_a_conductor_that_has_stored_something_else_gets_the_whole_report(
     assert conductor.stored.devices.keys() == {"fake_driver"}
 
 
-def test_a_conductor_that_knows_no_digests_gets_every_report_whole(
-    conf, run_conductor, run_agent
-):
-    conf.set_override("conductor", "2.1", group="upgrade_levels")
-    conductor = run_conductor()
-
-    run_agent(report_interval=1)
-
-    counters = [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)]
-    assert counters == [1, 2]
-    assert conductor.whole >= 2
-
-
 def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(
     conf, tmp_path, caplog, run_conductor, run_agent
 ):

@@ -665,12 +665,3 @@ def test_failures_have_no_signature_and_so_are_no_answer(
         assert ("the answer of the agent of host host-2 is refused" in str(failed.value)) is (
             not believed
         )
-
-
-def test_what_this_side_may_not_send_is_a_failure_without_any_answer(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
-) -> None:
-    conf.set_override("agent", "2.0", group="upgrade_levels")
-    rpc.close()
-    with pytest.raises(rpc.ProgramFailed, match="is of a release that cannot do this"):
-        rpc.run_program(conf, HOST, test_payloads.program_step(), PATIENCE)

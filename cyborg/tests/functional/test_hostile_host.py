@@ -194,7 +194,7 @@ class DefaultExchange:
         message = {
             "method": said.method,
             "args": said.body,
-            "version": "2.1",
+            "version": rpc.VERSION,
             "_msg_id": uuid.uuid4().hex,
             "_unique_id": uuid.uuid4().hex,
             "_reply_q": self._reply,
