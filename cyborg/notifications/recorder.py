@@ -72,8 +72,9 @@ def _of_arq(
         return [used]
     failed = {**_about(arq), "kind": history.BIND_FAILED, "ended_ms": db.now_ms()}
     if notice.reason is not None:
-        code, whole = notice.reason.code, notice.reason.whole
-        return [failed | {"reason": reasons.OF_BINDS[code], "private_reason": whole}]
+        why = notice.reason
+        plain = reasons.OF_BINDS.get(why.code, why.public)
+        return [failed | {"reason": plain, "private_reason": why.whole}]
     if notice.event in _RELEASES and arq.old_state == models.BIND_STARTED:
         return [failed | {"reason": _NOT_IN_TIME, "private_reason": _why_given_up(arq)}]
     return []
