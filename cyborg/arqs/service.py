@@ -197,17 +197,20 @@ def insert(
     notifications.announce(
         session, (notices.of_arq(notices.ARQ_CREATED, arq, models.INITIAL) for arq in created)
     )
-    return [
-        Shown(
-            uuid=arq.uuid,
-            state=arq.state,
-            project_id=arq.project_id,
-            device_profile_name=arq.device_profile_name,
-            device_profile_group_id=arq.device_profile_group_id,
-            created_at=arq.created_at,
-        )
-        for arq in created
-    ]
+    return [_shown(arq) for arq in created]
+
+
+def _shown(arq: models.Arq, **more: Any) -> Shown:
+    """An ARQ that has no binding; ``more`` are other fields."""
+    return Shown(
+        uuid=arq.uuid,
+        state=arq.state,
+        project_id=arq.project_id,
+        device_profile_name=arq.device_profile_name,
+        device_profile_group_id=arq.device_profile_group_id,
+        created_at=arq.created_at,
+        **more,
+    )
 
 
 def refuse_more(session: orm.Session, project_id: str | None, new: int, most: int) -> None:
@@ -390,13 +393,8 @@ def _deleting(ctx: RequestContext, page: paging.Page, wanted: Mapping[str, str])
         left: list[models.AttachHandle] = list(session.scalars(query))
     found = [(handle, handle_states.who_left(handle)) for handle in left]
     return [
-        Shown(
-            uuid=arq.uuid,
-            state=arq.state,
-            project_id=arq.project_id,
-            device_profile_name=arq.device_profile_name,
-            device_profile_group_id=arq.device_profile_group_id,
-            created_at=arq.created_at,
+        _shown(
+            arq,
             updated_at=handle.updated_at,
             hostname=arq.hostname,
             device_rp_uuid=arq.device_rp_uuid,
