@@ -17,6 +17,7 @@ from cyborg import clients, consistency, context, db, policy
 from cyborg import conf as cyborg_conf
 from cyborg.allocations import shortages
 from cyborg.placement import compare
+from cyborg.rpc import lines
 from cyborg.tests import callers, servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
 from cyborg.tests.compute import compute, nova_client  # noqa: F401
@@ -68,6 +69,12 @@ def log_as_it_was() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def lines_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log takes so many lines of a kind in a minute, in which many tests run."""
+    monkeypatch.setattr(lines, "_said", {})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
