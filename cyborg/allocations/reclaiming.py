@@ -20,7 +20,7 @@ from oslo_config import cfg
 from cyborg import allocation_states as states
 from cyborg import arq_states, db, history, work
 from cyborg.allocations import placement_claims, plans
-from cyborg.arqs import lost_allocations
+from cyborg.audits import lost_allocations
 from cyborg.db import models
 from cyborg.placement import client, tree
 from cyborg.reasons import Reason

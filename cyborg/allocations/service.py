@@ -22,11 +22,11 @@ from sqlalchemy import orm
 from cyborg import allocation_states as states
 from cyborg import clients, db, errors, nova, quotas, work
 from cyborg.allocations import choosing, plans, shortages, wishes
-from cyborg.arqs import release as arq_release
 from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models, paging
 from cyborg.drivers import base
+from cyborg.handles import release as arq_release
 from cyborg.policies import host
 
 LOG = logging.getLogger(__name__)

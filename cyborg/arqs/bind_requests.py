@@ -12,10 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import arq_states, db, errors, glance
-from cyborg.arqs import matching
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
-from cyborg.programming import operations, program, trait_match
+from cyborg.programming import matching, operations, program, trait_match
 from cyborg.reasons import Reason
 from cyborg.request_groups import RequestGroup
 

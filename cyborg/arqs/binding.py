@@ -17,21 +17,14 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import arq_states, availability, clients, db, errors, glance, quotas, reasons, work
-from cyborg.arqs import (
-    bind_requests,
-    bind_writes,
-    free_handles,
-    matching,
-    refusals,
-    release,
-    service,
-)
+from cyborg.arqs import bind_requests, bind_writes, refusals, service
 from cyborg.arqs.bind_requests import BindTarget, Clock
 from cyborg.context import RequestContext
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
+from cyborg.handles import release, taking
 from cyborg.notifications import notices
-from cyborg.programming import operations, program, trait_match
+from cyborg.programming import matching, operations, program, trait_match
 from cyborg.reasons import Reason, shown
 from cyborg.request_groups import RequestGroup
 
@@ -345,7 +338,7 @@ def _take_handles(
         if deployable is not None and not refused[arq.id]:
             needed[deployable.id] = needed.get(deployable.id, 0) + 1
     return {
-        deployable_id: free_handles.lock(
+        deployable_id: taking.lock(
             session, deployable_id, count, is_one=deployable_id in single
         )
         for deployable_id, count in sorted(needed.items())

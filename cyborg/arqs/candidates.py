@@ -18,12 +18,11 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import availability, clients, db, errors
-from cyborg.arqs import matching
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
 from cyborg.function_pools import capacity, nearness
 from cyborg.placement import client
-from cyborg.programming import program
+from cyborg.programming import matching, program
 from cyborg.request_groups import RequestGroup
 
 

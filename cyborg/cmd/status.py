@@ -25,24 +25,15 @@ from oslo_db import exception as db_exc
 from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import (
-    clients,
-    consistency,
-    db,
-    errors,
-    notifications,
-    nova,
-    process,
-    version,
-    work,
-)
+from cyborg import clients, db, errors, notifications, nova, process, version, work
 from cyborg import conf as cyborg_conf
 from cyborg.allocations import fitting
-from cyborg.arqs import differences, uses, witnesses
+from cyborg.audits import consistency, differences, uses, witnesses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.conf import command_help
 from cyborg.db import models, revision, schema
-from cyborg.inventory import handles, nodes
+from cyborg.handles import listing
+from cyborg.inventory import nodes
 from cyborg.placement import adoption, audit, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2
@@ -223,7 +214,7 @@ def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
             f"{row.last_error}",
         )
     yield from _uses(repair=conf.command.repair)
-    for sentence in handles.unclean():
+    for sentence in listing.unclean():
         yield Finding("cleaning", sentence)
     for sentence in adoption.sentences():
         yield Finding("placement", sentence)

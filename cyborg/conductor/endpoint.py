@@ -9,7 +9,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.arqs import host_steps
+from cyborg.handles import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import permits

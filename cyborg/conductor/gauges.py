@@ -22,10 +22,10 @@ from sqlalchemy import orm
 
 from cyborg import arq_states, availability, db, errors, handle_states, notifications
 from cyborg.allocations import fitting
-from cyborg.arqs import orphans
+from cyborg.audits import orphans
 from cyborg.conductor import service
 from cyborg.db import models
-from cyborg.inventory import handles
+from cyborg.handles import listing
 
 LOG = logging.getLogger(__name__)
 
@@ -175,9 +175,9 @@ def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
 
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:
-    query = handles.joined(models.AttachHandle.id)
-    states = handles.conditions()
-    found = list(_by_state(session, query, handles.RESOURCE_CLASS, states))
+    query = listing.joined(models.AttachHandle.id)
+    states = listing.conditions()
+    found = list(_by_state(session, query, listing.RESOURCE_CLASS, states))
     totals, shown = collections.Counter[str](), collections.Counter[tuple[str, str]]()
     for name, _, count in found:
         totals[name] += int(count)

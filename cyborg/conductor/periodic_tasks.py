@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from cyborg import errors, history, liveness
 from cyborg.allocations import leases
-from cyborg.arqs import lost_allocations, orphans
+from cyborg.audits import lost_allocations, orphans
 from cyborg.function_pools import planner
 from cyborg.placement import audit
 from cyborg.programming import operations

@@ -13,7 +13,8 @@ from oslo_config import cfg
 from cyborg import errors, liveness, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
 from cyborg.allocations import late_claims, reclaiming
-from cyborg.arqs import binding, host_steps, lost_allocations, nova_events, orphans
+from cyborg.arqs import binding, nova_events
+from cyborg.audits import lost_allocations, orphans
 from cyborg.conductor import (
     endpoint,
     heartbeat,
@@ -23,6 +24,7 @@ from cyborg.conductor import (
     worker,
 )
 from cyborg.function_pools import planner
+from cyborg.handles import host_steps
 from cyborg.placement import sync
 from cyborg.programming import executor
 

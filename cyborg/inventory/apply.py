@@ -307,7 +307,7 @@ def _fail_binds(
 
     Some cards leave the bus while they are written: of those the host says in the end whether they
     are still there. Nor need the next report show all that comes with the new program. So a bind
-    waits that began before the write ended, as long as :mod:`cyborg.arqs.host_steps` lets it.
+    waits that began before the write ended, as long as :mod:`cyborg.handles.host_steps` lets it.
 
     ``device_uuids`` has the uuid of each deployable's device by the deployable's id, and
     ``written_ms`` when its last write ended well.

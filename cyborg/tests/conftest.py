@@ -13,9 +13,10 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, consistency, context, db, policy
+from cyborg import clients, context, db, policy
 from cyborg import conf as cyborg_conf
 from cyborg.allocations import shortages
+from cyborg.audits import consistency
 from cyborg.placement import compare
 from cyborg.rpc import lines
 from cyborg.tests import callers, servers

@@ -13,8 +13,9 @@ from oslo_config import cfg
 
 from cyborg import db, errors, work
 from cyborg.allocations import executor, late_claims
-from cyborg.arqs import binding, host_steps, nova_events
+from cyborg.arqs import binding, nova_events
 from cyborg.db import models
+from cyborg.handles import host_steps
 
 _numbers = itertools.count(1)
 #: Seconds that no test takes, with many threads on a busy machine either.

@@ -17,8 +17,8 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.agent import cards, host_steps, pass_counter
-from cyborg.arqs import host_steps as conductor_steps
 from cyborg.drivers import base
+from cyborg.handles import host_steps as conductor_steps
 from cyborg.tests import hosts
 from cyborg.tests.service import PATIENCE
 

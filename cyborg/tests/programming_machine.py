@@ -10,11 +10,14 @@ import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg import consistency, db, errors, work
-from cyborg.arqs import binding, release, removal, service
+from cyborg import db, errors, work
+from cyborg.arqs import binding, service
+from cyborg.audits import consistency
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import planner, pools
+from cyborg.handles import release
+from cyborg.hosts import removal
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import cancellation, operations, program

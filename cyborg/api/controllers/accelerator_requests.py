@@ -14,9 +14,11 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import accelerator_requests as types
 from cyborg.api.types import fields, hosts, removals
-from cyborg.arqs import binding, refusals, release, removal, service
+from cyborg.arqs import binding, refusals, service
 from cyborg.db import models
 from cyborg.db.paging import Page
+from cyborg.handles import release
+from cyborg.hosts import removal
 from cyborg.policies import arq as policies
 from cyborg.programming import trait_match
 from cyborg.reasons import shown

@@ -11,7 +11,7 @@ from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import attach_handles as types
 from cyborg.db.paging import Page
-from cyborg.inventory import handles
+from cyborg.handles import listing
 from cyborg.policies import attach_handle as policies
 from cyborg.reasons import shown
 
@@ -25,11 +25,11 @@ class AttachHandles(Resource):
     @lists(
         policies.GET_ALL, kind, "attach_handles", since=versions.ATTACH_HANDLES, query=types.QUERY
     )
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[handles.Handle]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.Handle]:
         """List attach handles."""
-        return handles.list_handles(page, **wanted)
+        return listing.list_handles(page, **wanted)
 
-    def view(self, request: Request, handle: handles.Handle) -> dict[str, Any]:
+    def view(self, request: Request, handle: listing.Handle) -> dict[str, Any]:
         """A handle with its state."""
         return {
             "uuid": handle.uuid,

@@ -15,8 +15,8 @@ from cyborg.api.request import Request
 from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
 from cyborg.api.types import history as history_types
-from cyborg.arqs import removal
 from cyborg.db.paging import Page
+from cyborg.hosts import removal
 from cyborg.inventory import admin, query
 from cyborg.policies import device as policies
 from cyborg.policies import history as history_policies

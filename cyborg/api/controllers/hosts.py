@@ -14,8 +14,8 @@ from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import fields
 from cyborg.api.types import hosts as types
-from cyborg.arqs import draining
 from cyborg.db import models
+from cyborg.hosts import draining
 from cyborg.inventory import nodes
 from cyborg.policies import host as policies
 from cyborg.programming.operations import moment

@@ -12,8 +12,8 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import removals
 from cyborg.api.types import services as types
-from cyborg.arqs import removal
 from cyborg.db.paging import Page
+from cyborg.hosts import removal
 from cyborg.policies import service as policies
 
 _SINCE = versions.SERVICES

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object
-from cyborg.inventory import handles
+from cyborg.handles import listing
 
-_STATE = fields.one_of(handles.STATES)
+_STATE = fields.one_of(listing.STATES)
 
 
 class AttachHandle(Object):
@@ -30,7 +30,7 @@ class AttachHandle(Object):
 
 
 QUERY = fields.paging(
-    handles.COLUMNS,
+    listing.COLUMNS,
     state=Field(_STATE, "Only handles in this state."),
     device_uuid=Field(fields.UUID, "Only handles of this device."),
     deployable_uuid=Field(fields.UUID, "Only handles of this deployable."),

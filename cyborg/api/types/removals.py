@@ -10,7 +10,7 @@ from cyborg import arq_states
 from cyborg.api import versions
 from cyborg.api.types import fields, hosts
 from cyborg.api.types.base import Field, Object
-from cyborg.arqs import removal
+from cyborg.hosts import removal
 
 
 class GivenUpRequest(Object):

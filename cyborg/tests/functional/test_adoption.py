@@ -13,9 +13,9 @@ import webob
 from oslo_config import cfg
 
 from cyborg import context, db, errors, work
-from cyborg.arqs import removal
 from cyborg.conductor import gauges
 from cyborg.db import models
+from cyborg.hosts import removal
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import adoption, audit, client
 from cyborg.placement.tree import Inventory

@@ -16,8 +16,9 @@ from oslo_config import cfg
 
 from cyborg import context, errors, metrics
 from cyborg.api import app
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink

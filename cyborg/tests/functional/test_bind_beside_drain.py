@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import context, db, errors
-from cyborg.arqs import bind_writes, draining
+from cyborg.arqs import bind_writes
 from cyborg.db import models, providers
+from cyborg.hosts import draining
 from cyborg.inventory import admin
 from cyborg.tests import boots, hosts
 

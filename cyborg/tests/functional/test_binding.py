@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, policy, profiles
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import arq_states, context, db, rpc, work
-from cyborg.arqs import binding, host_steps, release, service
+from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.handles import host_steps, release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.reasons import Reason
 from cyborg.tests import boots, engine, hosts

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from cyborg import context
-from cyborg.arqs import release
 from cyborg.db import models
-from cyborg.inventory import handles
+from cyborg.handles import listing, release
 from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, Site, until
@@ -98,7 +97,7 @@ def test_a_card_is_overwritten_when_its_last_guest_has_left(
     assert done["state"] == "succeeded"
     # It runs nothing now, so it is given to nobody who does not say what it is to run.
     assert card.offered() == 0
-    assert handles.unclean() == []
+    assert listing.unclean() == []
 
 
 def test_a_card_of_a_pool_keeps_its_function(
@@ -128,14 +127,14 @@ def test_what_cannot_be_overwritten_is_given_to_nobody(
     (guest,) = use(card)
     site.fail("program")
     leave(ctx, guest)
-    (sentence,) = site.hurry(handles.unclean)
+    (sentence,) = site.hurry(listing.unclean)
     assert "out of order" in sentence
     until(lambda: card.offered() < HANDLES)
 
     site.obey()
     assert is_clean(site)
 
-    assert handles.unclean() == []
+    assert listing.unclean() == []
     assert cleanings(site)[-1]["state"] == "succeeded"
     assert card.offered() == HANDLES
 
@@ -148,7 +147,7 @@ def test_it_is_reserved_while_a_handle_is_cleaned_whose_guest_left_before_the_wr
     (guest,) = use(card)
     site.fail("clean")
     leave(ctx, guest)
-    (sentence,) = site.hurry(handles.unclean)
+    (sentence,) = site.hurry(listing.unclean)
     assert "out of order" in sentence
     (done,) = cleanings(site)
     assert done["state"] == "succeeded"
@@ -193,7 +192,7 @@ def test_an_allocation_that_is_given_back_late_is_waited_for(
         return str(operation["history"][-1]["text"])
 
     site.hurry(lambda: "has an allocation" in waits_for())
-    assert handles.unclean() == []
+    assert listing.unclean() == []
     site.placement.release(instance)
     assert is_clean(site)
     (done,) = cleanings(site)

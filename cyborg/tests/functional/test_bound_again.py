@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import consistency, db, errors, rpc, work
-from cyborg.arqs import binding, draining, removal, service
+from cyborg import db, errors, rpc, work
+from cyborg.arqs import binding, service
 from cyborg.arqs.bind_requests import BindTarget
+from cyborg.audits import consistency
 from cyborg.db import models
+from cyborg.hosts import draining, removal
 from cyborg.importing import store
 from cyborg.importing.convert import Request
 from cyborg.tests import boots, hosts, leaving

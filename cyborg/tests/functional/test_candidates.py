@@ -11,9 +11,9 @@ import pytest
 import webob
 
 from cyborg import context, profiles
-from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts

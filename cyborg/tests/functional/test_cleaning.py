@@ -14,12 +14,11 @@ from oslo_config import cfg
 from cyborg import context, db, errors, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
-from cyborg.arqs import release
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci, privileged, registry
 from cyborg.drivers.pci import cleaning, passthrough
-from cyborg.inventory import handles
+from cyborg.handles import listing, release
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import PATIENCE, RP, SERVER, Site, until
@@ -292,12 +291,12 @@ def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unc
     assert "out of order" in entry["reason"]
     assert entry["ended_at"] is None
     assert free(site)["clean_failed"] == 1
-    (sentence,) = handles.unclean()
+    (sentence,) = listing.unclean()
     assert unclean in sentence
     site.obey()
     until(lambda: kept(site)[0]["ended_at"])
     assert free(site)["clean_failed"] == 0
-    assert handles.unclean() == []
+    assert listing.unclean() == []
     assert len(kept(site)) == 1
 
 
@@ -452,12 +451,12 @@ def test_a_host_that_does_not_answer_has_not_cleaned(
     host_of_one_card.left, host_of_one_card.error = {"00"}, error
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
-    said = list(zip(noted, handles.unclean(), strict=True))
+    said = list(zip(noted, listing.unclean(), strict=True))
     assert all(reason in sentence for reason, sentence in said)
     host_of_one_card.left = set()
     engine.make_due()
     engine.drain(conf)
-    assert handles.unclean() == []
+    assert listing.unclean() == []
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("FPGA", 300), ("SSD", 86_400)])
@@ -481,5 +480,5 @@ def test_a_clean_that_hangs_for_long_has_failed(
             db.update(session, models.Device, type=kind)
             db.update(session, models.Work, due_ms=0, wanted_ms=db.now_ms() - wanted * 1000)
         engine.drain(conf)
-        assert [part for part in said if part in " ".join(handles.unclean())] == said
-        assert len(handles.unclean()) == len(said)
+        assert [part for part in said if part in " ".join(listing.unclean())] == said
+        assert len(listing.unclean()) == len(said)

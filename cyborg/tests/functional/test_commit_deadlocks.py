@@ -14,9 +14,10 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import consistency, context, db, errors, work
-from cyborg.arqs import release
+from cyborg import context, db, errors, work
+from cyborg.audits import consistency
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.inventory import admin
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink

@@ -12,7 +12,7 @@ import pytest
 
 from cyborg import allocation_states as states
 from cyborg import context
-from cyborg.arqs import release
+from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, profile, wish

@@ -11,8 +11,9 @@ import pytest
 import requests
 
 from cyborg import context, db, quotas, work
-from cyborg.arqs import candidates, draining
+from cyborg.arqs import candidates
 from cyborg.db import models
+from cyborg.hosts import draining
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT

@@ -29,8 +29,9 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import allocation_states as states
-from cyborg import consistency, db, errors, policy, profiles, rpc, work
+from cyborg import db, errors, policy, profiles, rpc, work
 from cyborg.allocations import leases, plans, service, wishes
+from cyborg.audits import consistency
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.placement import client

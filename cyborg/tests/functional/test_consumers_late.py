@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg import allocation_states as states
 from cyborg import context, db, errors, policy, profiles, work
 from cyborg.allocations import executor, service, wishes
-from cyborg.arqs import differences, witnesses
+from cyborg.audits import differences, witnesses
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client

@@ -12,8 +12,8 @@ from oslo_config import cfg
 from cyborg import allocation_states as states
 from cyborg import context, db, policy, rpc, work
 from cyborg.allocations import executor, service, wishes
-from cyborg.arqs import host_steps
 from cyborg.db import models
+from cyborg.handles import host_steps
 from cyborg.rpc import memory
 from cyborg.tests import callers, engine, hosts, messages
 from cyborg.tests.placement_server import PlacementServer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cyborg import db
-from cyborg.arqs import differences, lost_allocations, witnesses
+from cyborg.audits import differences, lost_allocations, witnesses
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid

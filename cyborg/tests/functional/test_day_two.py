@@ -29,22 +29,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import (
-    consistency,
-    context,
-    db,
-    errors,
-    history,
-    policy,
-    profiles,
-    quotas,
-    rpc,
-    work,
-)
-from cyborg.arqs import binding, differences, draining, release, removal, service, uses
+from cyborg import context, db, errors, history, policy, profiles, quotas, rpc, work
+from cyborg.arqs import binding, service
 from cyborg.arqs.bind_requests import BindTarget
+from cyborg.audits import consistency, differences, uses
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.handles import release
+from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TOLERATE_TAINT

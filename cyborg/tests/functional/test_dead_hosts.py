@@ -10,8 +10,8 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import context, db, errors, history, rpc
-from cyborg.arqs import release
 from cyborg.db import models, paging
+from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages
 

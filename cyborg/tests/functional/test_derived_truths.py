@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from sqlalchemy import orm
 
 from cyborg import db, errors, rpc
-from cyborg.arqs import bind_requests, binding, release, service
+from cyborg.arqs import bind_requests, binding, service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts

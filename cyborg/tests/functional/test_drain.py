@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, history, work
-from cyborg.arqs import draining, release, removal
 from cyborg.db import models, paging
+from cyborg.handles import release
+from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import desired

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import consistency, db
-from cyborg.arqs import differences, witnesses
+from cyborg import db
+from cyborg.audits import consistency, differences, witnesses
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client

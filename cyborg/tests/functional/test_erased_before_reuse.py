@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg import consistency, context
-from cyborg.arqs import release, removal, service
+from cyborg import context
+from cyborg.arqs import service
+from cyborg.audits import consistency
 from cyborg.db import models
+from cyborg.handles import release
+from cyborg.hosts import removal
 from cyborg.inventory import query
 from cyborg.tests import hosts
 from cyborg.tests.cloud import HANDLES, Cloud

@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors
-from cyborg.arqs import binding, orphans, release
+from cyborg.arqs import binding
+from cyborg.audits import orphans
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
@@ -27,7 +29,7 @@ def let_days_pass(days: int = 2) -> None:
 def test_what_nobody_binds_is_deleted(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "cyborg.arqs.orphans")
+    caplog.set_level("INFO", "cyborg.audits.orphans")
     hosts.apply(hosts.card("a"))
     (bound,), (unbound,), old = boots.arqs(ctx), boots.arqs(ctx), boots.arqs(ctx, 2)
     for uuid in (bound, unbound):

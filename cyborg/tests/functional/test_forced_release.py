@@ -7,10 +7,12 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import arq_states, db, errors, handle_states, history, rpc, work
-from cyborg.arqs import binding, release, removal, service, uses
-from cyborg.arqs.removal import GivenUp
+from cyborg.arqs import binding, service
+from cyborg.audits import uses
 from cyborg.db import models
-from cyborg.inventory import handles
+from cyborg.handles import listing, release
+from cyborg.hosts import removal
+from cyborg.hosts.removal import GivenUp
 from cyborg.tests import boots, hosts
 from cyborg.tests.cloud import Cloud
 
@@ -106,7 +108,7 @@ def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
     cloud.placement.release(instance)
     release.delete_instance_arqs(cloud.ctx, instance)
     cloud.work_off()
-    assert handles.unclean() == []
+    assert listing.unclean() == []
     assert cloud.rows(models.Arq, models.Work) == {}
 
 

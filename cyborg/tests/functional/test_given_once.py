@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db
-from cyborg.arqs import binding, release
+from cyborg.arqs import binding
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.handles import release
 from cyborg.inventory import diff
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts

@@ -12,9 +12,10 @@ from oslo_config import cfg
 
 from cyborg import context, db, errors, history, reasons, work
 from cyborg.api import app
-from cyborg.arqs import refusals, release
+from cyborg.arqs import refusals
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models, paging
+from cyborg.handles import release
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.programming import operations

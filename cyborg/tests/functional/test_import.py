@@ -28,10 +28,10 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import db, errors, history, rpc, work
-from cyborg.arqs import release
 from cyborg.cmd import dbsync
 from cyborg.db import models
 from cyborg.drivers import base, fake
+from cyborg.handles import release
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
 from cyborg.placement import adoption

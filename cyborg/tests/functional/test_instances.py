@@ -12,7 +12,8 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import context, db, handle_states, nova, work
-from cyborg.arqs import orphans, service
+from cyborg.arqs import service
+from cyborg.audits import orphans
 from cyborg.conductor import gauges
 from cyborg.conductor.service import ConductorService
 from cyborg.db import models

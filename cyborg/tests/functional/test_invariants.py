@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import consistency, context, db, notifications, work
-from cyborg.arqs import orphans
+from cyborg import context, db, notifications, work
+from cyborg.audits import consistency, orphans
 from cyborg.db import models
 from cyborg.function_pools import pools
 from cyborg.tests import boots, engine, hosts, leaving

@@ -15,12 +15,13 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import consistency, context, db, errors, liveness
-from cyborg.arqs import draining, lost_allocations, removal
+from cyborg import context, db, errors, liveness
+from cyborg.audits import consistency, lost_allocations
 from cyborg.cmd import ironic as command
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci
+from cyborg.hosts import draining, removal
 from cyborg.importing import store as importing
 from cyborg.importing.convert import Whole
 from cyborg.inventory import admin, nodes, query

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from cyborg import errors
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import binding, service
+from cyborg.handles import release
 from cyborg.programming import operations, program
 from cyborg.programming.program import Program
 from cyborg.tests.boots import target

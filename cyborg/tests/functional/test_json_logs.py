@@ -13,7 +13,7 @@ import pytest
 from oslo_config import cfg
 from oslo_log import formatters
 
-from cyborg.arqs import draining
+from cyborg.hosts import draining
 from cyborg.tests import hosts
 from cyborg.tests.functional.test_api_samples import Api
 

@@ -7,9 +7,10 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import db, errors, profiles, work
-from cyborg.arqs import bind_requests, binding, release, service
+from cyborg.arqs import bind_requests, binding, service
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
+from cyborg.handles import release
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.boots import target

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import context, db, work
-from cyborg.arqs import lost_allocations, orphans
+from cyborg.audits import lost_allocations, orphans
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid

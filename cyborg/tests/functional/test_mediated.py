@@ -16,9 +16,10 @@ from oslo_config import cfg
 from cyborg import conf as cyborg_conf
 from cyborg import context, rpc
 from cyborg.agent import discovery, host_steps, ownership, pass_counter
-from cyborg.arqs import release, service
+from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.drivers import privileged, registry
+from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, messages

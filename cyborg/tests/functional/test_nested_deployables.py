@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import consistency, db, work
-from cyborg.arqs import removal
+from cyborg import db, work
+from cyborg.audits import consistency
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.hosts import removal
 from cyborg.inventory import query
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import compare

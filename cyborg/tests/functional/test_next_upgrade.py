@@ -33,9 +33,9 @@ from oslo_config import cfg
 from sqlalchemy.dialects import mysql
 
 from cyborg import context, db, rpc
-from cyborg.arqs import release
 from cyborg.cmd import upgrade_checks
 from cyborg.db import models, revision, schema
+from cyborg.handles import release
 from cyborg.rpc import client, faults, keys, payloads, server, signing
 from cyborg.tests import boots, engine, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, notifications
-from cyborg.arqs import release
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.notifications import sender
 from cyborg.tests import boots, engine, hosts, listening, messages, servers
 from cyborg.tests.listening import Ear

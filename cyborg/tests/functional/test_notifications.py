@@ -13,8 +13,10 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import context, db, errors, liveness, notifications, profiles, quotas
-from cyborg.arqs import binding, draining, release, removal, service
+from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.handles import release
+from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.notifications import notices, users
 from cyborg.tests import boots, engine, hosts, listening, messages

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
 from cyborg import context, db
-from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.programming import cancellation, operations
 from cyborg.programming.program import Program
 from cyborg.rpc import signing

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, policy, profiles
-from cyborg.arqs import release, service
+from cyborg.arqs import service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_api_samples import Api
 

@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
-from cyborg import consistency
 from cyborg.agent import service as agent_service
+from cyborg.audits import consistency
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.tests.fpga import HANDLES, Card

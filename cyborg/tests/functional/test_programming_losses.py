@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import consistency, db, errors, glance, work
-from cyborg.arqs import removal, service
+from cyborg import db, errors, glance, work
+from cyborg.arqs import service
+from cyborg.audits import consistency
 from cyborg.db import models
+from cyborg.hosts import removal
 from cyborg.inventory import admin, query
 from cyborg.placement import desired
 from cyborg.programming import operations

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import consistency, context, errors, glance, rpc, work
-from cyborg.arqs import release
+from cyborg import context, errors, glance, rpc, work
+from cyborg.audits import consistency
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import handles
+from cyborg.handles import listing, release
 from cyborg.programming import executor, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
@@ -106,7 +106,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
 
-    (sentence,) = handles.unclean()
+    (sentence,) = listing.unclean()
     assert f"driver {hosts.DRIVER} does not program it" in sentence
     assert len(engine.pending()) == 1
     # An operator has turned cleaning off.
@@ -114,7 +114,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     engine.make_due()
     engine.drain(conf)
     assert found(OLD).blank_image is None
-    assert (engine.pending(), handles.unclean()) == ({}, [])
+    assert (engine.pending(), listing.unclean()) == ({}, [])
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
 from cyborg import context, db, errors, history, profiles, quotas
-from cyborg.arqs import binding, release, service
+from cyborg.arqs import binding, service
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas

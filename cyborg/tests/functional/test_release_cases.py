@@ -9,8 +9,9 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import context, errors, work
-from cyborg.arqs import binding, release
+from cyborg.arqs import binding
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until

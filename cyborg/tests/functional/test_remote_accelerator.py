@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from cyborg import context, db, errors, notifications
 from cyborg.agent import service as agent_service
 from cyborg.api import versions
-from cyborg.arqs import removal, service
+from cyborg.arqs import service
 from cyborg.db import models
+from cyborg.hosts import removal
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests.listening import Ear, silence
 from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until

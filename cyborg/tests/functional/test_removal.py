@@ -13,10 +13,13 @@ import pytest
 import sqlalchemy as sa
 import webob
 
-from cyborg import consistency, db, errors, host_keys, liveness, work
-from cyborg.arqs import binding, release, removal
+from cyborg import db, errors, host_keys, liveness, work
+from cyborg.arqs import binding
+from cyborg.audits import consistency
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.handles import release
+from cyborg.hosts import removal
 from cyborg.inventory import acceptance, query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, history
-from cyborg.arqs import draining, removal
 from cyborg.db import models, paging
+from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import boots, engine, hosts

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import consistency, db, rpc, work
+from cyborg import db, rpc, work
+from cyborg.audits import consistency
 from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.drivers import base

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from cyborg import allocation_states as states
 from cyborg import context, db, work
-from cyborg.arqs import differences, service, witnesses
+from cyborg.arqs import service
+from cyborg.audits import differences, witnesses
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client

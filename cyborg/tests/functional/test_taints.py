@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, errors, history, work
-from cyborg.arqs import candidates, draining, release, removal
+from cyborg.arqs import candidates
 from cyborg.db import models, paging
+from cyborg.handles import release
+from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.request_groups import TAINT, TOLERATE_TAINT

@@ -14,9 +14,9 @@ from oslo_config import cfg
 
 from cyborg import context
 from cyborg.api import app
-from cyborg.arqs import release
 from cyborg.db import models
 from cyborg.drivers import trait_names
+from cyborg.handles import release
 from cyborg.tests import boots, engine, hosts
 
 Call = Callable[..., Any]

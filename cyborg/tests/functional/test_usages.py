@@ -13,8 +13,8 @@ from oslo_config import cfg
 
 from cyborg import context, db, history
 from cyborg.api import app
-from cyborg.arqs import release
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import context, db, history
-from cyborg.arqs import release, uses
+from cyborg.audits import uses
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.functional.test_status import Status
 

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, errors
-from cyborg.arqs import removal
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.hosts import removal
 from cyborg.programming import program
 from cyborg.rpc import client
 from cyborg.tests import messages, servers

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 from cyborg import history
-from cyborg.arqs import removal
+from cyborg.hosts import removal
 
 CODE = pathlib.Path(__file__).parents[2]
 _LEVELS = {"info", "warning", "error", "critical", "exception"}

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
 from cyborg import policies
-from cyborg.arqs import differences
+from cyborg.audits import differences
 from cyborg.cmd import known_options
 from cyborg.conf import privileged
 from cyborg.drivers import base

@@ -16,9 +16,10 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, errors, handle_states, history, host_keys, notifications, work
-from cyborg.arqs import release, service
+from cyborg.arqs import service
 from cyborg.context import RequestContext
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.inventory import bare_metal, missing
 from cyborg.notifications import notices
 from cyborg.programming import operations, permits

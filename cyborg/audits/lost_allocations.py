@@ -24,7 +24,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import arq_states, clients, db, work
-from cyborg.arqs import orphans, witnesses
+from cyborg.audits import orphans, witnesses
 from cyborg.db import models
 from cyborg.placement import client
 

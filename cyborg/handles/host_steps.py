@@ -31,11 +31,11 @@ from cyborg import (
     rpc,
     work,
 )
-from cyborg.arqs import matching, overwriting, release
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.handles import overwriting, release
 from cyborg.notifications import notices
-from cyborg.programming import operations
+from cyborg.programming import matching, operations
 from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)

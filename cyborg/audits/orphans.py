@@ -24,8 +24,9 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import arq_states, clients, db, errors, nova, work
-from cyborg.arqs import release, witnesses
+from cyborg.audits import witnesses
 from cyborg.db import models
+from cyborg.handles import release
 
 LOG = logging.getLogger(__name__)
 

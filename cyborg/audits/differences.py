@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import clients, db, nova, work
-from cyborg.arqs import release, witnesses
+from cyborg.audits import witnesses
 from cyborg.db import models
+from cyborg.handles import release
 from cyborg.placement import client, compare, desired
 
 #: Seconds between two looks at what does not fit, by default.

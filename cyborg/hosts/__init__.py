@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts and devices as administrators handle them: drained, tainted, removed."""
