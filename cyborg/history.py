@@ -17,9 +17,9 @@ from oslo_context import context as oslo_context
 from sqlalchemy import orm
 
 from cyborg import db
+from cyborg.common.reasons import Reason
 from cyborg.db import models, paging
 from cyborg.drivers import base
-from cyborg.reasons import Reason
 
 #: The kinds of entries. An ARQ was Bound and had an attach handle:
 USED = "used"

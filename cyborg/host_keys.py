@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc
+from cyborg import db, rpc
+from cyborg.common import errors
 from cyborg.db import locks, models
 from cyborg.rpc import signing
 

@@ -20,9 +20,9 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, notifications, work
+from cyborg.common.reasons import Reason, is_news
 from cyborg.db import models, paging
 from cyborg.notifications import notices
-from cyborg.reasons import Reason, is_news
 
 LOG = logging.getLogger(__name__)
 

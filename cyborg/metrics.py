@@ -21,7 +21,7 @@ import prometheus_client
 from oslo_config import cfg
 from prometheus_client import multiprocess, registry
 
-from cyborg import host_header
+from cyborg.common import host_header
 
 LOG = logging.getLogger(__name__)
 

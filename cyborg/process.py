@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import formatters, log
 
 from cyborg import conf as cyborg_conf
-from cyborg import errors, needs, version
+from cyborg.common import errors, needs, version
 from cyborg.conf import command_help
 
 LOG = logging.getLogger(__name__)

@@ -16,11 +16,9 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications
-from cyborg.context import RequestContext
-from cyborg.db import models, paging
-from cyborg.notifications import notices
-from cyborg.request_groups import (
+from cyborg import db, notifications
+from cyborg.common import errors
+from cyborg.common.request_groups import (
     FORBIDDEN,
     RESOURCES,
     TAINT,
@@ -28,6 +26,9 @@ from cyborg.request_groups import (
     TRAIT,
     RequestGroup,
 )
+from cyborg.db import models, paging
+from cyborg.notifications import notices
+from cyborg.policy.context import RequestContext
 
 LOG = logging.getLogger(__name__)
 

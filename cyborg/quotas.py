@@ -16,10 +16,12 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import clients, db, errors, notifications, peers
+from cyborg import db, notifications
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.notifications.notices import Excess
+from cyborg.peers import answers, clients
 
 if TYPE_CHECKING:
     from oslo_limit import limit
@@ -93,7 +95,7 @@ def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
     from openstack import exceptions as sdk_exc  # noqa: PLC0415
 
     try:
-        with peers.within(peers.LONGEST):
+        with answers.within(answers.LONGEST):
             asked = _enforcer(conf)
             everything: Any = None
             limits = dict(asked.get_registered_limits(everything))
@@ -102,9 +104,9 @@ def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
         raise errors.ServiceUnavailable(
             f"The limits of the project cannot be read from Keystone: {exc}"
         ) from exc
-    except peers.ODD as exc:
+    except answers.ODD as exc:
         raise errors.ServiceUnavailable(f"[oslo_limit] does not fit Keystone: {exc}.") from exc
-    if not peers.fits(limits, {str: int}):
+    if not answers.fits(limits, {str: int}):
         raise errors.ServiceUnavailable("A limit that Keystone has is no number.")
     return limits
 

@@ -23,7 +23,8 @@ import sqlalchemy as sa
 from oslo_context import context as oslo_context
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models
 
 BIND = "bind"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the drawings and the lists of states in the documentation, from the code.
 
-Run it when ``cyborg/programming/states.py`` or ``cyborg/handle_states.py`` has changed.
+Run it when ``cyborg/programming/states.py`` or ``cyborg/states/handle_states.py`` has changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from xml.sax import saxutils
 
-from cyborg import handle_states
 from cyborg.db import models
 from cyborg.programming import states
+from cyborg.states import handle_states
 
 
 class Machine(NamedTuple):

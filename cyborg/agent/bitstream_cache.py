@@ -19,8 +19,10 @@ from typing import IO
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, glance, rpc
+from cyborg import rpc
+from cyborg.common import errors
 from cyborg.drivers import image_signatures
+from cyborg.peers import clients, glance
 
 LOG = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import errors, metrics, rpc
+from cyborg import metrics, rpc
 from cyborg.agent import bitstream_cache, cards, cdi, pass_counter, write_results, writes
+from cyborg.common import errors
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)

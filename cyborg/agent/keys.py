@@ -17,7 +17,7 @@ import time
 
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from cyborg import errors
 from cyborg.agent import discovery
+from cyborg.common import errors
 from cyborg.drivers import pci
 from cyborg.drivers.pci import device_spec
 

@@ -17,8 +17,8 @@ from cyborg import db
 from cyborg.allocations import plans, shortages
 from cyborg.arqs import candidates
 from cyborg.arqs.candidates import Candidate
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
-from cyborg.request_groups import RequestGroup
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000

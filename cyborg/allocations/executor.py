@@ -16,14 +16,15 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import allocation_states as states
-from cyborg import db, errors, history, reasons, work
+from cyborg import db, history, work
 from cyborg.allocations import choosing, late_claims, placement_claims, plans, reclaiming, service
 from cyborg.arqs import bind_requests, binding
 from cyborg.arqs.bind_requests import BindTarget
+from cyborg.common import errors, reasons
+from cyborg.common.reasons import NONE_FREE, Reason
 from cyborg.db import models
 from cyborg.placement import client
-from cyborg.reasons import NONE_FREE, Reason
+from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import program
-from cyborg.request_groups import RequestGroup
 
 #: Names that one number says a deployable has or not.
 _BITS = 60

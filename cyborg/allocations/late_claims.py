@@ -17,10 +17,11 @@ import logging
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import allocation_states as states
-from cyborg import clients, db, work
+from cyborg import db, work
 from cyborg.db import models
+from cyborg.peers import clients
 from cyborg.placement import client
+from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
 

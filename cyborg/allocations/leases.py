@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import allocation_states as states
 from cyborg import db
 from cyborg.allocations import service
 from cyborg.db import models
+from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from cyborg import allocation_states as states
-from cyborg import db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.placement import client
+from cyborg.states import allocation_states as states
 
 #: Changes by others that one call is made again after.
 _ATTEMPTS = 5

@@ -10,7 +10,7 @@ from typing import Any
 
 from cyborg import profiles
 from cyborg.arqs import service
-from cyborg.request_groups import RequestGroup
+from cyborg.common.request_groups import RequestGroup
 
 #: Whether what is used most comes first, or what is used least.
 PACK = "pack"

@@ -17,13 +17,14 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import allocation_states as states
-from cyborg import arq_states, db, history, work
+from cyborg import db, history, work
 from cyborg.allocations import placement_claims, plans
 from cyborg.audits import lost_allocations
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.placement import client, tree
-from cyborg.reasons import Reason
+from cyborg.states import allocation_states as states
+from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 

@@ -19,15 +19,17 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import allocation_states as states
-from cyborg import clients, db, errors, nova, quotas, work
+from cyborg import db, nova, quotas, work
 from cyborg.allocations import choosing, plans, shortages, wishes
 from cyborg.arqs import service
-from cyborg.context import RequestContext
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.handles import release as arq_release
-from cyborg.policies import host
+from cyborg.peers import clients
+from cyborg.policy.context import RequestContext
+from cyborg.policy.rules import host
+from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
 

@@ -11,13 +11,15 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import availability, db, errors, work
+from cyborg import db, work
 from cyborg.allocations import fitting, plans
+from cyborg.common import errors
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import pools
 from cyborg.placement import audit, compare
-from cyborg.request_groups import RequestGroup
+from cyborg.states import availability
 
 _CLOSED = (
     "none of {} is given out: their devices or hosts are disabled, unhealthy, down, drained or "

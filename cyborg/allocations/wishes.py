@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cyborg import errors, profiles
+from cyborg import profiles
 from cyborg.allocations import plans
-from cyborg.context import RequestContext
+from cyborg.common import errors
 from cyborg.db import models
+from cyborg.policy.context import RequestContext
 
 #: The most parts that all alternatives of a request may have together.
 MAX_PARTS = 64

@@ -15,9 +15,11 @@ import pecan.routing
 from oslo_config import cfg
 from paste import deploy
 
-from cyborg import errors, notifications, policy, rpc, work
+from cyborg import notifications, rpc, work
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
+from cyborg.common import errors
+from cyborg.policy.enforcer import Enforcer
 
 #: The paste file that is used if the operator has none.
 SHIPPED_PASTE_FILE = pathlib.Path(__file__).with_name("api-paste.ini")
@@ -83,7 +85,7 @@ def _inspect_once() -> None:
 def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     """The application without middleware."""
     _inspect_once()
-    enforcer = policy.Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
+    enforcer = Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
     if not conf.oslo_policy.enforce_new_defaults:
         LOG.warning(
             "[oslo_policy] enforce_new_defaults = false has no effect: rules have only their new "

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cyborg import errors
 from cyborg.api import arguments, versions
 from cyborg.arqs.bind_requests import BindTarget
+from cyborg.common import errors
 
 #: What messages about the body begin with.
 REFUSED = "Couldn't apply patch. Reason: "

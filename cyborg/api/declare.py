@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Protocol, cast
 import pecan
 import webob
 
-from cyborg import errors
 from cyborg.api import refusals, validation, versions
 from cyborg.api.request import Request, place
 from cyborg.api.types import fields
 from cyborg.api.types.base import Schema, schema_of
+from cyborg.common import errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import Any
 import webob
 from webob import exc as webob_exc
 
-from cyborg import errors
 from cyborg.api import versions
+from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
 

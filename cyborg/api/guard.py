@@ -22,8 +22,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from oslo_config import cfg
 
-from cyborg import errors, peers
 from cyborg.api import faults, versions
+from cyborg.common import errors
+from cyborg.peers import answers
 
 #: The key in the WSGI environment under which controllers find the :class:`Body`.
 ENVIRON_KEY = "cyborg.body"
@@ -64,7 +65,7 @@ class Guard:
             return faults.response(error, environ, version)(environ, start_response)
         environ[ENVIRON_KEY] = body
         environ["CONTENT_LENGTH"] = "0"
-        with peers.within(peers.LONGEST):
+        with answers.within(answers.LONGEST):
             return self._app(environ, start_response)
 
 

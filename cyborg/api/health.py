@@ -17,7 +17,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_middleware.healthcheck import pluginbase
 
-from cyborg import db, errors, rpc
+from cyborg import db, rpc
+from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from oslo_middleware import http_proxy_to_wsgi as oslo_proxy
 from oslo_middleware import request_id as oslo_request_id
 from oslo_middleware.healthcheck import opts as health_opts
 
-from cyborg import errors, needs
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
+from cyborg.common import errors, needs
 
 LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from oslo_config import cfg
 
-from cyborg import errors, host_header
 from cyborg.api import faults, versions
+from cyborg.common import errors, host_header
 
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
 #: What a proxy adds to a request; with X-Forwarded all names that begin so.

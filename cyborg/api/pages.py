@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cyborg import errors
 from cyborg.api import versions
 from cyborg.api.controllers import filters
 from cyborg.api.request import Request
+from cyborg.common import errors
 from cyborg.db import paging
 
 _LIMIT, _MARKER, _SORT_KEY, _SORT_DIR = "limit", "marker", "sort_key", "sort_dir"

@@ -15,8 +15,11 @@ from pecan import hooks
 from webob import exc as webob_exc
 from webob import request as webob_request
 
-from cyborg import context, errors, peers, policy
 from cyborg.api import faults, guard, versions
+from cyborg.common import errors
+from cyborg.peers import answers
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 
 
 class Request(webob_request.BaseRequest):
@@ -103,13 +106,13 @@ def place(*kinds: threading.Semaphore) -> Iterator[bool]:
 class RequestHook(hooks.PecanHook):
     """Prepares each request, and turns exceptions into answers."""
 
-    def __init__(self, conf: cfg.ConfigOpts, enforcer: policy.Enforcer) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, enforcer: Enforcer) -> None:
         self._conf = conf
         self._enforcer = enforcer
         threads = conf.api.threads
         self._wait_places = threading.Semaphore(threads // 2)
         self._program_places = threading.Semaphore(max(1, threads // 4))
-        self._call_places = peers.Places(threads)
+        self._call_places = answers.Places(threads)
 
     def on_route(self, state: Any) -> None:
         """Before the request is routed."""

@@ -21,8 +21,8 @@ from cheroot import wsgi
 from cheroot.ssl import builtin
 from oslo_config import cfg
 
-from cyborg import errors
 from cyborg.api import bounds, gate, middleware, noauth, request_reader
+from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
 

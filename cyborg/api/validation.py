@@ -12,8 +12,8 @@ import jsonschema
 from oslo_utils import uuidutils
 from webob import multidict
 
-from cyborg import errors
 from cyborg.api import arguments, refusals
+from cyborg.common import errors
 
 Schema = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cyborg import errors
+from cyborg.common import errors
 
 HEADER = "OpenStack-API-Version"
 #: The header's name in a WSGI environment.

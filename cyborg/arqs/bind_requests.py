@@ -11,12 +11,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, glance
+from cyborg import db
+from cyborg.common import errors
+from cyborg.common.reasons import Reason
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
+from cyborg.peers import glance
 from cyborg.programming import matching, operations, program, trait_match
-from cyborg.reasons import Reason
-from cyborg.request_groups import RequestGroup
+from cyborg.states import arq_states
 
 #: The code of the reason of a bind that is refused.
 REFUSED = "refused"

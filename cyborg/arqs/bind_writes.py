@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, db
+from cyborg import db
 from cyborg.db import models
+from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 

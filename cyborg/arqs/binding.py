@@ -16,17 +16,20 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, clients, db, errors, glance, quotas, reasons, work
+from cyborg import db, quotas, work
 from cyborg.arqs import bind_requests, bind_writes, refusals, service
 from cyborg.arqs.bind_requests import BindTarget, Clock
-from cyborg.context import RequestContext
+from cyborg.common import errors, reasons
+from cyborg.common.reasons import Reason, shown
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
 from cyborg.handles import release, taking
 from cyborg.notifications import notices
+from cyborg.peers import clients, glance
+from cyborg.policy.context import RequestContext
 from cyborg.programming import matching, operations, program, trait_match
-from cyborg.reasons import Reason, shown
-from cyborg.request_groups import RequestGroup
+from cyborg.states import arq_states, availability
 
 #: An ARQ with its provider's deployable.
 _Pair = tuple[models.Arq, Provider | None]

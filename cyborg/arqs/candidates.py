@@ -17,13 +17,16 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import availability, clients, db, errors
+from cyborg import db
+from cyborg.common import errors
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
 from cyborg.db.providers import Provider
 from cyborg.function_pools import capacity, nearness
+from cyborg.peers import clients
 from cyborg.placement import client
 from cyborg.programming import matching, program
-from cyborg.request_groups import RequestGroup
+from cyborg.states import availability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

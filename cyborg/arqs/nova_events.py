@@ -10,8 +10,9 @@ from typing import cast
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, db, nova, work
+from cyborg import db, nova, work
 from cyborg.db import models
+from cyborg.peers import clients
 
 LOG = logging.getLogger(__name__)
 

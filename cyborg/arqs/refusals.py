@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from cyborg import db, errors, history, reasons
+from cyborg import db, history
 from cyborg.arqs import service
-from cyborg.context import RequestContext
+from cyborg.common import errors, reasons
+from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.reasons import Reason
+from cyborg.policy.context import RequestContext
 
 if TYPE_CHECKING:
     from cyborg.arqs.bind_requests import BindTarget

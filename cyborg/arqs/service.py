@@ -12,22 +12,15 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import (
-    arq_states,
-    availability,
-    db,
-    errors,
-    handle_states,
-    notifications,
-    profiles,
-    quotas,
-)
-from cyborg.context import RequestContext
+from cyborg import db, notifications, profiles, quotas
+from cyborg.common import errors
+from cyborg.common.reasons import shown
 from cyborg.db import models, paging
 from cyborg.function_pools import misses
 from cyborg.inventory import query
 from cyborg.notifications import notices
-from cyborg.reasons import shown
+from cyborg.policy.context import RequestContext
+from cyborg.states import arq_states, availability, handle_states
 
 LOG = logging.getLogger(__name__)
 

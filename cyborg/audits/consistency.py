@@ -13,9 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import allocation_states, db, notifications, work
+from cyborg import db, notifications, work
 from cyborg.db import models
 from cyborg.programming import operations, program
+from cyborg.states import allocation_states
 
 #: Seconds within which some conductor does the work of a row, or tries to, whichever of them dies.
 DONE_WITHIN = 120

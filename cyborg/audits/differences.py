@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, db, nova, work
+from cyborg import db, nova, work
 from cyborg.audits import witnesses
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.peers import clients
 from cyborg.placement import client, compare, desired
 
 #: Seconds between two looks at what does not fit, by default.

@@ -23,10 +23,12 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, work
+from cyborg import db, work
 from cyborg.audits import orphans, witnesses
 from cyborg.db import models
+from cyborg.peers import clients
 from cyborg.placement import client
+from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 

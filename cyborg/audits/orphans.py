@@ -23,10 +23,13 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import arq_states, clients, db, errors, nova, work
+from cyborg import db, nova, work
 from cyborg.audits import witnesses
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.peers import clients
+from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import metrics, needs, process, rpc
+from cyborg import metrics, process, rpc
 from cyborg.agent import keys, service
 from cyborg.cmd import agent_key, discover
+from cyborg.common import needs
 
 _HELP = (
     "Find the accelerators of this host and prepare them for guests, until SIGTERM. "

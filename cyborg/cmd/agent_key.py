@@ -9,8 +9,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors
 from cyborg.agent import keys
+from cyborg.common import errors
 from cyborg.conf import command_help
 
 NAME = "key"

@@ -8,9 +8,11 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import clients, db, errors, metrics, needs, notifications, process, rpc
+from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app, server
+from cyborg.common import errors, needs
 from cyborg.db import revision
+from cyborg.peers import clients
 
 LOG = log.getLogger(__name__)
 

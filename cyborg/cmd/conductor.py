@@ -7,9 +7,11 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, db, metrics, needs, notifications, process, rpc
+from cyborg import db, metrics, notifications, process, rpc
+from cyborg.common import needs
 from cyborg.conductor import gauges, keys, service
 from cyborg.db import revision
+from cyborg.peers import clients
 
 _HELP = (
     "Bind accelerators, write to Placement and send events to Nova, until SIGTERM. "

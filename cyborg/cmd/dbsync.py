@@ -12,8 +12,9 @@ import prettytable
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
-from cyborg import db, errors, process, version
+from cyborg import db, process
 from cyborg.allocations import fitting
+from cyborg.common import errors, version
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.importing import run as importing

@@ -9,7 +9,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import db, errors, host_keys
+from cyborg import db, host_keys
+from cyborg.common import errors
 from cyborg.conf import command_help
 from cyborg.db import revision
 from cyborg.inventory import nodes

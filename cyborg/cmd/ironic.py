@@ -12,10 +12,12 @@ from typing import Any
 import prettytable
 from oslo_config import cfg
 
-from cyborg import clients, db, errors, needs, process
+from cyborg import db, process
+from cyborg.common import errors, needs
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.ironic import api, run, store
+from cyborg.peers import clients
 
 _HELP = (
     "Read from Ironic which accelerators bare-metal nodes have, to show them in the API, and end. "

@@ -7,7 +7,9 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, errors, needs, process
+from cyborg import process
+from cyborg.common import errors, needs
+from cyborg.peers import clients
 
 _HELP = (
     "Give the devices of this node to pods of Kubernetes (DRA), until SIGTERM. It reads [kube] of "

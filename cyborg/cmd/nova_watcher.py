@@ -7,8 +7,10 @@ import sys
 
 from oslo_config import cfg
 
-from cyborg import clients, errors, needs, process
+from cyborg import process
+from cyborg.common import errors, needs
 from cyborg.nova import watcher
+from cyborg.peers import clients
 
 _HELP = (
     "Report to function pools that Nova found no host for a server, until SIGTERM. "

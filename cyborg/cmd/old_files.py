@@ -11,10 +11,10 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from cyborg import conf as cyborg_conf
-from cyborg import policies
 from cyborg.api import app
 from cyborg.cmd import known_options
 from cyborg.conf import obsolete
+from cyborg.policy import rules
 
 _SECTION = re.compile(r"\[(?P<name>[^\]]+)\]")
 _OPTION = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*[=:]")
@@ -82,7 +82,7 @@ def _sections(conf: cfg.ConfigOpts, path: pathlib.Path) -> Iterator[str]:
 
 
 def _rules(conf: cfg.ConfigOpts, path: pathlib.Path) -> Iterator[str]:
-    defaults = {rule.name: rule.check_str for rule in policies.list_rules()}
+    defaults = {rule.name: rule.check_str for rule in rules.list_rules()}
     enforcer = policy.Enforcer(conf)
     try:
         enforcer.load_rules()

@@ -22,25 +22,16 @@ from cheroot import wsgi
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from cyborg import (
-    clients,
-    db,
-    errors,
-    metrics,
-    needs,
-    notifications,
-    process,
-    rpc,
-    version,
-    work,
-)
 from cyborg import conf as cyborg_conf
+from cyborg import db, metrics, notifications, process, rpc, work
 from cyborg.agent import service as agent_service
 from cyborg.api import app, faults, noauth, server, versions
+from cyborg.common import errors, needs, version
 from cyborg.conductor import gauges
 from cyborg.conductor import service as conductor_service
 from cyborg.conf import default
 from cyborg.db import revision, schema
+from cyborg.peers import clients
 from cyborg.placement import local
 
 DATABASE = "cyborg.sqlite"

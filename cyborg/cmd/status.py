@@ -25,15 +25,17 @@ from oslo_db import exception as db_exc
 from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import clients, db, errors, notifications, nova, process, version, work
 from cyborg import conf as cyborg_conf
+from cyborg import db, notifications, nova, process, work
 from cyborg.allocations import fitting
 from cyborg.audits import consistency, differences, uses, witnesses
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
+from cyborg.common import errors, version
 from cyborg.conf import command_help
 from cyborg.db import models, revision, schema
 from cyborg.handles import listing
 from cyborg.inventory import nodes
+from cyborg.peers import clients
 from cyborg.placement import adoption, audit, compare
 
 WELL, WRONG, UNKNOWN = 0, 1, 2

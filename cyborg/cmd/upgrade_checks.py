@@ -10,10 +10,12 @@ from oslo_policy import policy
 from oslo_upgradecheck import common_checks, upgradecheck
 
 from cyborg import conf as cyborg_conf
-from cyborg import db, errors, policies, rpc
+from cyborg import db, rpc
 from cyborg.api import app
 from cyborg.cmd import known_options
+from cyborg.common import errors
 from cyborg.db import revision, schema
+from cyborg.policy import rules
 
 SUCCESS = upgradecheck.Code.SUCCESS
 WARNING = upgradecheck.Code.WARNING
@@ -75,13 +77,13 @@ class Checks(upgradecheck.UpgradeCommands):
     def policy_rules(self) -> upgradecheck.Result:
         """Whether the policy file has rules that nothing asks for."""
         enforcer = policy.Enforcer(self.conf)
-        enforcer.register_defaults(policies.list_rules())
+        enforcer.register_defaults(rules.list_rules())
         try:
             enforcer.load_rules()
         except Exception as exc:  # noqa: BLE001 - it is told
             # Errors of the YAML parser, or of rules that are lists, numbers and so on.
             return upgradecheck.Result(FAILURE, f"The policy file cannot be read: {exc}")
-        known = {rule.name for rule in policies.list_rules()}
+        known = {rule.name for rule in rules.list_rules()}
         sentences = [
             f"Rule {name} is none of this release: it matters only to rules of your own file."
             for name in enforcer.file_rules

@@ -20,12 +20,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import arq_states, availability, db, errors, handle_states, notifications
+from cyborg import db, notifications
 from cyborg.allocations import fitting
 from cyborg.audits import orphans
+from cyborg.common import errors
 from cyborg.conductor import service
 from cyborg.db import models
 from cyborg.handles import listing
+from cyborg.states import arq_states, availability, handle_states
 
 LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 
-from cyborg import errors, liveness, process
+from cyborg import liveness, process
+from cyborg.common import errors
 from cyborg.db import models
 
 LOG = logging.getLogger(__name__)

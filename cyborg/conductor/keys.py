@@ -10,8 +10,9 @@ import uuid
 
 from oslo_config import cfg
 
-from cyborg import errors, host_keys, liveness, rpc
-from cyborg.reasons import Reason
+from cyborg import host_keys, liveness, rpc
+from cyborg.common import errors
+from cyborg.common.reasons import Reason
 from cyborg.rpc import signing
 
 LOG = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from oslo_config import cfg
 
-from cyborg import errors, history, liveness
+from cyborg import history, liveness
 from cyborg.allocations import leases
 from cyborg.audits import lost_allocations, orphans
+from cyborg.common import errors
 from cyborg.function_pools import planner
 from cyborg.placement import audit
 from cyborg.programming import operations

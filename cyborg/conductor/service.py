@@ -10,11 +10,12 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors, liveness, process, rpc, work
+from cyborg import liveness, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
 from cyborg.allocations import late_claims, reclaiming
 from cyborg.arqs import binding, nova_events
 from cyborg.audits import lost_allocations, orphans
+from cyborg.common import errors
 from cyborg.conductor import (
     endpoint,
     heartbeat,

@@ -15,7 +15,8 @@ from concurrent import futures
 from keystoneauth1 import exceptions as ka_exc
 from oslo_context import context as oslo_context
 
-from cyborg import errors, metrics, work
+from cyborg import metrics, work
+from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
 

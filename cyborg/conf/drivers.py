@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oslo_config import cfg, types
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 
 FAKE_OPTS: list[cfg.Opt] = [
     cfg.IntOpt("devices", default=1, min=0, help="How many devices the fake driver shows."),

@@ -27,7 +27,7 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
-from cyborg import errors, needs
+from cyborg.common import errors, needs
 from cyborg.db import outage, round_trips
 from cyborg.db import sqlite as sqlite_engine
 

@@ -16,10 +16,11 @@ from oslo_utils import timeutils
 from sqlalchemy import orm
 from sqlalchemy.ext import hybrid
 
-from cyborg import db, request_groups
+from cyborg import db
+from cyborg.common import request_groups
 from cyborg.db.types import BigId, JsonText, LongText, Sentence, Timestamp, string
 
-#: The states of an ARQ; how they follow each other is :mod:`cyborg.arq_states`.
+#: The states of an ARQ; how they follow each other is :mod:`cyborg.states.arq_states`.
 INITIAL = "Initial"
 BIND_STARTED = "BindStarted"
 BOUND = "Bound"
@@ -51,7 +52,7 @@ RESTORING = "restoring"
 DAMAGED = "damaged"
 
 #: What the last user of an attach handle has left; how they follow each other is
-#: :mod:`cyborg.handle_states`.
+#: :mod:`cyborg.states.handle_states`.
 CLEAN = "clean"
 TO_OVERWRITE = "to_overwrite"
 TO_CLEAN = "to_clean"
@@ -374,7 +375,7 @@ class AttachHandle(Base):
     attach_info: orm.Mapped[str] = orm.mapped_column(string(255))
     #: Gone from the host but held by an ARQ, or not clean.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
-    #: One of :mod:`cyborg.handle_states`, which alone changes it and what follows.
+    #: One of :mod:`cyborg.states.handle_states`, which alone changes it and what follows.
     state: orm.Mapped[str] = orm.mapped_column(string(20), default=CLEAN, server_default=CLEAN)
     #: What the deployable runs was written for who has left it.
     needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
@@ -469,9 +470,9 @@ class Arq(Base):
 
     uuid: orm.Mapped[str] = orm.mapped_column(string(36), unique=True, default=new_uuid)
     project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True)
-    #: One of :mod:`cyborg.arq_states`; changed by guarded UPDATE only.
+    #: One of :mod:`cyborg.states.arq_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(30), index=True)
-    #: Why; see :mod:`cyborg.reasons`.
+    #: Why; see :mod:`cyborg.common.reasons`.
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     private_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: Snapshot of the profile at creation, so that a profile can be deleted or changed.
@@ -541,7 +542,7 @@ class Allocation(Base):
     user_id: orm.Mapped[str] = orm.mapped_column(string(255))
     consumer_type: orm.Mapped[str] = orm.mapped_column(string(100))
     consumer_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: One of :mod:`cyborg.allocation_states`; changed by guarded UPDATE only.
+    #: One of :mod:`cyborg.states.allocation_states`; changed by guarded UPDATE only.
     state: orm.Mapped[str] = orm.mapped_column(string(20))
     #: Why; by the code the API knows whether to choose anew.
     state_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)

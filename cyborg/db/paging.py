@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import errors
+from cyborg.common import errors
 
 Row = TypeVar("Row")
 

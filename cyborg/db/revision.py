@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
 
-from cyborg import db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models as db_models
 
 LOG = logging.getLogger(__name__)

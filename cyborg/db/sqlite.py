@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import errors
+from cyborg.common import errors
 
 #: Execution option that marks a writer's connection.
 WRITER = "cyborg_writer"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 from cyborg.drivers import permits, trait_names, value_checks
 
 if TYPE_CHECKING:

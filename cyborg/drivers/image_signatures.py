@@ -13,7 +13,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import errors
+from cyborg.common import errors
 
 _CHUNK = 1024 * 1024
 #: The first HTTP status of server errors.

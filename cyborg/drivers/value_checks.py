@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 
 #: The common facts, attributes with the same meaning in every driver: the key and the type of its
 #: value. ``memory_mib`` and, for storage, ``capacity_mib`` are mebibytes; ``pci_address`` is

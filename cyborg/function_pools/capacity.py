@@ -15,11 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, program_modes, work
+from cyborg import db, work
+from cyborg.common import program_modes
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import audit
 from cyborg.programming import layouts, operations
+from cyborg.states import availability
 
 _POOL = models.FunctionPool
 _DEPLOYABLE, _DEVICE, _HOST = models.Deployable, models.Device, models.Host

@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, profiles, request_groups, work
-from cyborg.context import RequestContext
+from cyborg import db, profiles, work
+from cyborg.common import errors, request_groups
 from cyborg.db import models
 from cyborg.function_pools import capacity
+from cyborg.policy.context import RequestContext
 from cyborg.programming import program
 
 LOG = logging.getLogger(__name__)

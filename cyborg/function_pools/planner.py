@@ -18,12 +18,14 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import availability, db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
+from cyborg.common.reasons import Reason, is_news
 from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
 from cyborg.function_pools.pools import FEWER
 from cyborg.programming import operations, program
-from cyborg.reasons import Reason, is_news
+from cyborg.states import availability
 
 LOG = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, notifications, work
+from cyborg import db, notifications, work
+from cyborg.common import errors
+from cyborg.common.request_groups import REQUIRED, RequestGroup
 from cyborg.db import models, paging
 from cyborg.function_pools import capacity
 from cyborg.notifications import notices
 from cyborg.programming import program
-from cyborg.request_groups import REQUIRED, RequestGroup
 
 LOG = logging.getLogger(__name__)
 

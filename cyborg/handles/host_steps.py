@@ -20,23 +20,15 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import (
-    allocation_states,
-    arq_states,
-    db,
-    errors,
-    handle_states,
-    history,
-    reasons,
-    rpc,
-    work,
-)
+from cyborg import db, history, rpc, work
+from cyborg.common import errors, reasons
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import overwriting, release
 from cyborg.notifications import notices
 from cyborg.programming import matching, operations
-from cyborg.reasons import Reason
+from cyborg.states import allocation_states, arq_states, handle_states
 
 LOG = logging.getLogger(__name__)
 

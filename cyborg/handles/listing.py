@@ -11,9 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import availability, db, work
+from cyborg import db, work
 from cyborg.db import models, paging
 from cyborg.drivers import base
+from cyborg.states import availability
 
 IN_USE = "in_use"
 CLEAN_FAILED = "clean_failed"

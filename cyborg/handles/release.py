@@ -2,7 +2,7 @@
 """Releasing attach handles: unbind, delete, and the end of cleaning.
 
 A handle that needs no host step is free in the transaction that releases it. One that does is left,
-see :mod:`cyborg.handle_states`, and so cannot be given out, until the step is done.
+see :mod:`cyborg.states.handle_states`, and so cannot be given out, until the step is done.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, errors, handle_states, history, notifications, work
-from cyborg.context import RequestContext
+from cyborg import db, history, notifications, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory import missing
 from cyborg.notifications import notices
+from cyborg.policy.context import RequestContext
+from cyborg.states import arq_states, handle_states
 
 LOG = logging.getLogger(__name__)
 

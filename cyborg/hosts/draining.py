@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, work
+from cyborg import db, history, notifications, work
+from cyborg.common import errors
+from cyborg.common.reasons import is_news
 from cyborg.db import models
 from cyborg.notifications import notices
 from cyborg.programming import operations
-from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 

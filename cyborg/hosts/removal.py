@@ -15,14 +15,16 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, handle_states, history, host_keys, notifications, work
+from cyborg import db, history, host_keys, notifications, work
 from cyborg.arqs import service
-from cyborg.context import RequestContext
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory import bare_metal, missing
 from cyborg.notifications import notices
+from cyborg.policy.context import RequestContext
 from cyborg.programming import operations, permits
+from cyborg.states import handle_states
 
 LOG = logging.getLogger(__name__)
 

@@ -17,12 +17,13 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from cyborg import errors, history, profiles
+from cyborg import history, profiles
+from cyborg.common import errors
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.importing.source import DeviceRows, Row
 from cyborg.inventory import apply, attributes
-from cyborg.request_groups import RequestGroup
 
 _NAME_MAX = 255
 _MDEV = "MDEV"

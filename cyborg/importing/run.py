@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cyborg import db, errors, liveness
+from cyborg import db, liveness
+from cyborg.common import errors
 from cyborg.db import models, revision, schema
 from cyborg.importing import convert, store
 from cyborg.importing.source import Source

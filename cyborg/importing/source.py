@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import errors
+from cyborg.common import errors
 
 #: Revision to release. Between the first and the last, only values of two enumerations and a
 #: column that nothing here reads were added.

@@ -13,10 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, handle_states, history, work
+from cyborg import db, history, work
 from cyborg.db import models
 from cyborg.importing.convert import Part, Request, Values, Whole
 from cyborg.placement import adoption
+from cyborg.states import handle_states
 
 
 def conflicts_of_profiles(session: orm.Session, found: Sequence[Values]) -> list[str]:

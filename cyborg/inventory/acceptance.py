@@ -16,7 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, liveness, rpc
+from cyborg import db, liveness, rpc
+from cyborg.common import errors
 from cyborg.db import locks, models
 from cyborg.drivers import base
 

@@ -17,12 +17,13 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, work
+from cyborg import db, history, notifications, work
+from cyborg.common import errors
+from cyborg.common.reasons import is_news
 from cyborg.db import models, paging
 from cyborg.drivers import base
 from cyborg.inventory import attributes, bare_metal
 from cyborg.notifications import notices
-from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 

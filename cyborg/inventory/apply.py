@@ -12,7 +12,9 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import arq_states, db, reasons, work
+from cyborg import db, work
+from cyborg.common import reasons
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import attributes
@@ -20,7 +22,7 @@ from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_
 from cyborg.notifications import notices
 from cyborg.placement import adoption
 from cyborg.programming import operations, reports
-from cyborg.reasons import Reason
+from cyborg.states import arq_states
 
 _VANISHED = Reason(
     reasons.UNAVAILABLE, "The device vanished from its host while it was being prepared."

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base, trait_names
 

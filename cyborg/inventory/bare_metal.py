@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence, Set
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc
+from cyborg import db, rpc
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory import diff
 

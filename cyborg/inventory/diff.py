@@ -11,10 +11,10 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from cyborg.common.reasons import is_news
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.notifications import notices
-from cyborg.reasons import is_news
 
 #: The devices that each driver reports, by the driver's name.
 Reported = Mapping[str, Sequence[base.Device]]

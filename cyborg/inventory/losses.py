@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 from cyborg.db import models
 from cyborg.inventory.diff import KeptDevice, Plan
 

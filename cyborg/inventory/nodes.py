@@ -8,7 +8,8 @@ import logging
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, host_keys, rpc, work
+from cyborg import db, history, host_keys, rpc, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory import acceptance, bare_metal
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.drivers import base
 

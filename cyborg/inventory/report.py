@@ -16,11 +16,11 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, history, liveness, notifications, rpc, work
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.inventory import acceptance, apply, bare_metal, diff, losses, missing
 from cyborg.notifications import notices
 from cyborg.placement import names
-from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, peers
+from cyborg.common import errors
+from cyborg.peers import answers, clients
 
 GROUP = "ironic"
 #: The first microversion that shows an inventory.
@@ -61,7 +62,7 @@ def _listed(conf: cfg.ConfigOpts, query: Mapping[str, str]) -> Mapping[str, Any]
         found = _get(conf, "/nodes", query)
     except Unreadable as exc:
         raise errors.Misconfigured(str(exc)) from exc
-    if found is None or not peers.fits(found, {"nodes": [{"uuid": str}]}):
+    if found is None or not answers.fits(found, {"nodes": [{"uuid": str}]}):
         raise errors.Misconfigured("[ironic] names a service that lists no nodes: it is no Ironic.")
     return found
 
@@ -77,12 +78,12 @@ def _get(
         answer = proxy.get(
             base + path, params=query, microversion=_MICROVERSION, raise_exc=True
         )
-        found: Mapping[str, Any] = peers.document(answer, dict)
+        found: Mapping[str, Any] = answers.document(answer, dict)
     except ka_exc.NotFound:
         return None
     except ka_exc.HttpError as exc:
         raise Unreadable(clients.why_not(GROUP, exc)) from exc
-    except peers.Unusable as exc:
+    except answers.Unusable as exc:
         raise Unreadable(f"Ironic cannot be read: {exc}") from exc
     except ka_exc.ClientException as exc:
         raise errors.Misconfigured(clients.why_not(GROUP, exc)) from exc

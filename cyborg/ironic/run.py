@@ -10,7 +10,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.ironic import api, facts, store
 from cyborg.ironic.devices import Finder, Found
 from cyborg.ironic.store import Outcome

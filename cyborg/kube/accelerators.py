@@ -12,7 +12,8 @@ import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, peers
+from cyborg.common import errors
+from cyborg.peers import answers, clients
 
 GROUP = "kube"
 #: The first microversion in which an allocation can name a provider.
@@ -55,7 +56,7 @@ class Api:
         answer = self._send(method, path, body)
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise _refusal(answer)
-        return peers.document(answer, dict) if answer.content else None
+        return answers.document(answer, dict) if answer.content else None
 
     def find(self, path: str) -> _Document | None:
         """What is there; None if nothing is.
@@ -67,7 +68,7 @@ class Api:
             return None
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise _refusal(answer)
-        found: _Document = peers.document(answer, dict)
+        found: _Document = answers.document(answer, dict)
         return found
 
     def rows(
@@ -85,7 +86,7 @@ class Api:
                 raise TooOld(f"The accelerator API does not serve microversion {since}.")
             if answer.status_code >= HTTPStatus.BAD_REQUEST:
                 raise _refusal(answer)
-            document = peers.document(answer, {collection: [{"uuid": str}]})
+            document = answers.document(answer, {collection: [{"uuid": str}]})
             page = document[collection]
             yield from page
             more = bool(page and document.get(f"{collection}_links"))
@@ -112,7 +113,7 @@ class Api:
         options: dict[str, Any] = {"raise_exc": False} | ({} if body is None else {"json": body})
         left = None if self._until is None else self._until - time.monotonic()
         try:
-            with peers.within(left):
+            with answers.within(left):
                 return clients.proxy(self._conf, GROUP).request(
                     path, method, params=query, microversion=microversion, **options
                 )
@@ -124,13 +125,13 @@ def _is_cyborgs(answer: requests.Response) -> bool:
     """Whether Cyborg itself says it, and not a proxy before it."""
     try:
         return "errors" in answer.json()
-    except peers.ODD:
+    except answers.ODD:
         return False
 
 
 def _refusal(answer: requests.Response) -> Refused:
     try:
         said = str(answer.json()["errors"][0]["detail"])[:200]
-    except peers.ODD:
+    except answers.ODD:
         said = answer.text[:200]
     return Refused(f"The accelerator API answers {answer.status_code}: {said}")

@@ -23,9 +23,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors, peers
+from cyborg.common import errors
 from cyborg.kube import accelerators, inventory, slices
 from cyborg.kube.cluster import Cluster, node_name
+from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Claims:
 
         :raises CyborgError: it is not ready; the message says why
         """
-        with self._alone(uid, call.until), peers.reading("Cyborg or Kubernetes"):
+        with self._alone(uid, call.until), answers.reading("Cyborg or Kubernetes"):
             return self._prepare(namespace, name, uid, call)
 
     def _prepare(self, namespace: str, name: str, uid: str, call: Call) -> list[Given]:

@@ -18,7 +18,8 @@ from kubernetes import client
 from kubernetes import config as kube_config
 from oslo_config import cfg
 
-from cyborg import errors, peers
+from cyborg.common import errors
+from cyborg.peers import answers
 
 _PAGE = 500
 _ONE = {"metadata": {"name": str}}
@@ -58,7 +59,7 @@ class Cluster:
                 f"It is not known how to reach Kubernetes, see [kube] kubeconfig: {exc}"
             ) from exc
         api = client.ApiClient(settings)
-        peers.bound(api.rest_client.pool_manager)
+        answers.bound(api.rest_client.pool_manager)
         self._resources = client.ResourceV1Api(api)
         self._core = client.CoreV1Api(api)
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
@@ -144,7 +145,7 @@ class Cluster:
         function: Any, *arguments: Any, seconds: float | None = None, **options: Any
     ) -> _Document:
         try:
-            with peers.within(seconds) as left:
+            with answers.within(seconds) as left:
                 options |= {"_preload_content": False, "_request_timeout": left}
                 document: Any = json.loads(function(*arguments, **options).data)
         except client.ApiException as exc:
@@ -154,11 +155,11 @@ class Cluster:
             if exc.status == HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise Invalid(said, _fields(exc)) from exc
             raise Unanswered(said) from exc
-        except (urllib3.exceptions.HTTPError, OSError, peers.Unusable) as exc:
+        except (urllib3.exceptions.HTTPError, OSError, answers.Unusable) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
         except (ValueError, RecursionError) as exc:
             raise Unanswered(f"Kubernetes answers with no JSON: {exc}") from exc
-        if not peers.fits(document, _SHAPE):
+        if not answers.fits(document, _SHAPE):
             raise Unanswered("Kubernetes answers with no object of its API.")
         return cast(_Document, document)
 
@@ -184,12 +185,12 @@ def _model(document: _Document) -> Any:
 def _message(exc: client.ApiException) -> str:
     try:
         return str(json.loads(exc.body or "")["message"])
-    except peers.ODD:
+    except answers.ODD:
         return str(exc.reason)
 
 
 def _fields(exc: client.ApiException) -> list[str]:
     try:
         return [str(cause["field"]) for cause in json.loads(exc.body or "")["details"]["causes"]]
-    except peers.ODD:
+    except answers.ODD:
         return []

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.kube import messages
 from cyborg.kube.claims import Call, Claims, Given
 from cyborg.kube.cluster import node_name

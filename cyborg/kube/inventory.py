@@ -14,7 +14,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 from cyborg.kube import accelerators
 
 _Row = Mapping[str, Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.kube import accelerators, claims, inventory
 from cyborg.kube.cluster import Cluster, Unanswered, node_name
 

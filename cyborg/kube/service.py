@@ -7,7 +7,8 @@ import logging
 
 from oslo_config import cfg
 
-from cyborg import errors, peers, process
+from cyborg import process
+from cyborg.common import errors
 from cyborg.kube import accelerators, inventory, slices
 from cyborg.kube.claims import Claims
 from cyborg.kube.cluster import Cluster, node_name
@@ -15,6 +16,7 @@ from cyborg.kube.endpoints import Endpoints
 from cyborg.kube.health import Health
 from cyborg.kube.leases import Leases
 from cyborg.kube.publisher import Publisher
+from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Driver:
         conf = self._conf
         try:
             self._endpoints.check()
-            with peers.reading("Cyborg or Kubernetes"):
+            with answers.reading("Cyborg or Kubernetes"):
                 seen = inventory.read(conf, self._api)
                 self._health.note(seen)
                 self._publisher.publish(
@@ -74,7 +76,7 @@ class Driver:
 
     def _renew(self) -> float:
         try:
-            with peers.reading("Cyborg or Kubernetes"):
+            with answers.reading("Cyborg or Kubernetes"):
                 self._leases.renew()
         except errors.CyborgError as exc:
             LOG.warning("Leases are not renewed: %s", exc)

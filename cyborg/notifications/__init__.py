@@ -21,7 +21,8 @@ from oslo_context import context as oslo_context
 from oslo_messaging import opts as messaging_opts
 from sqlalchemy import orm
 
-from cyborg import db, errors, needs, work
+from cyborg import db, work
+from cyborg.common import errors, needs
 from cyborg.db import models
 from cyborg.notifications import recorder, users
 from cyborg.notifications.notices import Notice

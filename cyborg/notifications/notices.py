@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
+from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.reasons import Reason
 
 #: How many users of a device or a host are named.
 USERS_MAX = 1000

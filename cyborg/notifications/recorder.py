@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, history, reasons, work
+from cyborg import db, history, work
+from cyborg.common import reasons
 from cyborg.db import models
 from cyborg.notifications import notices
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import clients, errors, peers
+from cyborg.common import errors
+from cyborg.peers import answers, clients
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def send_events(
     )
     if response.status_code not in {200, 207}:
         return response.status_code, []
-    answered = peers.document(response, {"events": [{"code": (int, None)}]})
+    answered = answers.document(response, {"events": [{"code": (int, None)}]})
     return response.status_code, answered["events"]
 
 
@@ -83,7 +84,7 @@ def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
     """
     status, found = _get(conf, f"/servers/{instance_uuid}")
     if status != HTTPStatus.NOT_FOUND or "itemNotFound" not in found:
-        is_one = status == HTTPStatus.OK and peers.fits(found, {"server": {"id": str}})
+        is_one = status == HTTPStatus.OK and answers.fits(found, {"server": {"id": str}})
         if is_one and found["server"]["id"] == instance_uuid:
             return True
         LOG.warning("Nova answered %s for instance %s", status, instance_uuid)
@@ -106,7 +107,7 @@ def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
     """
     query = {"all_tenants": "true", "deleted": "true", "uuid": instance_uuid}
     status, listed = _get(conf, "/servers", **query)
-    if status != HTTPStatus.OK or not peers.fits(listed, {"servers": [{"id": str}]}):
+    if status != HTTPStatus.OK or not answers.fits(listed, {"servers": [{"id": str}]}):
         return False
     return any(each["id"] == instance_uuid for each in listed["servers"])
 
@@ -121,7 +122,7 @@ def flavors(conf: cfg.ConfigOpts) -> Iterator[tuple[str, dict[str, Any]]]:
     shape = {"flavors": [{"id": str, "name": str, "extra_specs": dict}]}
     while True:
         status, listed = _get(conf, "/flavors/detail", _FLAVORS_MICROVERSION, **query)
-        if status != HTTPStatus.OK or not peers.fits(listed, shape):
+        if status != HTTPStatus.OK or not answers.fits(listed, shape):
             raise errors.ServiceUnavailable(f"Nova answered {status} to GET /flavors/detail.")
         for flavor in listed["flavors"]:
             yield flavor["name"], flavor["extra_specs"]
@@ -136,7 +137,7 @@ def _get(
     """The status and the JSON object of an answer, which is empty if the body is none."""
     response = clients.proxy(conf, "nova").get(path, params=query, microversion=microversion)
     try:
-        return response.status_code, peers.document(response, dict)
-    except peers.Unusable as exc:
+        return response.status_code, answers.document(response, dict)
+    except answers.Unusable as exc:
         LOG.debug("%s", exc)
         return response.status_code, {}

@@ -18,8 +18,8 @@ import oslo_messaging as messaging
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients
 from cyborg.nova import PROFILE_OF_FLAVOR
+from cyborg.peers import clients
 from cyborg.rpc import intake
 
 LOG = logging.getLogger(__name__)

@@ -16,10 +16,11 @@ from collections.abc import Collection, Iterable
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
+from cyborg.common.reasons import is_news
 from cyborg.db import models
 from cyborg.placement import client, desired
-from cyborg.reasons import is_news
 
 LOG = logging.getLogger(__name__)
 

@@ -15,8 +15,10 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, db, errors, nova, work
+from cyborg import db, nova, work
+from cyborg.common import errors
 from cyborg.db import models
+from cyborg.peers import clients
 from cyborg.placement import client, names
 
 LOG = logging.getLogger(__name__)

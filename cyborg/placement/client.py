@@ -16,10 +16,11 @@ import requests
 from keystoneauth1 import adapter as ka_adapter
 from oslo_config import cfg
 
-from cyborg import clients, errors, peers
+from cyborg.common import errors
+from cyborg.common.request_groups import RequestGroup
+from cyborg.peers import answers, clients
 from cyborg.placement import names as made_names
 from cyborg.placement import tree
-from cyborg.request_groups import RequestGroup
 
 #: With it an allocation says what its consumer is.
 _WITH_TYPES = "1.38"
@@ -324,7 +325,7 @@ class Client:
             }
             for uuid, summary in found["provider_summaries"].items()
         }
-        with peers.reading("Placement"):
+        with answers.reading("Placement"):
             providers = [
                 tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
                 for request in found["allocation_requests"]
@@ -446,7 +447,7 @@ class Client:
         microversion: str = _MICROVERSION,
     ) -> Any:
         response = self._send(method, path, body, query=query, microversion=microversion)
-        return None if shape is None else peers.document(response, shape)
+        return None if shape is None else answers.document(response, shape)
 
     def _send(
         self,
@@ -495,9 +496,9 @@ def _inventories(body: dict[str, Any]) -> tree.Inventories:
 
 def _error(call: str, response: requests.Response) -> PlacementError:
     try:
-        (first, *_) = peers.document(response, {"errors": [dict]})["errors"]
+        (first, *_) = answers.document(response, {"errors": [dict]})["errors"]
         code, detail = str(first.get("code", "")), str(first["detail"])[:_DETAIL_MAX]
-    except (peers.Unusable, *peers.ODD):
+    except (answers.Unusable, *answers.ODD):
         code, detail = "", str(response.reason)
     detail = "".join(each if each.isprintable() else "?" for each in " ".join(detail.split()))
     status = response.status_code

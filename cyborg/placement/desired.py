@@ -14,11 +14,12 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, work
+from cyborg import db, work
+from cyborg.common.request_groups import TAINT
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.placement import client, tree
-from cyborg.request_groups import TAINT
+from cyborg.states import availability
 
 LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from cyborg import db
+from cyborg.common.request_groups import TAINT
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.request_groups import TAINT
 
 #: Seconds from when a name is made until it may be swept, and between two looks at it.
 INTERVAL = 3600

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from cyborg.request_groups import TAINT
+from cyborg.common.request_groups import TAINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

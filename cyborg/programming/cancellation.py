@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from cyborg import db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.programming import operations
 from cyborg.programming.held_operation import Held

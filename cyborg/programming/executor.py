@@ -21,9 +21,11 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import arq_states, clients, db, errors, glance, rpc, work
+from cyborg import db, rpc, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.peers import clients, glance
 from cyborg.placement import client
 from cyborg.programming import (
     guard,
@@ -39,6 +41,7 @@ from cyborg.programming import (
 from cyborg.programming.held_operation import Held, Refused
 from cyborg.programming.situation import Situation
 from cyborg.programming.states import Event
+from cyborg.states import arq_states
 
 _NOT_AWAITED = "Nobody waits for it any more."
 

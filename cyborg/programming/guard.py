@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards a deployable's users: no program is written under an ARQ that uses the deployable.
 
-Who uses it is :func:`cyborg.availability.users`.
+Who uses it is :func:`cyborg.states.availability.users`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, glance
+from cyborg import db
 from cyborg.db import models
+from cyborg.peers import glance
 from cyborg.programming import program
+from cyborg.states import availability
 
 
 def why_not(
@@ -115,8 +117,8 @@ def note_needs(
     """Note of the ARQs with a handle of a locked deployable whether they need what is written now.
 
     Of one that leaves meanwhile this stays noted, at the handle: what it leaves behind was written
-    for it, see :func:`cyborg.availability.awaits_cleaning`. ``left_too``: of these as well. Nothing
-    that the API shows changes with it.
+    for it, see :func:`.availability.awaits_cleaning`. ``left_too``: of these as well. Nothing that
+    the API shows changes with it.
     """
     arq, handle = models.Arq, models.AttachHandle
     query = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)

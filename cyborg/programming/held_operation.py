@@ -12,10 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, handle_states, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.programming import guard, operations, program, states
 from cyborg.programming.states import Event
+from cyborg.states import handle_states
 
 #: Why an operation fails whose deployable is not there any more.
 GONE = "The deployable is gone from its host."

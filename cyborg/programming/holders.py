@@ -9,8 +9,10 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models
+from cyborg.peers import clients
 from cyborg.placement import client
 from cyborg.programming import guard, operations, program
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cyborg import errors, glance
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base, value_checks
+from cyborg.peers import glance
 from cyborg.programming import program
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import errors, program_modes
+from cyborg.common import errors, program_modes
 from cyborg.db import models
 from cyborg.db.providers import Judged
 from cyborg.drivers import base

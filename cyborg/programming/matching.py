@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from oslo_utils import uuidutils
 
-from cyborg import availability
+from cyborg.common.reasons import NOT_READY, UNAVAILABLE, Reason
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import layouts, program, trait_match
-from cyborg.reasons import NOT_READY, UNAVAILABLE, Reason
-from cyborg.request_groups import RequestGroup
+from cyborg.states import availability
 
 
 def is_kept_from(group: RequestGroup, deployable: Judged) -> bool:

@@ -18,12 +18,13 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, errors, history, notifications, reasons, work
+from cyborg import db, history, notifications, work
+from cyborg.common import errors, reasons
+from cyborg.common.reasons import Reader, Reason, shown
 from cyborg.db import models, paging
 from cyborg.db.providers import Judged
 from cyborg.notifications import notices
 from cyborg.programming import guard, layouts, program, states
-from cyborg.reasons import Reader, Reason, shown
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc
+from cyborg import db, rpc
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.programming import guard, operations, program
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from cyborg import availability, glance
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.db.providers import Judged
-from cyborg.request_groups import RequestGroup
+from cyborg.peers import glance
+from cyborg.states import availability
 
 #: The attribute that holds the trait of the function, and its origin: reports leave it alone.
 TRAIT_KEY = "trait_function"

@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import orm
 
-from cyborg import availability
+from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import guard, layouts, program, states
 from cyborg.programming.states import Event
-from cyborg.request_groups import RequestGroup
+from cyborg.states import availability
 
 #: What another deployable takes over that is the same part of its device.
 _RECORD = (

@@ -14,7 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, program_modes
+from cyborg import db
+from cyborg.common import program_modes
 from cyborg.db import models
 from cyborg.db.models import (
     BLANK,
@@ -29,6 +30,7 @@ from cyborg.db.models import (
     WRITING,
 )
 from cyborg.programming import program
+from cyborg.states import availability
 
 #: What each state means.
 STATES: Mapping[str, str] = {

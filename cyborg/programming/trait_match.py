@@ -12,12 +12,13 @@ from dataclasses import replace
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, glance, peers
+from cyborg.common import errors
+from cyborg.common.request_groups import REQUIRED, RequestGroup
 from cyborg.db import models
 from cyborg.db.providers import Fact, Judged
 from cyborg.drivers import base
+from cyborg.peers import answers, clients, glance
 from cyborg.programming import image_match, program
-from cyborg.request_groups import REQUIRED, RequestGroup
 
 #: Seconds that a request waits for Glance, which is asked again before anything is written.
 _PATIENCE = 5.0
@@ -128,7 +129,7 @@ def look_up(conf: cfg.ConfigOpts, group: RequestGroup) -> glance.Image | None:
     if not may_contradict or not clients.configured(conf, "glance"):
         return None
     try:
-        with peers.within(_PATIENCE):
+        with answers.within(_PATIENCE):
             return glance.find_image(
                 conf,
                 uuid=what.image_uuid,

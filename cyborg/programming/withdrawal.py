@@ -7,8 +7,9 @@ import time
 
 from oslo_config import cfg
 
-from cyborg import db, glance, rpc, work
+from cyborg import db, rpc, work
 from cyborg.drivers import base
+from cyborg.peers import glance
 from cyborg.placement import client, desired
 from cyborg.programming import guard, holders, operations
 from cyborg.programming.held_operation import Refused

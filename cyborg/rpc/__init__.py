@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import oslo_messaging as messaging
 from oslo_config import cfg
 
-from cyborg import errors, metrics, needs
+from cyborg import metrics
+from cyborg.common import errors, needs
 from cyborg.drivers import value_checks
 from cyborg.rpc import client, server
 from cyborg.rpc.faults import (

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cyborg import errors
+from cyborg.common import errors
 
 
 class BadMessage(errors.CyborgError):

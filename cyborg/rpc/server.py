@@ -14,7 +14,7 @@ import oslo_messaging as messaging
 from oslo_context import context as oslo_context
 from oslo_messaging import opts
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.rpc import faults, keys, lines, payloads, signing, version
 
 LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.drivers import base
 
 #: Milliseconds that the clock of the sender may be ahead, and that a message may be old.

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cyborg import context, db
+from cyborg import db
 from cyborg.arqs import binding, service
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 
 #: The deployable that requests are bound to unless a test says otherwise, and its provider.
 NAME = "host-1_a"

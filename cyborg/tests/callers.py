@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from cyborg import context, policy
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 
 
-def admin(enforcer: policy.Enforcer, *, project_id: str) -> context.RequestContext:
+def admin(enforcer: Enforcer, *, project_id: str) -> context.RequestContext:
     """An administrator with every role in ``project_id``, and with a service token."""
     return context.RequestContext(
         enforcer=enforcer,

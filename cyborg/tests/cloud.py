@@ -17,12 +17,14 @@ from oslo_config import cfg
 from placement import db_api as placement_db
 from sqlalchemy import orm
 
-from cyborg import context, db, errors, profiles, rpc, work
+from cyborg import db, profiles, rpc, work
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.conductor import service as conductor
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 

@@ -13,11 +13,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import clients, context, db, policy
 from cyborg import conf as cyborg_conf
+from cyborg import db
 from cyborg.allocations import shortages
 from cyborg.audits import consistency
+from cyborg.peers import clients
 from cyborg.placement import compare
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.rpc import lines
 from cyborg.tests import callers, servers
 from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
@@ -169,17 +172,17 @@ def count_sql(
 
 
 @pytest.fixture
-def enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
-    return policy.Enforcer(conf, service_token_roles={"service"})
+def enforcer(conf: cfg.ConfigOpts) -> Enforcer:
+    return Enforcer(conf, service_token_roles={"service"})
 
 
 @pytest.fixture
-def ctx(enforcer: policy.Enforcer) -> context.RequestContext:
+def ctx(enforcer: Enforcer) -> context.RequestContext:
     return callers.admin(enforcer, project_id="project-1")
 
 
 @pytest.fixture
-def tenant(enforcer: policy.Enforcer) -> context.RequestContext:
+def tenant(enforcer: Enforcer) -> context.RequestContext:
     return context.RequestContext(
         enforcer=enforcer, project_id="project-2", roles=["member"], service_roles=["service"]
     )

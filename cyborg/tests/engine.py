@@ -11,9 +11,10 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, errors, work
+from cyborg import db, work
 from cyborg.allocations import executor, late_claims
 from cyborg.arqs import binding, nova_events
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import host_steps
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import context, db, work
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.function_pools import planner, pools
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.programming import operations, states
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.service import Site

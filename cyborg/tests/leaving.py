@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from sqlalchemy import orm
 
-from cyborg import handle_states
 from cyborg.db import models
+from cyborg.states import handle_states
 
 
 def left(

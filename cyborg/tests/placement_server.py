@@ -20,9 +20,10 @@ import webob
 from cheroot import wsgi
 from oslo_config import cfg
 
-from cyborg import clients, db, work
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.peers import clients
 from cyborg.placement import desired, local, sync, tree
 from cyborg.tests import hosts
 

@@ -16,8 +16,10 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, glance, profiles, rpc, work
+from cyborg import db, profiles, rpc, work
 from cyborg.db import models
+from cyborg.peers import glance
+from cyborg.policy import context
 from cyborg.programming import executor, permits, states, withdrawal
 from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg import db, errors, work
+from cyborg import db, work
 from cyborg.arqs import binding, service
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import planner, pools

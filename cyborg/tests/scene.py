@@ -15,13 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import allocation_states as states
-from cyborg import db, history, policy, profiles, work
+from cyborg import db, history, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.inventory import admin
+from cyborg.policy.enforcer import Enforcer
 from cyborg.programming import operations
 from cyborg.rpc import signing
+from cyborg.states import allocation_states as states
 from cyborg.tests import boots, callers, hosts, leaving
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import PROJECTS, Personas
@@ -56,7 +57,7 @@ class Scene:
     The second card is out of service and gone, and the third one can be programmed.
     """
 
-    def __init__(self, url: str, personas: Personas, enforcer: policy.Enforcer) -> None:
+    def __init__(self, url: str, personas: Personas, enforcer: Enforcer) -> None:
         self.url = url
         self._personas = personas
         self._enforcer = enforcer
@@ -254,7 +255,7 @@ def scene(
     database: sa.Engine,
     keystone: Keystone,
     personas: Personas,
-    enforcer: policy.Enforcer,
+    enforcer: Enforcer,
 ) -> Iterator[Scene]:
     """The API, served with ``conf`` as the test has left it so far."""
     keystone.point_at(conf)

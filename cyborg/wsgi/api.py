@@ -21,8 +21,9 @@ from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
 
-from cyborg import db, metrics, needs, notifications, process, rpc
+from cyborg import db, metrics, notifications, process, rpc
 from cyborg.api import app
+from cyborg.common import needs
 from cyborg.db import revision
 
 LOG = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directive ``policy-rules``: policy rules as the code has them.
 
-Its argument is a module of :mod:`cyborg.policies`. Unlike the directive of oslo.policy it needs no
+Its argument is a module of :mod:`cyborg.policy.rules`. Unlike that of oslo.policy it needs no
 installed Cyborg, and a rule that is badly described fails the build.
 """
 
@@ -34,7 +34,7 @@ class PolicyRules(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the definitions."""
-        module = importlib.import_module(f"cyborg.policies.{self.arguments[0]}")
+        module = importlib.import_module(f"cyborg.policy.rules.{self.arguments[0]}")
         text = statemachine.StringList()
         for rule in module.list_rules():
             for line in _lines(rule):

@@ -15,11 +15,11 @@ import uuid
 from concurrent import futures
 from typing import Any
 
-from cyborg.common import service
 from stevedore import DriverManager
 
-from cyborg import context
+from cyborg.common import service
 from cyborg.conductor import rpcapi
+from cyborg.policy import context
 
 NAMESPACE = "cyborg.accelerator.driver"
 

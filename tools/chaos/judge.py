@@ -15,7 +15,8 @@ from ledger import Ledger, improper_steps, read_steps
 from oslo_db import exception as db_exc
 from waiting import until
 
-from cyborg import db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models
 
 #: Seconds after the last restart in which every ARQ is final.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cyborg import clients, errors, profiles, quotas
+from cyborg import profiles, quotas
 from cyborg.api import arq_patch, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
@@ -15,13 +15,15 @@ from cyborg.api.request import Request, place
 from cyborg.api.types import accelerator_requests as types
 from cyborg.api.types import fields, hosts, removals
 from cyborg.arqs import binding, refusals, service
+from cyborg.common import errors
+from cyborg.common.reasons import shown
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.handles import release
 from cyborg.hosts import removal
-from cyborg.policies import arq as policies
+from cyborg.peers import clients
+from cyborg.policy.rules import arq as policies
 from cyborg.programming import trait_match
-from cyborg.reasons import shown
 
 _WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.RELEASE_REASON)
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cyborg import allocation_states as states
-from cyborg import errors, quotas, reasons
+from cyborg import quotas
 from cyborg.allocations import executor, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
@@ -17,12 +16,14 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
 from cyborg.arqs import refusals
+from cyborg.common import errors, reasons
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.policies import allocation as policies
-from cyborg.policies import device_profile
+from cyborg.policy.rules import allocation as policies
+from cyborg.policy.rules import device_profile
 from cyborg.programming import trait_match
 from cyborg.programming.operations import moment
+from cyborg.states import allocation_states as states
 
 _SINCE = versions.ALLOCATIONS
 _MEMBER = declare.Member(kind="Allocation")

@@ -10,10 +10,10 @@ from cyborg.api.controllers.resource import Resource, lists
 from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import attach_handles as types
+from cyborg.common.reasons import shown
 from cyborg.db.paging import Page
 from cyborg.handles import listing
-from cyborg.policies import attach_handle as policies
-from cyborg.reasons import shown
+from cyborg.policy.rules import attach_handle as policies
 
 
 class AttachHandles(Resource):

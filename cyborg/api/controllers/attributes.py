@@ -13,7 +13,7 @@ from cyborg.api.types import attributes as types
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.inventory import admin, attributes
-from cyborg.policies import attribute as policies
+from cyborg.policy.rules import attribute as policies
 
 #: SDKs in the field wrap an attribute in an object with this key.
 _WRAPPER = "attribute"

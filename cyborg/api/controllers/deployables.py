@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from cyborg import program_modes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
@@ -16,13 +15,14 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import deployables as types
 from cyborg.api.types import operations as operation_types
+from cyborg.common import program_modes
+from cyborg.common.reasons import shown_words
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.inventory import attributes, query
-from cyborg.policies import deployable as policies
-from cyborg.policies import operation as operation_policies
+from cyborg.policy.rules import deployable as policies
+from cyborg.policy.rules import operation as operation_policies
 from cyborg.programming import holders, operations, program
-from cyborg.reasons import shown_words
 
 #: What is read by who may not see hosts.
 _WITHHELD = "Placement has allocations that no accelerator request explains."

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cyborg import db, profiles, request_groups
+from cyborg import db, profiles
 from cyborg.allocations import fitting, plans, shortages
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
@@ -14,10 +14,11 @@ from cyborg.api.representation import aware, self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import device_profiles as types
 from cyborg.arqs import candidates
+from cyborg.common import request_groups
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.policies import device_profile as policies
-from cyborg.policies import host
+from cyborg.policy.rules import device_profile as policies
+from cyborg.policy.rules import host
 from cyborg.programming import trait_match
 
 _NAME = "req_devprof_list"

@@ -15,12 +15,12 @@ from cyborg.api.request import Request
 from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
 from cyborg.api.types import history as history_types
+from cyborg.common.reasons import shown_words
 from cyborg.db.paging import Page
 from cyborg.hosts import removal
 from cyborg.inventory import admin, query
-from cyborg.policies import device as policies
-from cyborg.policies import history as history_policies
-from cyborg.reasons import shown_words
+from cyborg.policy.rules import device as policies
+from cyborg.policy.rules import history as history_policies
 
 #: What is read by who may not see hosts.
 _DISABLED = "An administrator has disabled the device."

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.db import paging
 
 _FIELD, _VALUE = "filters.field", "filters.value"

@@ -11,7 +11,7 @@ from cyborg.api.representation import self_link
 from cyborg.api.request import Request
 from cyborg.api.types import function_pools as types
 from cyborg.function_pools import misses
-from cyborg.policies import function_pool as policies
+from cyborg.policy.rules import function_pool as policies
 
 
 class FunctionMisses(Resource):

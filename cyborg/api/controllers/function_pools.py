@@ -10,11 +10,11 @@ from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import function_pools as types
+from cyborg.common.reasons import shown_words
 from cyborg.db.paging import Page
 from cyborg.function_pools import pools
-from cyborg.policies import function_pool as policies
+from cyborg.policy.rules import function_pool as policies
 from cyborg.programming import trait_match
-from cyborg.reasons import shown_words
 
 _SINCE = versions.FUNCTION_POOLS
 _MEMBER = declare.Member(kind="Function pool")

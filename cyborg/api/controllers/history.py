@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cyborg import history, reasons
+from cyborg import history
 from cyborg.api import versions
 from cyborg.api.controllers.resource import Resource, lists
 from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import history as types
+from cyborg.common import reasons
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.policies import history as policies
+from cyborg.policy.rules import history as policies
 from cyborg.programming.operations import moment
 
 

@@ -17,7 +17,7 @@ from cyborg.api.types import hosts as types
 from cyborg.db import models
 from cyborg.hosts import draining
 from cyborg.inventory import nodes
-from cyborg.policies import host as policies
+from cyborg.policy.rules import host as policies
 from cyborg.programming.operations import moment
 
 _SINCE = versions.DRAIN

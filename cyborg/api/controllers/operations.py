@@ -10,11 +10,11 @@ from cyborg.api.controllers.resource import Resource, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import operations as types
+from cyborg.common.reasons import shown_words
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.policies import operation as policies
+from cyborg.policy.rules import operation as policies
 from cyborg.programming import cancellation, operations
-from cyborg.reasons import shown_words
 
 _SINCE = versions.PROGRAMMING
 _MEMBER = declare.Member(kind="Operation")

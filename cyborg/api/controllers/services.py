@@ -14,7 +14,7 @@ from cyborg.api.types import removals
 from cyborg.api.types import services as types
 from cyborg.db.paging import Page
 from cyborg.hosts import removal
-from cyborg.policies import service as policies
+from cyborg.policy.rules import service as policies
 
 _SINCE = versions.SERVICES
 _MEMBER = declare.Member(kind="Service")

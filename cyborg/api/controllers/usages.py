@@ -7,13 +7,14 @@ import datetime
 from dataclasses import asdict
 from typing import Any
 
-from cyborg import errors, history
+from cyborg import history
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource
 from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import usages as types
-from cyborg.policies import usage as policies
+from cyborg.common import errors
+from cyborg.policy.rules import usage as policies
 from cyborg.programming.operations import moment
 
 

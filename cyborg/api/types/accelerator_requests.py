@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cyborg import arq_states
 from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
 from cyborg.arqs import service
 from cyborg.inventory import query
+from cyborg.states import arq_states
 
 _REGULAR = versions.REGULAR
 #: From 2.6 an administrator may ask for those whose deletion waits for their host.

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cyborg import allocation_states as states
-from cyborg import arq_states, profiles
+from cyborg import profiles
 from cyborg.allocations import plans, service, wishes
 from cyborg.api import arguments, versions
 from cyborg.api.types import device_profiles, fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value, Versioned
 from cyborg.inventory import query
+from cyborg.states import allocation_states as states
+from cyborg.states import arq_states
 
 #: What a dry run finds, in the place of a state.
 POSSIBLE = "Possible"

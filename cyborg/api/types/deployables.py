@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from cyborg import program_modes
 from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value
+from cyborg.common import program_modes
 from cyborg.inventory import query
 
 _REGULAR, _FACTS = versions.REGULAR, versions.FACTS

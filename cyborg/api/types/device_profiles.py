@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from cyborg import profiles, request_groups
+from cyborg import profiles
 from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
+from cyborg.common import request_groups
 
 _VISIBILITY = versions.PROFILE_VISIBILITY
 _STATE = versions.PROFILE_STATE

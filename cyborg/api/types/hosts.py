@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from cyborg import arq_states, liveness
+from cyborg import liveness
 from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 from cyborg.programming import operations
+from cyborg.states import arq_states
 
 ENROLLED, REVOKED = "enrolled", "revoked"
 REASON = Value(str, type="string", minLength=1, maxLength=1000)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from cyborg import arq_states
 from cyborg.api import versions
 from cyborg.api.types import fields, hosts
 from cyborg.api.types.base import Field, Object
 from cyborg.hosts import removal
+from cyborg.states import arq_states
 
 
 class GivenUpRequest(Object):

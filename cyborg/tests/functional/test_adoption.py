@@ -12,13 +12,15 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.hosts import removal
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import adoption, audit, client
 from cyborg.placement.tree import Inventory
+from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.placement_server import PlacementServer
 

@@ -12,10 +12,11 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, liveness
+from cyborg import db, liveness
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer

@@ -9,8 +9,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, db, program_modes
+from cyborg import db
+from cyborg.common import program_modes
 from cyborg.db import models
+from cyborg.states import availability
 from cyborg.tests import hosts
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -14,12 +14,14 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, errors, metrics
+from cyborg import metrics
 from cyborg.api import app
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 

@@ -11,11 +11,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import context, db, errors
+from cyborg import db
 from cyborg.arqs import bind_writes
+from cyborg.common import errors
 from cyborg.db import models, providers
 from cyborg.hosts import draining
 from cyborg.inventory import admin
+from cyborg.policy import context
 from cyborg.tests import boots, hosts
 
 pytestmark = [

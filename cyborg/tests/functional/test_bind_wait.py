@@ -11,10 +11,10 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.api import app
 from cyborg.arqs import service
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]

@@ -12,11 +12,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, policy, profiles
+from cyborg import db, profiles
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.novasink import NovaSink
@@ -256,7 +259,7 @@ def test_deleting_some_of_which_one_is_unknown_deletes_the_others(
 
 
 def test_a_bound_arq_is_not_deleted_without_a_service_token(
-    ctx: context.RequestContext, enforcer: policy.Enforcer, conf: cfg.ConfigOpts
+    ctx: context.RequestContext, enforcer: Enforcer, conf: cfg.ConfigOpts
 ) -> None:
     hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
     bound, free = boots.arqs(ctx, 2)

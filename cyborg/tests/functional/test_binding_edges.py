@@ -11,12 +11,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import arq_states, context, db, rpc, work
+from cyborg import db, rpc, work
 from cyborg.arqs import binding, service
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.handles import host_steps, release
 from cyborg.inventory.apply import provider_uuid
-from cyborg.reasons import Reason
+from cyborg.policy import context
+from cyborg.states import arq_states
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cyborg import context
 from cyborg.db import models
 from cyborg.handles import listing, release
+from cyborg.policy import context
 from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, Site, until

@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, errors, rpc, work
+from cyborg import db, rpc, work
 from cyborg.arqs import binding, service
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.hosts import draining, removal
 from cyborg.importing import store

@@ -16,7 +16,7 @@ import amqp
 import pytest
 import sqlalchemy as sa
 
-from cyborg import errors
+from cyborg.common import errors
 from cyborg.rpc import client
 from cyborg.tests import servers
 from cyborg.tests.service import until

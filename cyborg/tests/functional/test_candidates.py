@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import webob
 
-from cyborg import context, profiles
+from cyborg import profiles
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter

@@ -16,9 +16,9 @@ from oslo_config import cfg
 from cyborg import rpc
 from cyborg.agent import cdi_files
 from cyborg.agent import service as agent_service
-from cyborg.context import RequestContext
 from cyborg.drivers import base, pci
 from cyborg.hosts import removal
+from cyborg.policy.context import RequestContext
 from cyborg.tests import cdi_schema
 from cyborg.tests.contract import cdi_rounds, passes
 from cyborg.tests.service import Site, until

@@ -11,14 +11,16 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, rpc, work
+from cyborg import db, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
+from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci, privileged, registry
 from cyborg.drivers.pci import cleaning, passthrough
 from cyborg.handles import listing, release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import PATIENCE, RP, SERVER, Site, until

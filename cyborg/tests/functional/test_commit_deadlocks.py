@@ -14,11 +14,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, work
+from cyborg import db, work
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory import admin
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer

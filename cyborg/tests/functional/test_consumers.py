@@ -10,10 +10,11 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from cyborg import db, policy, quotas, work
+from cyborg import db, quotas, work
 from cyborg.allocations import choosing, leases, plans, service, wishes
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import callers, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
@@ -635,7 +636,7 @@ def tried(rack: Site, limits: dict[str, int], *alternatives: dict[str, Any]) -> 
     """The alternative that a consumer gets who has these limits, asked for twice."""
     body = wish(alternatives=list(alternatives))
     consumer = body["consumer"]["uuid"]
-    enforcer = policy.Enforcer(rack.conf, service_token_roles={"service"})
+    enforcer = Enforcer(rack.conf, service_token_roles={"service"})
     ctx = callers.admin(enforcer, project_id=f"project {consumer}")
     asked = wishes.read(ctx, consumer, body)
     before = service.preview(rack.conf, ctx, asked, limits).alternative

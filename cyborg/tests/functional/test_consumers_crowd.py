@@ -10,10 +10,10 @@ from concurrent import futures
 
 import pytest
 
-from cyborg import allocation_states as states
-from cyborg import context
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
+from cyborg.states import allocation_states as states
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, profile, wish
 from cyborg.tests.functional.test_consumers_elsewhere import before_the_claim

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import requests
 
-from cyborg import context, db, quotas, work
+from cyborg import db, quotas, work
 from cyborg.arqs import candidates
+from cyborg.common.request_groups import TOLERATE_TAINT
 from cyborg.db import models
 from cyborg.hosts import draining
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
-from cyborg.request_groups import TOLERATE_TAINT
+from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, profile, rack, wish
 from cyborg.tests.functional.test_taints import device

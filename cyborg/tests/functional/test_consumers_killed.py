@@ -28,13 +28,15 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
-from cyborg import allocation_states as states
-from cyborg import db, errors, policy, profiles, rpc, work
+from cyborg import db, profiles, rpc, work
 from cyborg.allocations import leases, plans, service, wishes
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.placement import client
+from cyborg.policy.enforcer import Enforcer
+from cyborg.states import allocation_states as states
 from cyborg.tests import callers, hosts
 from cyborg.tests.killed_agents import Agents
 from cyborg.tests.placement_server import PlacementServer
@@ -60,7 +62,7 @@ class Site:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        enforcer: policy.Enforcer,
+        enforcer: Enforcer,
         placement: PlacementServer,
         agents: Agents,
     ) -> None:
@@ -222,7 +224,7 @@ def mortal_site(
     conf: cfg.ConfigOpts,
     database: sa.Engine,
     placement: PlacementServer,
-    enforcer: policy.Enforcer,
+    enforcer: Enforcer,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: pathlib.Path,
 ) -> Iterator[Site]:

@@ -9,13 +9,16 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import allocation_states as states
-from cyborg import context, db, errors, policy, profiles, work
+from cyborg import db, profiles, work
 from cyborg.allocations import executor, service, wishes
 from cyborg.audits import differences, witnesses
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
+from cyborg.states import allocation_states as states
 from cyborg.tests import callers, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -28,7 +31,7 @@ THEIRS = client.Owner(project_id="project-1", user_id="user-1", consumer_type="I
 
 @pytest.fixture
 def ctx(
-    database: sa.Engine, placement: PlacementServer, enforcer: policy.Enforcer
+    database: sa.Engine, placement: PlacementServer, enforcer: Enforcer
 ) -> context.RequestContext:
     """An administrator, where a host has two cards of four and two accelerators."""
     placement.make_provider(hosts.ROOT)

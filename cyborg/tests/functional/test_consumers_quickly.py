@@ -9,12 +9,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import allocation_states as states
-from cyborg import context, db, policy, rpc, work
+from cyborg import db, rpc, work
 from cyborg.allocations import executor, service, wishes
 from cyborg.db import models
 from cyborg.handles import host_steps
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.rpc import memory
+from cyborg.states import allocation_states as states
 from cyborg.tests import callers, engine, hosts, messages
 from cyborg.tests.placement_server import PlacementServer
 
@@ -25,7 +27,7 @@ CONSUMER = "c0000000-0000-4000-8000-000000000001"
 def ctx(
     database: sa.Engine,
     placement: PlacementServer,
-    enforcer: policy.Enforcer,
+    enforcer: Enforcer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> context.RequestContext:
     """An administrator, where a host prepares each handle."""

@@ -17,9 +17,10 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import db, errors, profiles
+from cyborg import db, profiles
 from cyborg.api import app
 from cyborg.api.controllers import root
+from cyborg.common import errors
 from cyborg.db import models, revision, schema
 from cyborg.tests import hosts, messages, servers
 from cyborg.tests.boots import RP

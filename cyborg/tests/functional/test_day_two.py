@@ -29,17 +29,20 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, policy, profiles, quotas, rpc, work
+from cyborg import db, history, profiles, quotas, rpc, work
 from cyborg.arqs import binding, service
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.audits import consistency, differences, uses
+from cyborg.common import errors
+from cyborg.common.request_groups import TOLERATE_TAINT
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
-from cyborg.request_groups import TOLERATE_TAINT
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import callers, engine, hanging_host, hosts
 from cyborg.tests.killing import Killed, killing
 from cyborg.tests.placement_server import PlacementServer
@@ -89,7 +92,7 @@ class Life:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        enforcer: policy.Enforcer,
+        enforcer: Enforcer,
         chance: random.Random,
         patch: pytest.MonkeyPatch,
     ) -> None:
@@ -543,7 +546,7 @@ def take(life: Life, step: Callable[[], None]) -> str:
 def test_a_random_life(
     database_kind: str,
     conf: cfg.ConfigOpts,
-    enforcer: policy.Enforcer,
+    enforcer: Enforcer,
     placement: PlacementServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, rpc
+from cyborg import db, history, rpc
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]

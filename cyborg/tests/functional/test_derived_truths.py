@@ -19,8 +19,9 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 from sqlalchemy import orm
 
-from cyborg import db, errors, rpc
+from cyborg import db, rpc
 from cyborg.arqs import bind_requests, binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory import admin

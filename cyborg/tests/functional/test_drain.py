@@ -8,13 +8,15 @@ import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, work
+from cyborg import db, history, work
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.handles import release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import desired
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, service
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import context, db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.programming import executor, operations, states
 from cyborg.programming.held_operation import Refused
 from cyborg.tests import engine

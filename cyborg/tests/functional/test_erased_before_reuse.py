@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg import context
 from cyborg.arqs import service
 from cyborg.audits import consistency
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import removal
 from cyborg.inventory import query
+from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.cloud import HANDLES, Cloud
 

@@ -9,11 +9,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors
+from cyborg import db
 from cyborg.arqs import binding
 from cyborg.audits import orphans
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]

@@ -6,13 +6,15 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import arq_states, db, errors, handle_states, history, rpc, work
+from cyborg import db, history, rpc, work
 from cyborg.arqs import binding, service
 from cyborg.audits import uses
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import listing, release
 from cyborg.hosts import removal
 from cyborg.hosts.removal import GivenUp
+from cyborg.states import arq_states, handle_states
 from cyborg.tests import boots, hosts
 from cyborg.tests.cloud import Cloud
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cyborg import context, db, policy, work
+from cyborg import db, work
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.function_pools import planner
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, callers, engine
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
@@ -53,7 +55,7 @@ def test_a_miss_lets_a_pool_grow_for_a_while(cloud: Fpgas) -> None:
 
 @pytest.mark.every_database
 def test_a_project_that_asks_again_and_again_misses_no_more_for_that(
-    cloud: Fpgas, enforcer: policy.Enforcer
+    cloud: Fpgas, enforcer: Enforcer
 ) -> None:
     uuid, other = cloud.pool(free=0), cloud.pool("zip", function_id=ZIP, free=0)
     for number in ("2", "3", "1"):

@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import context, db, work
+from cyborg import db, work
 from cyborg.db import models
 from cyborg.drivers import value_checks
 from cyborg.function_pools import planner, pools
+from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas, pool_spec

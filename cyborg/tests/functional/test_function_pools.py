@@ -10,8 +10,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import context, db, work
+from cyborg import db, work
 from cyborg.db import locks, models
+from cyborg.policy import context
 from cyborg.tests import engine
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site

@@ -11,13 +11,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db
+from cyborg import db
 from cyborg.arqs import binding
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.inventory import diff
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 

@@ -11,7 +11,7 @@ from keystoneauth1 import exceptions as ka_exc
 from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 
-from cyborg import glance
+from cyborg.peers import glance
 from cyborg.tests.keystone_server import Keystone
 
 

@@ -10,14 +10,16 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, reasons, work
+from cyborg import db, history, work
 from cyborg.api import app
 from cyborg.arqs import refusals
+from cyborg.common import errors, reasons
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models, paging
 from cyborg.handles import release
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpga import Card

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
-from cyborg import db, errors, host_keys, liveness, metrics, rpc
+from cyborg import db, host_keys, liveness, metrics, rpc
 from cyborg.agent import keys as agent_keys
+from cyborg.common import errors
 from cyborg.conductor import keys as conductor_keys
 from cyborg.db import locks, models
 from cyborg.rpc import client, keys, signing

@@ -27,8 +27,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 
-from cyborg import db, errors, history, rpc, work
+from cyborg import db, history, rpc, work
 from cyborg.cmd import dbsync
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base, fake
 from cyborg.handles import release

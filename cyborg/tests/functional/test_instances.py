@@ -11,13 +11,15 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import context, db, handle_states, nova, work
+from cyborg import db, nova, work
 from cyborg.arqs import service
 from cyborg.audits import orphans
 from cyborg.conductor import gauges
 from cyborg.conductor.service import ConductorService
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
+from cyborg.states import handle_states
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until

@@ -7,10 +7,11 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, notifications, work
+from cyborg import db, notifications, work
 from cyborg.audits import consistency, orphans
 from cyborg.db import models
 from cyborg.function_pools import pools
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, leaving
 from cyborg.tests.fpgas import pool_spec
 

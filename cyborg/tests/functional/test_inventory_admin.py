@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, work
+from cyborg import db, work
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory import admin
 from cyborg.tests import hosts

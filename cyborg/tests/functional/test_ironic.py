@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, errors, liveness
+from cyborg import db, liveness
 from cyborg.audits import consistency, lost_allocations
 from cyborg.cmd import ironic as command
+from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci
@@ -28,6 +29,7 @@ from cyborg.inventory import admin, nodes, query
 from cyborg.ironic import run, store
 from cyborg.ironic.store import Outcome
 from cyborg.placement import audit
+from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.functional.test_import import KILLED, killed_at
 from cyborg.tests.ironic_server import Ironic

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg import errors
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.handles import release
 from cyborg.programming import operations, program
 from cyborg.programming.program import Program

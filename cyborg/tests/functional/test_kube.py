@@ -18,9 +18,10 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, errors
+from cyborg import db
 from cyborg.agent import service as agent_service
 from cyborg.api import versions
+from cyborg.common import errors
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.kube import accelerators, claims, leases, service, slices

@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, rpc, work
+from cyborg import rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
+from cyborg.policy import context
 from cyborg.programming import executor
 from cyborg.tests import boots, engine, hosts
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, profiles, work
+from cyborg import db, profiles, work
 from cyborg.arqs import bind_requests, binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
 from cyborg.handles import release

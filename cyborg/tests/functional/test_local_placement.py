@@ -9,7 +9,7 @@ from concurrent import futures
 import requests
 from oslo_config import cfg
 
-from cyborg import clients
+from cyborg.peers import clients
 from cyborg.tests.placement_server import PlacementServer
 
 

@@ -11,12 +11,13 @@ import webob
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, work
+from cyborg import db, work
 from cyborg.audits import lost_allocations, orphans
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement.client import PlacementError
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer

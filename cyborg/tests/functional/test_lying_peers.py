@@ -26,14 +26,16 @@ from oslo_config import cfg
 from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
-from cyborg import clients, errors, glance, nova, peers, quotas
+from cyborg import nova, quotas
+from cyborg.common import errors
+from cyborg.common.request_groups import RequestGroup
 from cyborg.ironic import api as ironic
 from cyborg.kube import accelerators
 from cyborg.kube import service as kube_service
 from cyborg.kube.cluster import Cluster
+from cyborg.peers import answers, clients, glance
 from cyborg.placement import client as placement
 from cyborg.placement import local, tree
-from cyborg.request_groups import RequestGroup
 from cyborg.tests import liar as liars
 from cyborg.tests.liar import QUICK, SLOW, Liar, Lie
 from cyborg.tests.service import PATIENCE, Site
@@ -87,7 +89,7 @@ def _nodes(conf: cfg.ConfigOpts) -> Any:
 
 
 def _node_uid(conf: cfg.ConfigOpts) -> str:
-    with peers.reading("Kubernetes"):
+    with answers.reading("Kubernetes"):
         return Cluster(conf).node_uid()
 
 
@@ -225,7 +227,7 @@ def deceived(
     conf.set_override("kubeconfig", str(config), group="kube")
     conf.set_override("node_name", "n", group="kube")
     # That is what a call of Kubernetes has.
-    monkeypatch.setattr(peers, "LONGEST", float(TIMEOUT))
+    monkeypatch.setattr(answers, "LONGEST", float(TIMEOUT))
     return conf
 
 
@@ -387,23 +389,23 @@ def test_a_service_that_hangs_does_not_stop_the_api(
 
 
 def test_places_are_shared() -> None:
-    places = peers.Places(10)
+    places = answers.Places(10)
     held = [places.take("placement", "one") for _ in range(2)]
     for each in held:
         each.__enter__()
     began = time.monotonic()
-    with pytest.raises(peers.Unusable, match="Too many requests wait for placement"):
+    with pytest.raises(answers.Unusable, match="Too many requests wait for placement"):
         places.take("placement", "one").__enter__()
     waited = time.monotonic() - began
-    assert peers._PATIENCE <= waited < peers._PATIENCE + SLACK
+    assert answers._PATIENCE <= waited < answers._PATIENCE + SLACK
     # Another project, and another service, are not kept waiting; and nobody waits again.
     with places.take("placement", "two"), places.take("nova", "one"):
         began = time.monotonic()
         for service in ("placement", "glance"):
             if service == "placement":
-                with pytest.raises(peers.Unusable):
+                with pytest.raises(answers.Unusable):
                     places.take(service, "three").__enter__()
-        assert time.monotonic() - began < peers._PATIENCE
+        assert time.monotonic() - began < answers._PATIENCE
     for each in held:
         each.__exit__(None, None, None)
     # It has answered: who finds no place waits, and gets one.
@@ -423,7 +425,7 @@ def test_places_are_shared() -> None:
 
 
 def test_one_thread_has_one_place() -> None:
-    places = peers.Places(1)
+    places = answers.Places(1)
     with places.take("nova", None):
         pass
     with places.take("placement", None):

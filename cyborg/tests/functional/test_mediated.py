@@ -14,7 +14,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
-from cyborg import context, rpc
+from cyborg import rpc
 from cyborg.agent import discovery, host_steps, ownership, pass_counter
 from cyborg.arqs import service
 from cyborg.db import models
@@ -22,6 +22,7 @@ from cyborg.drivers import privileged, registry
 from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.functional.test_privileged import act
 

@@ -26,12 +26,13 @@ from oslo_config import cfg
 from prometheus_client import parser
 
 from cyborg import conf as cyborg_conf
-from cyborg import context, db, metrics, notifications, nova, work
+from cyborg import db, metrics, notifications, nova, work
 from cyborg.api import middleware
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory import admin
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.novasink import NovaSink

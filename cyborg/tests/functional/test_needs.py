@@ -17,7 +17,8 @@ from oslo_log import log
 from oslo_messaging._tracing import client as tracing
 
 from cyborg import conf as cyborg_conf
-from cyborg import errors, needs, notifications
+from cyborg import notifications
+from cyborg.common import errors, needs
 from cyborg.tests import ports
 from cyborg.tests.servers import REPOSITORY
 

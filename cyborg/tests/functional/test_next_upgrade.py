@@ -32,10 +32,11 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy.dialects import mysql
 
-from cyborg import context, db, rpc
+from cyborg import db, rpc
 from cyborg.cmd import upgrade_checks
 from cyborg.db import models, revision, schema
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.rpc import client, faults, keys, payloads, server, signing
 from cyborg.tests import boots, engine, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for

@@ -14,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, notifications
+from cyborg import db, notifications
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.notifications import sender
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, listening, messages, servers
 from cyborg.tests.listening import Ear
 from cyborg.tests.service import PATIENCE, until

@@ -12,13 +12,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, liveness, profiles, quotas
+from cyborg import db, liveness, profiles, quotas
 from cyborg.arqs import binding, service
 from cyborg.db import models
 from cyborg.function_pools import pools
 from cyborg.handles import release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
+from cyborg.policy import context
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests import boots, engine, hosts, listening
 from cyborg.tests.fpgas import AES, pool_spec

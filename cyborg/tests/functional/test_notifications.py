@@ -12,13 +12,15 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import context, db, errors, liveness, notifications, profiles, quotas
+from cyborg import db, liveness, notifications, profiles, quotas
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.notifications import notices, users
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, listening, messages
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.listening import Ear

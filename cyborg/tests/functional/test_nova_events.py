@@ -8,12 +8,13 @@ import logging
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, db, rpc, work
+from cyborg import db, rpc, work
 from cyborg.arqs import binding, nova_events
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import removal
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.nova import watcher
+from cyborg.policy import context
 from cyborg.tests import mutants, servers
 from cyborg.tests.compute import Client
 from cyborg.tests.fpgas import AES, SIX, Fpgas

@@ -20,10 +20,11 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, policies, profiles
+from cyborg import profiles
 from cyborg.api import app, server, versions
 from cyborg.api.controllers import root
 from cyborg.inventory import query
+from cyborg.policy import context, rules
 from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts, messages
 
@@ -223,7 +224,7 @@ def test_rules_say_where_they_are_asked() -> None:
     }
     said = {
         (rule.name, operation["method"], anonymous(operation["path"]))
-        for rule in policies.list_rules()
+        for rule in rules.list_rules()
         for operation in getattr(rule, "operations", ())
     }
     # The rule's text tells of the collection: this is the same with something behind.

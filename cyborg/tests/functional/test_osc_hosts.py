@@ -10,9 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
-from cyborg import context, db
+from cyborg import db
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.programming import cancellation, operations
 from cyborg.programming.program import Program
 from cyborg.rpc import signing

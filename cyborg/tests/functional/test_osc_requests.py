@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.openstack_command import OpenStack, rows
 from cyborg.tests.service import SERVER, SERVER_NAME, Site

@@ -20,9 +20,9 @@ import pytest
 from cliff import utils as cliff_utils
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.db import models
 from cyborg.drivers import base, pci
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import NAME, Site

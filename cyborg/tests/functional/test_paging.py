@@ -14,10 +14,12 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from cyborg import context, db, errors, profiles
+from cyborg import db, profiles
 from cyborg.arqs import service
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.inventory import admin, query
+from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.conftest import SqlCounter
 

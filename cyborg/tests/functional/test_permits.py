@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import context, db, errors, rpc, work
+from cyborg import db, rpc, work
+from cyborg.common import errors
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.programming import executor, operations, permits, states
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_programming_edges import _situation, _withdrawn

@@ -9,11 +9,11 @@ import webob
 from oslo_config import cfg
 
 from cyborg import db
+from cyborg.common.request_groups import TAINT, RequestGroup
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.inventory import acceptance
 from cyborg.placement import audit, client, names
-from cyborg.request_groups import TAINT, RequestGroup
 from cyborg.tests import hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer

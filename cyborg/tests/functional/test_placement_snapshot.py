@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, glance, rpc, work
+from cyborg import db, rpc, work
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.peers import glance
 from cyborg.placement import desired, tree
 from cyborg.programming import cancellation, executor, operations, program
 from cyborg.tests import engine, hosts, servers

@@ -11,13 +11,14 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import db, handle_states, liveness, work
+from cyborg import db, liveness, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
+from cyborg.states import handle_states
 from cyborg.tests import hosts, leaving
 from cyborg.tests.conftest import SqlCounter
 from cyborg.tests.placement_server import PlacementServer

@@ -14,8 +14,9 @@ from oslo_config import cfg
 from oslo_policy import generator, opts
 from oslo_policy import policy as oslo_policy
 
-from cyborg import policies, policy
 from cyborg.api import app
+from cyborg.policy import rules
+from cyborg.policy.enforcer import UnreadableRules
 from cyborg.tests import asks
 from cyborg.tests.asks import REQUESTS
 from cyborg.tests.scene import Scene
@@ -90,7 +91,7 @@ def test_it_is_obeyed_as_soon_as_it_changes(policy_file: PolicyFile, scene: Scen
 def test_no_rule_opens_what_belongs_to_other_projects(
     policy_file: PolicyFile, scene: Scene
 ) -> None:
-    policy_file.define({rule.name: "@" for rule in policies.list_rules() if ":" in rule.name})
+    policy_file.define({rule.name: "@" for rule in rules.list_rules() if ":" in rule.name})
     came = {
         what: tuple(outcome(scene, "guest", what, project) for project in ("own", "other"))
         for what, ask in REQUESTS.items()
@@ -131,7 +132,7 @@ def test_no_rule_opens_what_belongs_to_other_projects(
 def test_no_rule_is_for_tokens_that_are_for_no_project(
     policy_file: PolicyFile, scene: Scene
 ) -> None:
-    policy_file.define({rule.name: "@" for rule in policies.list_rules()})
+    policy_file.define({rule.name: "@" for rule in rules.list_rules()})
     for persona in ("system-admin", "domain-admin", "unscoped"):
         came = {what: outcome(scene, persona, what) for what in REQUESTS}
         assert came == dict.fromkeys(REQUESTS, "403")
@@ -201,12 +202,12 @@ def test_the_api_does_not_start_with_a_broken_file(
     policy_file: PolicyFile, conf: cfg.ConfigOpts, database: sa.Engine
 ) -> None:
     policy_file.write("rules: [")
-    with pytest.raises(policy.UnreadableRules, match=r"rules\.yaml"):
+    with pytest.raises(UnreadableRules, match=r"rules\.yaml"):
         app.load(conf)
 
 
 def test_all_building_blocks_are_there() -> None:
-    assert {rule.name for rule in policies.list_rules() if ":" not in rule.name} == BLOCKS
+    assert {rule.name for rule in rules.list_rules() if ":" not in rule.name} == BLOCKS
 
 
 def test_every_rule_is_described_with_the_requests_that_are_tested() -> None:
@@ -215,7 +216,7 @@ def test_every_rule_is_described_with_the_requests_that_are_tested() -> None:
         line = ask.line.partition("?")[0] if ask.line.startswith("GET") else ask.line
         tested.setdefault(f"cyborg:{what.partition(' ')[0]}", set()).add(_shape(line))
     described = {}
-    for rule in policies.list_rules():
+    for rule in rules.list_rules():
         assert rule.description
         if isinstance(rule, oslo_policy.DocumentedRuleDefault):
             assert rule.scope_types == ["project"]
@@ -233,6 +234,6 @@ def test_the_sample_has_every_rule(tmp_path: pathlib.Path) -> None:
     arguments = ["--config-file", str(GENERATOR), "--output-file", str(output)]
     generator.generate_sample(args=arguments, conf=cfg.ConfigOpts())
     named = set(re.findall(r'^#"([^"]+)": ', output.read_text(), re.MULTILINE))
-    assert named == {rule.name for rule in policies.list_rules()}
+    assert named == {rule.name for rule in rules.list_rules()}
     # All of it is commented out: a sample that is used as it is changes nothing.
     assert yaml.safe_load(output.read_text()) is None

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, rpc, work
+from cyborg import rpc, work
 from cyborg.agent import host_steps, pass_counter
 from cyborg.db import models
 from cyborg.drivers import base, fake
 from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.contract.driver import Host
 

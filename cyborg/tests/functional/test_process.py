@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 from oslo_config import cfg
 
-from cyborg import errors, process
+from cyborg import process
+from cyborg.common import errors
 
 PATIENCE = 60
 
@@ -176,7 +177,7 @@ def test_a_line_says_an_exception_once(tmp_path: pathlib.Path) -> None:
     first, second = logged(tmp_path, refuse)
     assert first.endswith("Cannot do that: It is in use.")
     # What is said nowhere else is added.
-    assert second.endswith("Cannot do that either.: cyborg.errors.Conflict: It is in use.")
+    assert second.endswith("Cannot do that either.: cyborg.common.errors.Conflict: It is in use.")
 
 
 def test_what_is_said_is_no_line_of_its_own(tmp_path: pathlib.Path) -> None:

@@ -7,10 +7,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, policy, profiles
+from cyborg import db, profiles
 from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
+from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, hosts
 from cyborg.tests.functional.test_api_samples import Api
 
@@ -85,7 +87,7 @@ def test_descriptions(api: Api) -> None:
 
 @pytest.mark.every_database
 def test_requests_are_counted_by_the_profile_they_were_made_of(
-    api: Api, ctx: context.RequestContext, enforcer: policy.Enforcer
+    api: Api, ctx: context.RequestContext, enforcer: Enforcer
 ) -> None:
     profile("one", "2")
     profile("two")

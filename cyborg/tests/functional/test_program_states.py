@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import availability, context, db, work
+from cyborg import db, work
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.programming import executor, operations, program, states
 from cyborg.programming.states import Event
+from cyborg.states import availability
 from cyborg.tests import boots, engine, hosts
 
 # They put a program in any state, whatever led to it.

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from cyborg import errors, rpc
+from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter, write_results
+from cyborg.common import errors
 from cyborg.drivers import base, fake
 from cyborg.tests import hosts, messages
 from cyborg.tests.contract import driver as contract

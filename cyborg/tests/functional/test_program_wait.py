@@ -11,9 +11,10 @@ import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db
+from cyborg import db
 from cyborg.api import app, server
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import boots, hosts, messages
 from cyborg.tests.service import until

@@ -11,12 +11,15 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import context, db, errors, glance, rpc, work
+from cyborg import db, rpc, work
 from cyborg.arqs import binding
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
+from cyborg.peers import glance
+from cyborg.policy import context
 from cyborg.programming import executor, image_match, operations, program, states
 from cyborg.programming.held_operation import Refused
 from cyborg.programming.situation import Situation

@@ -6,12 +6,14 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, errors, glance, work
+from cyborg import db, work
 from cyborg.arqs import service
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.hosts import removal
 from cyborg.inventory import admin, query
+from cyborg.peers import glance
 from cyborg.placement import desired
 from cyborg.programming import operations
 from cyborg.tests import hosts

@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 
-from cyborg import glance, work
+from cyborg import work
 from cyborg.drivers import base
+from cyborg.peers import glance
 from cyborg.programming import operations
 from cyborg.tests.functional.test_programming_losses import (  # noqa: F401
     find_none,

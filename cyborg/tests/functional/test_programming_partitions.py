@@ -27,8 +27,9 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, profiles, rpc, work
+from cyborg import db, profiles, rpc, work
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.tests import messages, servers
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.partitions import lives

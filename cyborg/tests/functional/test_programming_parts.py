@@ -6,11 +6,14 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, errors, glance, rpc, work
+from cyborg import rpc, work
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import listing, release
+from cyborg.peers import glance
+from cyborg.policy import context
 from cyborg.programming import executor, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer

@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 
-from cyborg import errors, profiles
+from cyborg import profiles
 from cyborg.arqs import bind_requests, binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.programming import operations, program

@@ -13,10 +13,12 @@ from oslo_config import cfg
 from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
-from cyborg import context, db, errors, history, profiles, quotas
+from cyborg import db, history, profiles, quotas
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas

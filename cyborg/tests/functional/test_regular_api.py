@@ -14,8 +14,10 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, errors, profiles
+from cyborg import db, profiles
 from cyborg.api import app
+from cyborg.common import errors
+from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.conftest import SqlCounter
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 from oslo_config import cfg
 
-from cyborg import context, errors, work
+from cyborg import work
 from cyborg.arqs import binding
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until

@@ -11,13 +11,15 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from cyborg import context, db, errors, notifications
+from cyborg import db, notifications
 from cyborg.agent import service as agent_service
 from cyborg.api import versions
 from cyborg.arqs import service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.hosts import removal
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests.listening import Ear, silence
 from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer

@@ -13,9 +13,10 @@ import pytest
 import sqlalchemy as sa
 import webob
 
-from cyborg import db, errors, host_keys, liveness, work
+from cyborg import db, host_keys, liveness, work
 from cyborg.arqs import binding
 from cyborg.audits import consistency
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release

@@ -7,11 +7,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, history
+from cyborg import db, history
 from cyborg.db import models, paging
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]

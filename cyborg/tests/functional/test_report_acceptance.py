@@ -17,12 +17,14 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, host_keys, liveness, rpc
+from cyborg import db, host_keys, liveness, rpc
+from cyborg.common import errors
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
-from cyborg.reasons import Reason
+from cyborg.policy import context
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.conftest import SqlCounter

@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, profiles, work
+from cyborg import db, profiles, work
 from cyborg.arqs import binding, service
 from cyborg.db import models, round_trips
 from cyborg.handles import release
 from cyborg.inventory import report
 from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 

@@ -16,7 +16,8 @@ from oslo_config import cfg
 from oslo_messaging import opts
 
 from cyborg import conf as cyborg_conf
-from cyborg import errors, rpc
+from cyborg import rpc
+from cyborg.common import errors
 from cyborg.rpc import client as rpc_client
 from cyborg.tests import messages, servers
 from cyborg.tests.unit import test_payloads

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import allocation_states as states
-from cyborg import context, db, work
+from cyborg import db, work
 from cyborg.arqs import service
 from cyborg.audits import differences, witnesses
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
+from cyborg.policy import context
+from cyborg.states import allocation_states as states
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer

@@ -9,14 +9,16 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, errors, history, work
+from cyborg import db, history, work
 from cyborg.arqs import candidates
+from cyborg.common import errors
+from cyborg.common.request_groups import TAINT, TOLERATE_TAINT
 from cyborg.db import models, paging
 from cyborg.handles import release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
-from cyborg.request_groups import TAINT, TOLERATE_TAINT
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpgas import AES, Fpgas
 from cyborg.tests.functional.test_api_samples import Api

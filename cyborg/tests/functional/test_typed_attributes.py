@@ -12,11 +12,11 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.api import app
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 Call = Callable[..., Any]

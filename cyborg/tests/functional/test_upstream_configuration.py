@@ -15,10 +15,11 @@ from oslo_config import cfg
 from oslo_policy import opts as policy_opts
 
 from cyborg import conf as cyborg_conf
-from cyborg import connection, policies
 from cyborg.api import app
 from cyborg.cmd import known_options, status
 from cyborg.conf import drivers, obsolete, privileged
+from cyborg.peers import connection
+from cyborg.policy import rules
 from cyborg.tests.functional.test_reload import Service
 from cyborg.tests.ports import free_port
 
@@ -220,10 +221,10 @@ def test_of_each_line_it_is_said_what_becomes_of_it(
 ) -> None:
     paste, policy = tmp_path / "api-paste.ini", tmp_path / "policy.yaml"
     paste.write_text(PASTE_FILE)
-    rules = {rule.name: rule.check_str for rule in policies.list_rules()}
+    checks = {rule.name: rule.check_str for rule in rules.list_rules()}
     name = "cyborg:device_profile:create"
     policy.write_text(
-        f"# comment\n{name}: role:boss\ncyborg:device:disable: {rules['cyborg:device:disable']}\n"
+        f"# comment\n{name}: role:boss\ncyborg:device:disable: {checks['cyborg:device:disable']}\n"
         "of_another: is_admin:True\n"
     )
     more = tmp_path / "more.conf"
@@ -246,7 +247,7 @@ def test_of_each_line_it_is_said_what_becomes_of_it(
         f"{more}:3: [api] api_wrokers is not read by this release.",
         f"{more}:6: [oslo_policy] enforce_new_defaults has no effect",
         f"{paste}:2: [pipeline:main] is passed over",
-        f"{policy}:2: {name} replaces the default, which is {rules[name]!r}.",
+        f"{policy}:2: {name} replaces the default, which is {checks[name]!r}.",
         f"{policy}:3: cyborg:device:disable is the default, and can be removed.",
         f"{policy}:4: of_another is no rule of this release",
     ):

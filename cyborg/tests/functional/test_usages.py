@@ -11,10 +11,11 @@ import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
-from cyborg import context, db, history
+from cyborg import db, history
 from cyborg.api import app
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import context, db, history
+from cyborg import db, history
 from cyborg.audits import uses
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.functional.test_status import Status
 

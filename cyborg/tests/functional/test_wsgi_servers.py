@@ -22,8 +22,8 @@ import pytest
 import requests
 from oslo_config import cfg
 
-from cyborg import context
 from cyborg.db import models
+from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.ports import free_port
 from cyborg.tests.servers import REPOSITORY

@@ -16,7 +16,8 @@ from concurrent import futures
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, errors
+from cyborg import db
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.hosts import removal

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from cyborg import context, db, errors
+from cyborg import db
 from cyborg.arqs import binding, service
+from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.hosts import removal
+from cyborg.policy import context
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests.boots import target
 from cyborg.tests.partitions.cards import BEGIN, END, Card

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cyborg import errors
 from cyborg.api import arq_patch, validation, versions
 from cyborg.api.types import accelerator_requests as types
 from cyborg.api.types.base import schema_of
 from cyborg.arqs.bind_requests import BindTarget
+from cyborg.common import errors
 
 ARQ = "375eb786-8c8f-4540-add9-b666c5fba308"
 OTHER = "828bfe53-cf52-4c2b-96b4-ea36d33a6d0f"

@@ -18,8 +18,8 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg import errors
 from cyborg.api import guard
+from cyborg.common import errors
 
 DEPTH = 32
 CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}

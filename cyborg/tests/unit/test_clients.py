@@ -17,8 +17,8 @@ from keystoneauth1 import adapter as ka_adapter
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients
 from cyborg import conf as cyborg_conf
+from cyborg.peers import clients
 
 OPTIONS = """
 [nova]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cyborg import errors, profiles
+from cyborg import profiles
 from cyborg.api import validation, versions
 from cyborg.api.types import device_profiles as types
 from cyborg.api.types.base import schema_of
+from cyborg.common import errors
 
 
 def check_profile(**changes: Any) -> None:

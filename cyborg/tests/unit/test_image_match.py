@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 import sqlalchemy as sa
 
-from cyborg import glance
 from cyborg.db import models
 from cyborg.drivers import value_checks
+from cyborg.peers import glance
 from cyborg.programming import image_match, program
 
 #: In capitals it has twice as many characters.

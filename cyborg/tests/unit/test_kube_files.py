@@ -14,10 +14,10 @@ import yaml
 from google.protobuf import descriptor_pb2
 from kubernetes import client
 
-from cyborg import policies
 from cyborg.kube import inventory, messages, slices
 from cyborg.kube.inventory import Part
-from cyborg.policies import allocation, base
+from cyborg.policy import rules
+from cyborg.policy.rules import allocation, base
 from cyborg.tests import kube_server, kubelet
 
 FOLDER = pathlib.Path(__file__).parents[3] / "etc" / "kubernetes"
@@ -80,7 +80,7 @@ def test_claims_name_device_classes_that_there_are() -> None:
 
 
 def test_the_policy_file_has_rules_of_the_api() -> None:
-    known = {rule.name: rule.check_str for rule in policies.list_rules()}
+    known = {rule.name: rule.check_str for rule in rules.list_rules()}
     written = yaml.safe_load(POLICY.read_text())
     for name, check in written.items():
         # Who may do it without the file may do it with it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg import errors
 from cyborg.api import versions
+from cyborg.common import errors
 
 
 @pytest.mark.parametrize(

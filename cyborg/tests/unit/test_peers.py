@@ -9,11 +9,11 @@ import threading
 import pytest
 import requests
 
-from cyborg import peers
+from cyborg.peers import answers
 
 
 def test_an_outage_of_before_has_nobody_refused() -> None:
-    places, hangs = peers.Places(4), threading.Event()
+    places, hangs = answers.Places(4), threading.Event()
 
     def hang() -> None:
         with contextlib.suppress(OSError), places.take("placement", "a"):
@@ -24,7 +24,7 @@ def test_an_outage_of_before_has_nobody_refused() -> None:
     holder.start()
     while not places._taken[("placement",)]:
         pass
-    with pytest.raises(peers.Unusable), places.take("placement", "a"):
+    with pytest.raises(answers.Unusable), places.take("placement", "a"):
         pass
     hangs.set()
     holder.join()
@@ -50,5 +50,5 @@ def test_an_answer_of_too_many_values_is_not_read() -> None:
     answer.status_code = 200
     answer.request = requests.Request("GET", "http://placement/x").prepare()
     answer._content = b"[" + b"{}," * 2_000_000 + b"0]"
-    with pytest.raises(peers.Unusable, match="values"):
-        peers.document(answer, list)
+    with pytest.raises(answers.Unusable, match="values"):
+        answers.document(answer, list)

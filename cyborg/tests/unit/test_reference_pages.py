@@ -17,12 +17,12 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
-from cyborg import policies
 from cyborg.audits import differences
 from cyborg.cmd import known_options
 from cyborg.conf import privileged
 from cyborg.drivers import base
 from cyborg.drivers import privileged as helpers
+from cyborg.policy import rules
 
 FOLDER = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration"
 
@@ -64,10 +64,10 @@ def test_every_policy_rule_is_in_the_reference_once() -> None:
     shown = [
         rule.name
         for module in _named("policy.rst", "policy-rules")
-        for rule in importlib.import_module(f"cyborg.policies.{module}").list_rules()
+        for rule in importlib.import_module(f"cyborg.policy.rules.{module}").list_rules()
     ]
-    assert sorted(shown) == sorted(rule.name for rule in policies.list_rules())
-    modules = {module.name for module in pkgutil.iter_modules(policies.__path__)}
+    assert sorted(shown) == sorted(rule.name for rule in rules.list_rules())
+    modules = {module.name for module in pkgutil.iter_modules(rules.__path__)}
     assert set(_named("policy.rst", "policy-rules")) == modules
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cyborg import errors
 from cyborg.api import validation
+from cyborg.common import errors
 
 UUID = "11111111-1111-4111-8111-111111111111"
 SCHEMA = {

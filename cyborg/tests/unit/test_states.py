@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transition table says what design and contract say."""
 
-from cyborg import arq_states
 from cyborg.db import models
+from cyborg.states import arq_states
 
 
 def test_predecessors_are_the_documented_ones() -> None:

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, metrics, notifications, work
+from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.db.models import BIND_FAILED, BIND_STARTED, BOUND, DELETING, INITIAL, UNBOUND
 from cyborg.notifications import notices
-from cyborg.reasons import Reason
 
 LOG = logging.getLogger(__name__)
 

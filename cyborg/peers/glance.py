@@ -16,7 +16,8 @@ import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg import clients, errors, peers
+from cyborg.common import errors
+from cyborg.peers import answers, clients
 
 #: Properties of a bitstream's image: which function it is, and which devices it is for.
 FUNCTION_ID = "accel:function_id"
@@ -119,7 +120,7 @@ def find_image(
     :raises NoImage: there is none, or several have the name, or it is not active
     :raises keystoneauth1.exceptions.ClientException: Glance or Keystone cannot be reached
     """
-    with peers.reading("Glance or Keystone"):
+    with answers.reading("Glance or Keystone"):
         if uuid is not None:
             return _by_uuid(conf, uuid)
         if function_id is not None:
@@ -152,7 +153,7 @@ def download(conf: cfg.ConfigOpts, image_uuid: str) -> Iterator[bytes]:
 
 def _by_uuid(conf: cfg.ConfigOpts, uuid: str) -> Image:
     try:
-        image = _image(peers.document(_get(conf, f"/images/{_quoted(uuid)}"), _SHAPE))
+        image = _image(answers.document(_get(conf, f"/images/{_quoted(uuid)}"), _SHAPE))
     except ka_exc.NotFound as exc:
         raise NoImage(f"Glance has no image {uuid}") from exc
     if image.status != "active":
@@ -197,7 +198,7 @@ def _search(conf: cfg.ConfigOpts, key: str, value: str) -> list[dict[str, Any]]:
             except ka_exc.BadRequest as exc:
                 # Trying again would not help.
                 raise NoImage(f"Glance cannot look for {key} {value!r}: {exc}") from exc
-            listed = peers.document(answer, {"images": [_SHAPE | {"created_at": str}]})["images"]
+            listed = answers.document(answer, {"images": [_SHAPE | {"created_at": str}]})["images"]
             found |= {item["id"]: item for item in listed}
     return list(found.values())
 

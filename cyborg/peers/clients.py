@@ -13,7 +13,7 @@ from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 if TYPE_CHECKING:
-    from cyborg import connection
+    from cyborg.peers import connection
 
 _NAMES = {"glance": "Glance", "ironic": "Ironic", "nova": "Nova", "placement": "Placement"}
 
@@ -25,7 +25,7 @@ _connections: dict[int, connection.Connection] = {}
 
 def proxy(conf: cfg.ConfigOpts, group: str) -> connection.Proxy:
     """The service that the options of ``group`` describe. Its verbs are keystoneauth's."""
-    from cyborg import connection  # noqa: PLC0415 - see above
+    from cyborg.peers import connection  # noqa: PLC0415 - it loads openstacksdk
 
     with _lock:
         if id(conf) not in _connections:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslo_policy import policy
 
-from cyborg.policies import (
+from cyborg.policy.rules import (
     allocation,
     arq,
     attach_handle,

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import program_modes
+from cyborg.common import program_modes
 from cyborg.db import models
 from cyborg.db.providers import Judged
 

@@ -18,8 +18,9 @@ from oslo_policy import _checks as policy_checks
 from oslo_policy import opts as policy_opts
 from oslo_policy import policy
 
-from cyborg import errors, policies
-from cyborg.policies import base
+from cyborg.common import errors
+from cyborg.policy import rules as own_rules
+from cyborg.policy.rules import base
 
 LOG = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def _read_rules(conf: cfg.ConfigOpts) -> policy.Enforcer:
     :raises UnreadableRules: a file cannot be read
     """
     rules = policy.Enforcer(conf)
-    rules.register_defaults(policies.list_rules())
+    rules.register_defaults(own_rules.list_rules())
     try:
         rules.load_rules()
     except Exception as exc:

@@ -8,7 +8,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import errors
+from cyborg.common import errors
 
 #: The groups of what the API and conductors call.
 CALLED = ("glance", "nova", "placement", "oslo_limit")

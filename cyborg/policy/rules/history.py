@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslo_policy import policy
 
-from cyborg.policies import base
+from cyborg.policy.rules import base
 
 GET_ALL = "cyborg:history:get_all"
 

@@ -21,7 +21,8 @@ from openstack.identity.v3 import _proxy as identity
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from cyborg import metrics, peers
+from cyborg import metrics
+from cyborg.peers import answers
 
 #: TCP connections to a service that are kept. More than 10, the default of requests, are used at
 #: the same time by a busy conductor: each one above would be closed after its call, with a WARNING.
@@ -40,9 +41,9 @@ class Proxy(proxy.Proxy):
         kwargs.setdefault("connect_retries", self.connect_retries or 0)
         labels = {"service": str(self.service_type), "method": method, "status": "none"}
         timeout = kwargs.get("timeout", self.session.timeout)
-        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen, peers.within(timeout):
+        with metrics.observed(metrics.CLIENT_SECONDS, **labels) as seen, answers.within(timeout):
             try:
-                with peers.reading(f"{self.service_type} or Keystone"):
+                with answers.reading(f"{self.service_type} or Keystone"):
                     response = super().request(url, method, *args, **kwargs)
             except ka_exc.HttpError as exc:
                 seen["status"] = metrics.status_class(exc.http_status)
@@ -111,7 +112,7 @@ class _Session(requests.Session):
         places = getattr(caller, "places", None)
         place = places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
         streams = bool(options.get("stream"))
-        with place, peers.within(options.get("timeout"), streams=streams) as left:
+        with place, answers.within(options.get("timeout"), streams=streams) as left:
             return super().send(request, **options | {"timeout": left})
 
     def merge_environment_settings(
@@ -138,11 +139,11 @@ class _Adapter(ka_session.TCPKeepAliveAdapter):
     def init_poolmanager(self, *given: Any, **options: Any) -> None:
         """Make what keeps the connections."""
         super().init_poolmanager(*given, **options)
-        peers.bound(self.poolmanager)
+        answers.bound(self.poolmanager)
 
     def proxy_manager_for(self, *given: Any, **options: Any) -> Any:
         """What keeps the connections to a proxy."""
-        return peers.bound(super().proxy_manager_for(*given, **options))
+        return answers.bound(super().proxy_manager_for(*given, **options))
 
 
 def _session(group: str) -> requests.Session:

@@ -9,17 +9,19 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-from cyborg import errors, peers, policy
-from cyborg.policies import host
+from cyborg.common import errors
+from cyborg.peers import answers
+from cyborg.policy.enforcer import Enforcer
+from cyborg.policy.rules import host
 
 
 class RequestContext(oslo_context.RequestContext):
     """The caller of one request, together with the policy enforcer."""
 
     #: What its calls to other services take a place of.
-    places: peers.Places | None = None
+    places: answers.Places | None = None
 
-    def __init__(self, *, enforcer: policy.Enforcer, **identity: Any) -> None:
+    def __init__(self, *, enforcer: Enforcer, **identity: Any) -> None:
         # With None, oslo.context calls check_is_admin.
         super().__init__(is_admin=None, **identity)
         self._enforcer = enforcer
@@ -70,6 +72,6 @@ class RequestContext(oslo_context.RequestContext):
         return self._enforcer.is_service(self.service_roles)
 
 
-def from_environ(environ: Mapping[str, Any], enforcer: policy.Enforcer) -> RequestContext:
+def from_environ(environ: Mapping[str, Any], enforcer: Enforcer) -> RequestContext:
     """The context from the headers that keystonemiddleware sets."""
     return RequestContext.from_environ(dict(environ), enforcer=enforcer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of an allocation, changed as :mod:`cyborg.arq_states` changes those of ARQs."""
+"""The states of an allocation, changed as :mod:`cyborg.states.arq_states` changes those of ARQs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ import urllib3
 from keystoneauth1 import exceptions as ka_exc
 from urllib3 import poolmanager
 
-from cyborg import errors
+from cyborg.common import errors
 
 #: Bytes of an answer: of a thousand candidates on large hosts Placement sends some 20 MB.
 _LARGEST = 32 * 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from oslo_policy import policy
 
-from cyborg.policies import base
+from cyborg.policy.rules import base
 
 GET_ALL = "cyborg:allocation:get_all"
 GET_ONE = "cyborg:allocation:get_one"
