@@ -219,7 +219,8 @@ def note_unclean(
     session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str, reason: str
 ) -> None:
     """The handle that an ARQ had is not clean, for this reason; there is one such entry at most."""
-    if db.update(session, _ENTRY, _is_unclean({handle_uuid: arq.uuid}), private_reason=reason):
+    noted = _is_unclean({handle_uuid: arq.uuid})
+    if db.update(session, _ENTRY, noted, private_reason=reason):
         return
     entry = {
         "kind": CLEAN_FAILED,
@@ -259,7 +260,8 @@ def note_cleaned(session: orm.Session, arq: models.Arq, handle_uuid: str, device
 def end_unclean(session: orm.Session, left: Mapping[str, str]) -> None:
     """Handles are clean after ARQs, or given up by an administrator; see :func:`_is_unclean`."""
     if left:
-        db.update(session, _ENTRY, _is_unclean(left), ended_ms=db.now_ms(), actor=user())
+        after_them = _is_unclean(left)
+        db.update(session, _ENTRY, after_them, ended_ms=db.now_ms(), actor=user())
 
 
 def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:

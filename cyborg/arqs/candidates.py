@@ -25,7 +25,7 @@ from cyborg.db.providers import Provider
 from cyborg.function_pools import capacity, nearness
 from cyborg.peers import clients
 from cyborg.placement import client
-from cyborg.programming import matching, program
+from cyborg.programming import matching, program, trait_match
 from cyborg.states import availability
 
 
@@ -253,7 +253,7 @@ def _choice(
         group=index,
         deployable=deployable,
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
-        lacks_traits=len(group.preferred_traits - matching.traits(deployable)),
+        lacks_traits=len(group.preferred_traits - trait_match.traits(deployable.attributes)),
         reprogram=program.lacking(group, deployable) is not None,
         free=free,
     )

@@ -24,7 +24,7 @@ from cyborg.common.reasons import Reason, is_news
 from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
 from cyborg.function_pools.pools import FEWER
-from cyborg.programming import operations, program
+from cyborg.programming import layouts, operations, program
 from cyborg.states import availability
 
 LOG = logging.getLogger(__name__)
@@ -176,6 +176,7 @@ def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate)
         return False
     what = program.Program(image_uuid=pool.image_uuid, function_id=pool.function_id)
     try:
+        layouts.refuse(session, deployable, what)
         operations.request(
             session,
             deployable,

@@ -11,9 +11,12 @@ One with a blank image is overwritten before the handle is cleaned.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -86,6 +89,17 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         _prepare_again(conf, claim, situation)
     else:
         _prepare_in_time(conf, claim, situation)
+
+
+@contextlib.contextmanager
+def _holding(claim: work.Claim) -> Iterator[orm.Session]:
+    """A transaction in which nobody else has the step.
+
+    :raises LeaseLost: another conductor has it
+    """
+    with db.writer() as session:
+        work.hold(session, claim)
+        yield session
 
 
 def held_on(host: str) -> dict[str, str]:
@@ -197,12 +211,20 @@ def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> 
         _bound(claim, situation)
 
 
+def _ask_host(
+    conf: cfg.ConfigOpts, situation: _Situation, most: float = math.inf
+) -> str | None:
+    """Have the host do the step, within ``most`` seconds; the access key if it makes one."""
+    timeout = min(conf.conductor.host_step_timeout, most)
+    return rpc.run_host_step(conf, situation.host, situation.step, timeout)
+
+
 def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
     # An attempt that runs past the deadline would have the consumer told too late. What the host
     # does goes on, and is joined by the next attempt.
-    timeout = min(conf.conductor.host_step_timeout, max(situation.left(conf), _LEAST_TIMEOUT))
+    timeout = max(situation.left(conf), _LEAST_TIMEOUT)
     try:
-        key = rpc.run_host_step(conf, situation.host, situation.step, timeout)
+        key = _ask_host(conf, situation, timeout)
     except rpc.HostStepFailed as exc:
         _fail(claim, situation, _not_ready("The host could not prepare the handle", exc))
     except rpc.BrokerUnreachable as exc:
@@ -226,9 +248,7 @@ def _prepare_again(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situatio
         raise work.TryLater("What the deployable runs is being put back first.")
     _defer_if_down(situation)
     try:
-        key = rpc.run_host_step(
-            conf, situation.host, situation.step, conf.conductor.host_step_timeout
-        )
+        key = _ask_host(conf, situation)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
     if key is not None:
@@ -240,9 +260,8 @@ def _keep_key(claim: work.Claim, situation: _Situation, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
     arq = models.Arq
     other = sa.func.coalesce(arq.access_key, "") != key
-    with db.writer() as session:
-        work.hold(session, claim)
-        ours = (*_has_it(situation), arq.state == models.BOUND)
+    ours = (*_has_it(situation), arq.state == models.BOUND)
+    with _holding(claim) as session:
         db.update(session, arq, *ours, other, access_key=key)
 
 
@@ -276,6 +295,7 @@ def _programming_error(deployable_uuid: str) -> str | None:
 @db.retry
 def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> None:
     arq, host = situation.arq, models.Host
+    ours, end = _has_it(situation), arq_states.BindEnd(arq, handle=_held(situation))
     with db.writer() as session:
         if arq.allocation_uuid:
             # First, as whoever releases it does. So one of its binds sees that it is the last.
@@ -283,30 +303,17 @@ def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> 
         # A report from before the step must not pass for one that says the same after a reboot.
         db.update(session, host, host.name == situation.host, report_digest=None)
         is_programmable = situation.deployable.program_mode is not None
-        if is_programmable and not _still_runs(session, situation):
+        group, uuid = arq.request, situation.deployable.uuid
+        if is_programmable and not matching.lock_if_serving(session, group, uuid):
             raise work.TryLater("What the deployable runs has changed meanwhile.")
         work.hold(session, claim)
         values = {"state_reason": None, "needs_write": False, "access_key": key}
-        bound = arq_states.enter(session, models.BOUND, *_has_it(situation), **values)
-        if bound:
+        if arq_states.enter(session, models.BOUND, *ours, **values):
             if arq.allocation_uuid:
                 allocation_states.activate(session, arq.allocation_uuid)
-            end = arq_states.BindEnd(arq, handle=_held(situation))
             arq_states.end_binds(session, [end], tell_consumer=not arq.allocation_uuid)
             work.finish_with(session, claim)
             LOG.info("ARQ %s is Bound: its handle is prepared", arq.uuid)
-
-
-def _still_runs(session: orm.Session, situation: _Situation) -> bool:
-    """Whether the deployable runs what is asked for; no other transaction changes that now."""
-    row = models.Deployable
-    query = sa.select(row).where(row.uuid == situation.deployable.uuid)
-    query = query.options(orm.selectinload(row.attributes))
-    found = session.scalar(query.with_for_update(read=True))
-    group = situation.arq.request
-    if found is None or not matching.serves(group, found):
-        return False
-    return matching.why_wrong_function(group, found) is None
 
 
 def _not_ready(what: str, detail: object = None) -> Reason:
@@ -319,10 +326,9 @@ def _not_ready(what: str, detail: object = None) -> Reason:
 def _fail(claim: work.Claim, situation: _Situation, reason: Reason) -> None:
     """BindFailed; the handle is cleaned before another ARQ may have it."""
     handle = situation.handle
-    with db.writer() as session:
-        work.hold(session, claim)
-        # A write that has begun since the step was read may have been for it.
-        query = sa.select(models.Arq).where(*_has_it(situation)).with_for_update()
+    # Read again: a write that has begun since the step was read may have been for it.
+    query = sa.select(models.Arq).where(*_has_it(situation)).with_for_update()
+    with _holding(claim) as session:
         arq = session.scalar(query)
         if arq is None:
             return
@@ -347,8 +353,7 @@ def _held(situation: _Situation) -> notices.Handle:
 
 @db.retry
 def _restart_clock(claim: work.Claim, situation: _Situation) -> None:
-    with db.writer() as session:
-        work.hold(session, claim)
+    with _holding(claim) as session:
         arq_states.restart_clocks(session, *_has_it(situation))
 
 
@@ -364,9 +369,7 @@ def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> No
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
         _defer_if_down(situation)
         try:
-            rpc.run_host_step(
-                conf, situation.host, situation.step, conf.conductor.host_step_timeout
-            )
+            _ask_host(conf, situation)
         except rpc.HostStepFailed as exc:
             _note_unclean(claim, situation, str(exc))
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
@@ -409,22 +412,25 @@ def _overwrite(claim: work.Claim, situation: _Situation) -> None:
 def _note_unclean(claim: work.Claim, situation: _Situation, reason: str) -> None:
     arq, handle = situation.arq, situation.handle
     LOG.warning("Attach handle %s is not clean, and given to nobody: %s", handle.uuid, reason)
-    with db.writer() as session:
-        work.hold(session, claim)
-        for row in _lock_left(session, situation):
+    with _holding_left(claim, situation) as (session, left):
+        for each in left:
             failed = handle_states.Event.FAILED
-            handle_states.change(session, failed, _HANDLE.id == row.id, left_reason=reason)
-            history.note_unclean(session, arq, handle.uuid, situation.device_uuid, reason)
+            handle_states.change(session, failed, _HANDLE.id == each.id, left_reason=reason)
+            history.note_unclean(session, arq, each.uuid, situation.device_uuid, reason)
 
 
 _HANDLE = models.AttachHandle
 
 
-def _lock_left(session: orm.Session, situation: _Situation) -> list[models.AttachHandle]:
-    """The handle, locked, unless it was given up meanwhile: another guest may have it now."""
+@contextlib.contextmanager
+def _holding_left(
+    claim: work.Claim, situation: _Situation
+) -> Iterator[tuple[orm.Session, list[models.AttachHandle]]]:
+    """Likewise, and the handle, locked; none if it was given up: another guest may have it now."""
     handle = situation.handle
     same = (_HANDLE.id == handle.id, _HANDLE.left_arq == handle.left_arq)
-    return handle_states.lock_left(session, *same, _HANDLE.left_ms == handle.left_ms)
+    with _holding(claim) as session:
+        yield session, handle_states.lock_left(session, *same, _HANDLE.left_ms == handle.left_ms)
 
 
 def _defer_if_down(situation: _Situation) -> None:
@@ -440,10 +446,6 @@ def _defer_if_down(situation: _Situation) -> None:
 
 @db.retry
 def _release(claim: work.Claim, situation: _Situation, *, cleaned: bool) -> None:
-    with db.writer() as session:
-        work.hold(session, claim)
-        for handle in _lock_left(session, situation):
-            if cleaned:
-                device = situation.device_uuid
-                history.note_cleaned(session, situation.arq, handle.uuid, device)
-            release.finish_cleaning(session, handle)
+    with _holding_left(claim, situation) as (session, left):
+        for handle in left:
+            release.finish_cleaning(session, handle, situation.arq if cleaned else None)

@@ -330,18 +330,26 @@ def give_up(session: orm.Session, handles: Sequence[models.AttachHandle]) -> Non
     )
 
 
-def finish_cleaning(session: orm.Session, handle: models.AttachHandle) -> None:
-    """A locked handle that was left is clean."""
+def finish_cleaning(
+    session: orm.Session, handle: models.AttachHandle, cleaned_after: models.Arq | None
+) -> None:
+    """A locked handle that was left is clean: its host has cleaned it, or nothing was to clean."""
     LOG.info("Attach handle %s is clean after ARQ %s", handle.uuid, handle.left_arq)
-    _end(session, handle_states.Event.CLEANED, [handle])
+    _end(session, handle_states.Event.CLEANED, [handle], cleaned_after)
 
 
 def _end(
-    session: orm.Session, event: handle_states.Event, handles: Sequence[models.AttachHandle]
+    session: orm.Session,
+    event: handle_states.Event,
+    handles: Sequence[models.AttachHandle],
+    cleaned_after: models.Arq | None = None,
 ) -> dict[int, _Held]:
     """Make locked handles clean; returns them by their ids."""
-    history.end_unclean(session, {handle.uuid: handle.left_arq or "" for handle in handles})
     facts = _facts(session, [handle.id for handle in handles])
+    if cleaned_after is not None:
+        for each in facts.values():
+            history.note_cleaned(session, cleaned_after, each.uuid, each.device_uuid)
+    history.end_unclean(session, {handle.uuid: handle.left_arq or "" for handle in handles})
     handle_states.change(session, event, models.AttachHandle.id.in_(facts))
     _discard_missing(session, facts.values())
     work.want(session, work.PLACEMENT, {handle.host_name for handle in facts.values()})

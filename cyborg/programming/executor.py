@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import db, rpc, work
 from cyborg.common import errors
@@ -46,17 +48,50 @@ from cyborg.states import arq_states
 _NOT_AWAITED = "Nobody waits for it any more."
 
 
+_Locked = tuple[orm.Session, models.Deployable | None, models.Operation | None]
+
+
+@contextlib.contextmanager
+def _locked(claim: work.Claim) -> Iterator[_Locked]:
+    """A transaction, and what the claim is about: the deployable and its operation, if any.
+
+    :raises LeaseLost: another conductor has it
+    """
+    with db.writer() as session:
+        work.hold(session, claim)
+        deployable = operations.lock(session, claim.key)
+        yield session, deployable, operations.active_on(session, claim.key)
+
+
+@contextlib.contextmanager
+def _holding(claim: work.Claim) -> Iterator[Held]:
+    """Likewise, for what has begun.
+
+    :raises LeaseLost: the operation has ended too
+    """
+    with _locked(claim) as (session, deployable, operation):
+        if operation is None:
+            raise work.LeaseLost(f"{claim.kind}/{claim.key}")
+        yield Held(session, deployable, operation)
+
+
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Carry out the operation on a deployable from where it was left, if there is one."""
     try:
         _run(conf, claim)
     except errors.CyborgError as exc:
-        operations.note_wait(claim, str(exc))
+        _note_wait(claim, str(exc))
         raise
     except ka_exc.ClientException as exc:
         reason = clients.why_not("placement", exc)
-        operations.note_wait(claim, reason)
+        _note_wait(claim, reason)
         raise work.TryLater(reason) from exc
+
+
+@db.retry
+def _note_wait(claim: work.Claim, reason: str) -> None:
+    with _holding(claim) as held:
+        operations.note_wait(held.session, held.operation, reason)
 
 
 def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -91,10 +126,8 @@ def read(claim: work.Claim) -> Situation | None:
 
     A program that is lost gets an operation that restores it, unless there is another operation.
     """
-    with db.writer() as session:
-        work.hold(session, claim)
-        deployable = operations.lock(session, claim.key)
-        operation = operations.active_on(session, claim.key)
+    with _locked(claim) as (session, deployable, present):
+        operation = present
         # Some cards leave the bus while they are written.
         is_written = operation is not None and operation.state == operations.WRITING
         if deployable is None or (deployable.missing and not is_written):
@@ -179,8 +212,7 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
 
     :raises Refused: somebody uses the deployable
     """
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    with _holding(claim) as held:
         deployable, operation = held.deployable, held.operation
         if deployable is None:
             raise Refused(operations.BROKEN, held_operation.GONE)
@@ -264,8 +296,7 @@ def _check_those_who_wait(held: Held, image: glance.Image) -> None:
 @db.retry
 def reserve_again(claim: work.Claim) -> bool:
     """Have what was lost written as it was, without Glance; False if it is not known how."""
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    with _holding(claim) as held:
         image = held.deployable.bitstream if held.deployable is not None else None
         if not image or image["uuid"] != held.operation.image_uuid:
             return False
@@ -281,12 +312,11 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
 
     :raises TryLater: a guest still has what it was to restore
     """
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    with _holding(claim) as held:
         later = held.fail(str(refusal), refusal.fault)
         if later is None and held.deployable is not None and not held.deployable.is_settled:
             # What it has lost is restored next.
-            work.want(session, work.PROGRAM, [claim.key])
+            held.want_program()
     if later:
         raise later
 
@@ -309,26 +339,25 @@ def begin_to_write(claim: work.Claim) -> bool:
 
     :raises Refused: nobody waits for it any more, or nothing is written for a function pool there
     """
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    with _holding(claim) as held:
         if held_operation.end_needless(held):
             return False
         for_binds = operations.is_for_binds(held.operation)
-        if for_binds and not guard.waiting(session, held.operation):
+        if for_binds and not guard.waiting(held.session, held.operation):
             raise Refused(operations.CONFLICT, _NOT_AWAITED)
         if operations.fills_pool(held.operation) and held.deployable is not None:
             # It may have been drained since it was read.
             its_host = sa.select(models.Host).where(held_operation.is_host_of(held.deployable))
-            _refuse_drained(session.scalars(its_host).one())
+            _refuse_drained(held.session.scalars(its_host).one())
         again, anew = "It is being written again.", "Nobody has it; it is being written."
         text, number = again if held.restores else anew, held.operation.writes + 1
         held.move(operations.WRITING, text, Event.WRITE_BEGAN, writes=number)
         row = held.deployable
         if row is not None:
-            guard.note_needs(session, row, needs_write=True)
+            guard.note_needs(held.session, row, needs_write=True)
         if row is not None and layouts.has(row):
             # What is shown may be forgotten now.
-            held_operation.forget_report(session, row)
+            held_operation.forget_report(held.session, row)
         return True
 
 
@@ -382,6 +411,30 @@ def _step(situation: Situation) -> rpc.ProgramStep:
     )
 
 
+@contextlib.contextmanager
+def _dropping_reports(
+    claim: work.Claim, situation: Situation, counter: int | None
+) -> Iterator[Held]:
+    """Likewise; reports are dropped whose pass began before what the host has answered."""
+    with _holding(claim) as held:
+        yield held
+        if counter is not None:
+            _drop_reports(held.session, situation.host, counter)
+
+
+def _drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
+    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
+    host = models.Host
+    db.update(
+        session,
+        host,
+        host.id == seen.id,
+        host.report_started == seen.report_started,
+        host.report_counter < counter,
+        report_counter=counter,
+    )
+
+
 @db.retry
 def end_failed(
     claim: work.Claim, situation: Situation, failure: rpc.ProgramFailed, *, unchanged: bool
@@ -390,12 +443,9 @@ def end_failed(
 
     :raises TryLater: a guest still has what it was to restore
     """
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    # Also if it is tried again: it may be given up before anything else is written.
+    with _dropping_reports(claim, situation, failure.report_counter) as held:
         later = held.fail(str(failure), operations.BROKEN, written=not unchanged)
-        if failure.report_counter is not None:
-            # Also if it is tried again: it may be given up before anything else is written.
-            held_operation.drop_reports(session, situation.host, failure.report_counter)
     if later:
         raise later
 
@@ -406,13 +456,12 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
 
     :raises TryLater: a guest still has what it was to restore, or a layout is not reported yet
     """
-    with db.writer() as session:
-        held = held_operation.hold(session, claim)
+    with _dropping_reports(claim, situation, answer.report_counter) as held:
         image: dict[str, Any] = held.operation.image or {}
         expected, shown = image["function_id"], answer.function
         _await_handles(held, shown)
         by: dict[str, Any] = {
-            "programmed_ms": operations.now(session),
+            "programmed_ms": operations.now(held.session),
             "programmed_by": held.operation.asked_by,
             "verified_by": answer.verified_by,
         }
@@ -434,7 +483,6 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
             held.move(operations.SUCCEEDED, text, event, runs=runs, error=None)
             held.note_written()
             held.notify()
-        held_operation.drop_reports(session, situation.host, answer.report_counter)
     if later:
         raise later
 
@@ -457,8 +505,7 @@ def _await_handles(held: Held, shown: str | None) -> None:
 @db.retry
 def restart_clocks(claim: work.Claim) -> None:
     """Do not count the time during which the broker is down against the host, in any bind."""
-    with db.writer() as session:
-        work.hold(session, claim)
-        deployable = operations.lock(session, claim.key)
-        if deployable is not None:
-            arq_states.restart_clocks(session, models.Arq.device_rp_uuid == deployable.rp_uuid)
+    with _holding(claim) as held:
+        if held.deployable is not None:
+            of_it = models.Arq.device_rp_uuid == held.deployable.rp_uuid
+            arq_states.restart_clocks(held.session, of_it)

@@ -104,6 +104,11 @@ class Held:
         left = handle_states.note_overwritten(self.session, row.id)
         work.want(self.session, work.HOST_STEP, left)
 
+    def want_program(self) -> None:
+        """Have the deployable looked at again."""
+        if self.deployable is not None:
+            work.want(self.session, work.PROGRAM, [self.deployable.uuid])
+
     def notify(self, *, binds: bool = True) -> None:
         """Want the work that depends on what has become of the deployable's program.
 
@@ -137,19 +142,6 @@ def forget_report(session: orm.Session, row: models.Deployable) -> None:
     db.update(session, models.Host, is_host_of(row), report_digest=None)
 
 
-def hold(session: orm.Session, claim: work.Claim) -> Held:
-    """The operation on the deployable of the claim, held and locked.
-
-    :raises LeaseLost: there is none that has not ended, or another conductor works on it
-    """
-    work.hold(session, claim)
-    deployable = operations.lock(session, claim.key)
-    operation = operations.active_on(session, claim.key)
-    if operation is None:
-        raise work.LeaseLost(f"{claim.kind}/{claim.key}")
-    return Held(session, deployable, operation)
-
-
 def end_gone(held: Held) -> None:
     """End an operation whose deployable has left its host; what is lost is restored on return."""
     event = Event.VANISHED if held.restores else Event.UNWRITTEN
@@ -173,16 +165,3 @@ def end_needless(held: Held) -> bool:
         return False
     held.notify()
     return True
-
-
-def drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
-    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
-    host = models.Host
-    db.update(
-        session,
-        host,
-        host.id == seen.id,
-        host.report_started == seen.report_started,
-        host.report_counter < counter,
-        report_counter=counter,
-    )

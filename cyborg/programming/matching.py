@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import sqlalchemy as sa
 from oslo_utils import uuidutils
+from sqlalchemy import orm
 
 from cyborg.common.reasons import NOT_READY, UNAVAILABLE, Reason
 from cyborg.common.request_groups import RequestGroup
@@ -31,7 +33,7 @@ def why_no_match(group: RequestGroup, deployable: Judged) -> str | None:
     """Why the deployable cannot be asked for: as it is now, or as it will be when it is bound."""
     if group.image_uuid is not None and not uuidutils.is_uuid_like(group.image_uuid):
         return f"accel:bitstream_id {group.image_uuid} is no UUID of an image"
-    has = traits(deployable)
+    has = trait_match.traits(deployable.attributes)
     return (
         _why_other_class(group, deployable)
         or trait_match.why_other_traits(group.traits, has, has)
@@ -44,7 +46,7 @@ def why_no_match_when_bound(group: RequestGroup, deployable: Judged) -> str | No
 
     Programming brings the trait of its function. A forbidden trait must not be there now either.
     """
-    has = then = traits(deployable)
+    has = then = trait_match.traits(deployable.attributes)
     if program.lacking(group, deployable) is not None:
         vendor = deployable.function_vendor
         then = trait_match.when_programmed(group, deployable.attributes, vendor)
@@ -66,7 +68,7 @@ def why_wrong_function(group: RequestGroup, deployable: Judged) -> str | None:
     if deployable.program_mode is None or not serves(group, deployable):
         return None
     asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
-    has = traits(deployable)
+    has = trait_match.traits(deployable.attributes)
     return trait_match.why_other_traits(asked, has, has)
 
 
@@ -117,7 +119,7 @@ def why_not_given(
 
 def lacks_program(group: RequestGroup, deployable: Judged) -> bool:
     """Whether the deployable must be programmed, and the group does not say with what."""
-    return availability.does_run_nothing(deployable) and not program.of_group(group)
+    return availability.does_run_nothing(deployable) and not group.names_program
 
 
 def serves(group: RequestGroup, deployable: Judged) -> bool:
@@ -126,15 +128,21 @@ def serves(group: RequestGroup, deployable: Judged) -> bool:
     return not lacks_program(group, deployable) and not other and deployable.is_settled
 
 
-def traits(deployable: Judged) -> set[str]:
-    """The traits of a deployable that is loaded with its attributes."""
-    return trait_match.traits(deployable.attributes)
-
-
 def class_of(deployable: Judged) -> str | None:
     """The resource class of a deployable that is loaded with its attributes."""
     keyed = (each.value for each in deployable.attributes if each.key == base.RESOURCE_CLASS_KEY)
     return next(keyed, None)
+
+
+def lock_if_serving(session: orm.Session, group: RequestGroup, deployable_uuid: str) -> bool:
+    """Whether a deployable runs what the group asks for; if so, nobody changes that meanwhile."""
+    row = models.Deployable
+    query = sa.select(row).where(row.uuid == deployable_uuid)
+    query = query.options(orm.selectinload(row.attributes))
+    found = session.scalar(query.with_for_update(read=True))
+    if found is None or not serves(group, found):
+        return False
+    return why_wrong_function(group, found) is None
 
 
 def _why_other_layout(group: RequestGroup, deployable: Judged) -> str | None:

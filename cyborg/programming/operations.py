@@ -56,6 +56,9 @@ BROKEN = "failed"
 
 _NOT_READY = reasons.NOT_READY
 
+#: What the ARQ's project may read of a conflict, which names ARQs of other projects.
+_IN_USE = "it is in use."
+
 #: What is read of the error of one that failed by who may not see hosts.
 NOT_DONE = reasons.OF_BINDS[reasons.NOT_READY]
 
@@ -151,6 +154,7 @@ def ask(
             raise errors.NotFound.of("Deployable", uuid=deployable_uuid)
         if is_layout:
             layouts.refuse_image(deployable)
+        layouts.refuse(session, deployable, what)
         return request(session, deployable, what, asked_by=asked_by)
 
 
@@ -176,8 +180,8 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
             raise CannotRun(Reason(_NOT_READY, f"It has another layout than {what}."))
         last = _last_for(session, deployable_uuid, arq)
         if last is not None and last.state == FAILED:
-            names_others = last.fault == CONFLICT
-            reason = _public_reason(arq, last.error) if names_others else last.error
+            LOG.info("ARQ %s cannot have its program: %s", arq.uuid, last.error)
+            reason = _IN_USE if last.fault == CONFLICT else last.error
             sentence = f"It could not be programmed with {what}"
             raise CannotRun(Reason.of(_NOT_READY, sentence, reason))
         asked_by = f"instance {instance}"
@@ -188,9 +192,9 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
         except Undecided:
             return False
         except errors.Conflict as exc:
+            LOG.info("ARQ %s cannot have its program: %s", arq.uuid, exc)
             other = active_on(session, deployable_uuid) is not None
-            state = "being programmed with something else" if other else "in use"
-            reason = _public_reason(arq, exc, state)
+            reason = "it is being programmed with something else." if other else _IN_USE
             sentence = f"Deployable {deployable_uuid} cannot be programmed"
             raise CannotRun(Reason.of(_NOT_READY, sentence, reason)) from exc
     return False
@@ -211,12 +215,6 @@ def _last_for(
         .limit(1)
     )
     return session.scalar(query)
-
-
-def _public_reason(arq: models.Arq, reason: object, state: str = "in use") -> str:
-    """What the ARQ's project may read of a conflict, which names ARQs of other projects."""
-    LOG.info("ARQ %s cannot have its program: %s", arq.uuid, reason)
-    return f"it is {state}."
 
 
 def wait(reader: Reader, uuid: str, seconds: float) -> None:
@@ -264,13 +262,15 @@ def request(
     instance_uuid: str | None = None,
     pool_uuid: str | None = None,
 ) -> models.Operation:
-    """Make the operation that has a locked deployable run a program; see :func:`ask`."""
+    """Make the operation that has a locked deployable run a program; see :func:`ask`.
+
+    The caller has seen that it is a layout of a deployable that has layouts.
+    """
     if deployable.program_mode is None:
         raise errors.NotOffered(
             f"Deployable {deployable.uuid} cannot be programmed: driver {deployable.driver_name} "
             "does not say that it can."
         )
-    layouts.refuse(session, deployable, what)
     present = active_on(session, deployable.uuid)
     if present is None and not deployable.is_settled:
         # A report showed that its program is lost; nothing else is written until it is back.
@@ -283,12 +283,13 @@ def request(
         return present
     made = _new(session, deployable, what, asked_by)
     made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
-    if what.is_run_by(deployable):
+    runs, may_run = what.is_run_by(deployable), what.may_be_run_by(deployable)
+    if runs:
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
         why_not = guard.why_not(session, deployable, what)
-        if why_not and not what.may_be_run_by(deployable):
+        if why_not and not may_run:
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {why_not}")
         work.want(session, work.PROGRAM, [deployable.uuid])
     return _insert(session, made)
@@ -537,23 +538,15 @@ def note(session: orm.Session, operation: models.Operation, error: str) -> None:
     LOG.warning("Operation %s is tried again: %r", operation.uuid, error)
 
 
-@db.retry
-def note_wait(claim: work.Claim, reason: str) -> None:
-    """Note at the end of the operation's history what it waits for.
-
-    :raises LeaseLost: somebody else carries it out
-    """
-    with db.writer() as session:
-        work.hold(session, claim)
-        # Who joins it adds to the history as well.
-        lock(session, claim.key)
-        found = active_on(session, claim.key)
-        # What is tried again says so in its error.
-        if found is not None and found.error is None:
-            before = found.history[:-1] if "waits" in found.history[-1] else found.history
-            entry = _entry(now(session), f"It waits: {reason}") | {"waits": True}
-            history = [*before, entry][-_HISTORY_MAX:]
-            db.update(session, _MODEL, _MODEL.id == found.id, history=history)
+def note_wait(session: orm.Session, operation: models.Operation, reason: str) -> None:
+    """Note at the end of a locked operation's history what it waits for."""
+    # What is tried again says so in its error.
+    if operation.error is None:
+        past = operation.history
+        before = past[:-1] if "waits" in past[-1] else past
+        entry = _entry(now(session), f"It waits: {reason}") | {"waits": True}
+        history = [*before, entry][-_HISTORY_MAX:]
+        db.update(session, _MODEL, _MODEL.id == operation.id, history=history)
 
 
 def last_entry(operation: models.Operation) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Iterator
@@ -62,12 +63,13 @@ def enter(
     row = models.Allocation
     permitted = row.state.in_(predecessors(state))
     which = (row.uuid == uuid, permitted, *where)
+    tell = functools.partial(_tell, uuid)
     entered = db.update(session, row, *which, state=state, **values) > 0
     if entered:
         LOG.info("Allocation %s is %s", uuid, state)
         if state in _BY_CONDUCTORS:
             _conducted.set()
-        db.after_commit(session, lambda: _tell(uuid))
+        db.after_commit(session, tell)
     return entered
 
 
