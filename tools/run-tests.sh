@@ -35,7 +35,12 @@ function install_tox {
     [[ ! -x $VENV/bin/tox ]] || return 0
     say "installing tox into ${VENV##*/}"
     python3 -m venv --clear "$VENV" || die "python3 has no venv (Debian: python3-venv)"
-    "$VENV/bin/pip" install --quiet 'tox>=4.11,<5'
+    "$VENV/bin/pip" install --quiet 'tox>=4.11,<5' 'tox-uv>=1.33,<2'
+    # With uv the environments are made in a sixth of the time. It does not read pip's settings, so
+    # where it finds no index, pip makes them.
+    "$VENV/bin/uv" pip install --quiet --dry-run --refresh-package pbr \
+        --python "$VENV/bin/python" --reinstall-package pbr pbr 2>/dev/null ||
+        "$VENV/bin/pip" uninstall --quiet --yes tox-uv tox-uv-bare
 }
 
 # Whether the arguments leave an environment that needs servers among those that tox will run.
@@ -82,6 +87,8 @@ function stop_services {
 
 function main {
     cd "$REPOSITORY"
+    # The certificates that pip believes.
+    export UV_SYSTEM_CERTS=true
     install_tox
     # pbr takes the version from git; an archive has none.
     git rev-parse HEAD >/dev/null 2>&1 || export PBR_VERSION=${PBR_VERSION:-0.0.1}
