@@ -331,6 +331,7 @@ def _session(engine: sa.Engine) -> orm.Session:
 
 @contextlib.contextmanager
 def _passing_is_503(name: str) -> Iterator[None]:
+    started = time.monotonic()
     try:
         yield
     except (db_exc.DBError, sa.exc.DBAPIError, sa.exc.TimeoutError) as exc:
@@ -338,16 +339,16 @@ def _passing_is_503(name: str) -> Iterator[None]:
         if fault is None:
             raise
         if isinstance(fault, errors.DatabaseUnreachable):
-            _outage.begin()
+            _outage.begin(started)
         raise fault from exc
     except LOST_AT_FIRST as exc:
         if name in _facade.connected:
             # Not the first connection: an error of the program.
             raise
-        _outage.begin()
+        _outage.begin(started)
         raise errors.DatabaseUnreachable(_UNREACHABLE) from exc
     else:
-        _outage.end()
+        _outage.end(started)
 
 
 def _fault(exc: Exception) -> errors.ServiceUnavailable | None:

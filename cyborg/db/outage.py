@@ -5,29 +5,40 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 LOG = logging.getLogger(__name__)
 
 
 class Outage:
-    """Begins and ends in many threads at a time, and is told once each time."""
+    """Begins and ends in many threads at a time, and is told once each time.
+
+    Whatever was under way while it began or ended says nothing of what is so now.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lasts = False
+        #: When the database was last found to be away, and to answer, by the monotonic clock.
+        self._failed = self._answered = 0.0
 
-    def begin(self) -> None:
-        """The database cannot be reached. The log adds the exception that is being handled."""
+    def begin(self, started: float) -> None:
+        """What was started then has failed. The log adds the exception that is being handled."""
         with self._lock:
-            is_new, self._lasts = not self._lasts, True
+            is_new = not self._lasts and started >= self._answered
+            self._lasts = self._lasts or is_new
+            self._failed = time.monotonic()
         if is_new:
             LOG.warning("The database cannot be reached; nothing more is said until it answers")
 
-    def end(self) -> None:
-        """The database has answered."""
+    def end(self, started: float) -> None:
+        """What was started then has had its answer."""
         if not self._lasts:
+            self._answered = time.monotonic()
             return
         with self._lock:
-            was, self._lasts = self._lasts, False
-        if was:
+            is_over = self._lasts and started > self._failed
+            if is_over:
+                self._lasts, self._answered = False, time.monotonic()
+        if is_over:
             LOG.info("The database answers again")
