@@ -37,8 +37,11 @@ class Outage:
             self._answered = time.monotonic()
             return
         with self._lock:
-            is_over = self._lasts and started > self._failed
+            is_over = self._is_over(started)
             if is_over:
                 self._lasts, self._answered = False, time.monotonic()
         if is_over:
             LOG.info("The database answers again")
+
+    def _is_over(self, started: float) -> bool:
+        return self._lasts and started > self._failed

@@ -5,7 +5,8 @@
 the :class:`Function` values of one walk, which :func:`scan` makes.
 """
 
-from cyborg.drivers.pci.driver import Match, PciDriver
+from cyborg.drivers.pci.driver import PciDriver
+from cyborg.drivers.pci.match import Match
 from cyborg.drivers.pci.snapshot import (
     Details,
     Function,

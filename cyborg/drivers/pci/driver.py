@@ -8,13 +8,9 @@ only its vendor has.
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import itertools
 import logging
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -22,7 +18,16 @@ from oslo_config import cfg
 
 from cyborg.conf import cleaning as cleaning_options
 from cyborg.drivers import base, kept_facts, registry, trait_names
-from cyborg.drivers.pci import cleaning, device_spec, devices, facts, groups, health, readings
+from cyborg.drivers.pci import (
+    cleaning,
+    device_spec,
+    devices,
+    facts,
+    groups,
+    health,
+    readings,
+)
+from cyborg.drivers.pci.match import Match, ids_of
 from cyborg.drivers.pci.snapshot import (
     Function,
     Snapshot,
@@ -39,40 +44,6 @@ _FREE_ITS_GROUP = (
     "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
 )
 _LOOK_AT_THE_CARD = "look at the card and its driver"
-
-_FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
-_ids: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """Globs over the ids and the class of a function: lower-case hexadecimal digits."""
-
-    vendor: str = "*"
-    device: str = "*"
-    subsystem_vendor: str = "*"
-    subsystem_device: str = "*"
-    class_code: str = "*"
-
-    def fits(self, function: Function) -> bool:
-        """Whether the function matches."""
-        for name, glob, is_literal in _terms(self):
-            value = getattr(function, name)
-            if value != glob and (is_literal or not fnmatch.fnmatchcase(value, glob)):
-                return False
-        return True
-
-    @property
-    def digits(self) -> int:
-        """How many digits it fixes. The match that fixes more is the more exact one."""
-        return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
-
-
-@functools.cache
-def _terms(match: Match) -> tuple[tuple[str, str, bool], ...]:
-    """The fields that a match compares: name, glob, and whether the glob has no wildcard."""
-    globs = ((name, getattr(match, name)) for name in _FIELDS)
-    return tuple((name, glob, glob.isalnum()) for name, glob in globs if glob != "*")
 
 
 class PciDriver:
@@ -345,7 +316,7 @@ class PciDriver:
             yield self.refine(device, function, functions)
 
     def _exactness(self, function: Function, functions: Snapshot) -> int:
-        ids = _ids(function)
+        ids = ids_of(function)
         if ids not in self._digits:
             # A match that fixes no digit is a match.
             fitting = [max(1, match.digits) for match in self.match if match.fits(function)]
@@ -495,7 +466,7 @@ class PciDriver:
             for key, value in self.attributes(function, functions).items()
             if value is not None and value != ""
         }
-        key = (function.address, *_ids(function))
+        key = (function.address, *ids_of(function))
         product = self._own_product(function, own.get("product"), " ".join(key))
         if product is not None:
             own["product"] = product
