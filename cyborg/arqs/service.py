@@ -367,10 +367,9 @@ _LEFT_COLUMNS: dict[str, Any] = {
     "device_profile_name": _LEFT.left_profile,
     "hostname": _LEFT.left_host,
     "device_rp_uuid": models.Deployable.rp_uuid,
-    "instance_uuid": sa.null(),
+    "instance_uuid": _LEFT.left_instance,
     "project_id": _LEFT.left_project,
-    # That of the request itself is in the snapshot alone.
-    "created_at": _LEFT.left_ms,
+    "created_at": _LEFT.left_created_at,
     "updated_at": _LEFT.updated_at,
 }
 

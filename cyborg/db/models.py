@@ -387,6 +387,10 @@ class AttachHandle(Base):
     left_project: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     left_profile: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     left_host: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    left_instance: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    left_created_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        Timestamp, default=None
+    )
     left_by: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(JsonText, default=None)
 
     deployable: orm.Mapped[Deployable] = orm.relationship(

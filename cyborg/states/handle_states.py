@@ -12,7 +12,6 @@ SQL; others ask :attr:`.models.AttachHandle.is_left`.
 
 from __future__ import annotations
 
-import datetime
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -68,6 +67,8 @@ _LEFT = (
     "left_project",
     "left_profile",
     "left_host",
+    "left_instance",
+    "left_created_at",
     "left_by",
 )
 
@@ -118,6 +119,8 @@ def leave(session: orm.Session, leaving: Sequence[Leaving]) -> None:
             "left_project": lambda arq: arq.project_id,
             "left_profile": lambda arq: arq.device_profile_name,
             "left_host": lambda arq: arq.hostname,
+            "left_instance": lambda arq: arq.instance_uuid,
+            "left_created_at": lambda arq: arq.created_at,
             "left_by": _snapshot,
         }
         written = {
@@ -140,8 +143,6 @@ def _snapshot(arq: models.Arq) -> dict[str, Any]:
         "group_id": arq.device_profile_group_id,
         "group": arq.group,
         "device_rp_uuid": arq.device_rp_uuid,
-        "created_at": arq.created_at.isoformat(),
-        "instance_uuid": arq.instance_uuid,
         "consumer_nqn": arq.consumer_nqn,
     }
 
@@ -168,11 +169,11 @@ def who_left(handle: models.AttachHandle, state: str = models.DELETING) -> model
         project_id=handle.left_project,
         device_profile_name=handle.left_profile,
         hostname=handle.left_host,
+        instance_uuid=handle.left_instance,
+        created_at=handle.left_created_at,
         device_profile_group_id=by["group_id"],
         group=by["group"],
         device_rp_uuid=by["device_rp_uuid"],
-        created_at=datetime.datetime.fromisoformat(by["created_at"]),
-        instance_uuid=by["instance_uuid"],
         consumer_nqn=by["consumer_nqn"],
     )
 

@@ -57,7 +57,7 @@ class AccessKey(Object):
 
 QUERY = fields.paging(
     service.COLUMNS,
-    instance=Field(fields.UUID, "Only requests that are bound to this instance."),
+    instance=Field(fields.UUID, "Only requests of this instance."),
     bind_state=Field(fields.one_of(["resolved"]), "Only requests that are Bound or BindFailed."),
     state=Field(_STATE, "Only requests in this state.", since=_REGULAR),
     hostname=Field(fields.TEXT, "Only requests bound to this host.", since=_REGULAR),
