@@ -74,6 +74,9 @@ _NOT_CLEAN = "What the instance had could not be cleaned yet, and is given to no
 #: And of a device that is unhealthy.
 _UNHEALTHY = "The device is unhealthy. What uses it may fail; the administrator of the cloud knows."
 
+#: What is recorded if the administrator says nothing.
+_NO_REASON = "No reason was given."
+
 #: Entries that are deleted in one transaction.
 _BATCH = 500
 
@@ -269,6 +272,17 @@ def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
     write(session, [{"kind": TAINTED, "private_reason": reason, "actor": user(), **about}])
 
 
+def done(kind: str, words: str | None, **about: Any) -> dict[str, Any]:
+    """An entry of what an administrator has done at once, and why, in the administrator's words."""
+    return {
+        "kind": kind,
+        "private_reason": words or _NO_REASON,
+        "actor": user(),
+        "ended_ms": db.now_ms(),
+        **about,
+    }
+
+
 def end_of_host(session: orm.Session, hostname: str, *kinds: str) -> None:
     """The host as a whole is not drained, or not tainted, any more, or for another reason."""
     _end(session, *_whole_host(hostname), _ENTRY.kind.in_(kinds))
@@ -326,7 +340,7 @@ def _device() -> sa.Select[str]:
     )
 
 
-def class_of_handle(uuid: str) -> sa.ScalarSelect[str]:
+def class_of_handle(uuid: str | None) -> sa.ScalarSelect[str]:
     """The resource class of an attach handle, likewise."""
     attribute, handle = models.Attribute, models.AttachHandle
     query = sa.select(attribute.value).join(handle, handle.deployable_id == attribute.deployable_id)

@@ -17,8 +17,7 @@ from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import planner, pools
-from cyborg.handles import release
-from cyborg.hosts import removal
+from cyborg.handles import giving_up, release
 from cyborg.inventory import admin
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import cancellation, operations, program
@@ -277,7 +276,7 @@ class Machine(stateful.RuleBasedStateMachine):
         if forced:
             self.cloud.prepared.discard(self.cloud.number_of(guest.arq))
             with contextlib.suppress(errors.Conflict):
-                removal.release_arq(self.cloud.ctx, guest.arq, force=True)
+                giving_up.release_arq(self.cloud.ctx, guest.arq, force=True)
         release.delete_instance_arqs(self.cloud.ctx, guest.uuid)
         self.leftovers.append(guest.uuid)
         self._go_on(works=works)

@@ -19,8 +19,7 @@ from cyborg.common import errors
 from cyborg.common.reasons import shown
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.handles import release
-from cyborg.hosts import removal
+from cyborg.handles import giving_up, release
 from cyborg.peers import clients
 from cyborg.policy.rules import arq as policies
 from cyborg.programming import trait_match
@@ -137,7 +136,7 @@ class AcceleratorRequests(Resource):
         """Free what an ARQ holds without the host step that it waits for."""
         force = given.get("force", False)
         reason = body.get("reason")
-        given_up = removal.release_arq(request.caller, uuid, force=force, reason=reason)
+        given_up = giving_up.release_arq(request.caller, uuid, force=force, reason=reason)
         return removals.answer(given_up, request.version)
 
     @declare.operation(

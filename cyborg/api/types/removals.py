@@ -9,7 +9,7 @@ from typing import Any
 from cyborg.api import versions
 from cyborg.api.types import fields, hosts
 from cyborg.api.types.base import Field, Object
-from cyborg.hosts import removal
+from cyborg.handles import giving_up
 from cyborg.states import arq_states
 
 
@@ -44,7 +44,7 @@ class Removal(Object):
     given_up = Field(GivenUp, "What was given up.")
 
 
-def answer(given_up: removal.GivenUp, version: versions.Version) -> dict[str, Any]:
+def answer(given_up: giving_up.GivenUp, version: versions.Version) -> dict[str, Any]:
     """What was given up, as answers at that microversion show it."""
     shown = asdict(given_up)
     for name in GivenUp.absent(version):

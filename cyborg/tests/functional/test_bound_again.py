@@ -15,7 +15,8 @@ from cyborg.arqs.bind_requests import BindTarget
 from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.hosts import draining, removal
+from cyborg.handles import giving_up
+from cyborg.hosts import draining
 from cyborg.importing import store
 from cyborg.importing.convert import Request
 from cyborg.tests import boots, hosts, leaving
@@ -93,15 +94,15 @@ def test_what_it_has_left_is_another_use_than_the_present_one(cloud: Cloud) -> N
         (arq, models.DELETING),
         (arq, models.BIND_STARTED),
     ]
-    (given_up,) = removal.release_arq(cloud.ctx, arq, force=True).arqs
+    (given_up,) = giving_up.release_arq(cloud.ctx, arq, force=True).arqs
     assert (given_up.host_step, given_up.state) == ("clean", models.BIND_STARTED)
     assert handle_of(arq) == has
     cloud.agent = "works"
     cloud.work_off()
 
 
-def test_a_host_that_is_up_is_asked_for_what_it_has(cloud: Cloud) -> None:
-    """Of all that an ARQ has left, on whatever hosts."""
+def left_on_two_hosts() -> str:
+    """An ARQ that has left a handle of host-0, which is down, and one of host-1."""
     with db.writer() as session:
         device, handle = models.Device, models.AttachHandle
         first = session.scalars(sa.select(device).order_by(device.id)).first()
@@ -120,12 +121,29 @@ def test_a_host_that_is_up_is_asked_for_what_it_has(cloud: Cloud) -> None:
         )
         assert there is not None
         assert here is not None
+        for row in session.scalars(sa.select(models.Deployable)):
+            row.cleans = True
         arq = leaving.left(session, there)
         leaving.left(session, here, uuid=arq)
         work.want(session, work.HOST_STEP, [there.uuid, here.uuid])
+    return arq
 
-    with pytest.raises(errors.Conflict, match="not known to be down"):
-        removal.release_arq(cloud.ctx, arq, force=False)
+
+@pytest.mark.every_database
+def test_each_host_is_judged_and_named_where_an_arq_has_left_something(cloud: Cloud) -> None:
+    arq = left_on_two_hosts()
+    with pytest.raises(errors.Conflict, match="its host host-1 is not known to be down"):
+        giving_up.release_arq(cloud.ctx, arq, force=False)
+    cloud.go_down()
+
+    given_up = giving_up.release_arq(cloud.ctx, arq, force=False)
+
+    handles = [each.attach_handle_uuid for each in given_up.arqs]
+    assert [each.host_step for each in given_up.arqs] == ["clean", "clean"]
+    assert given_up.not_excluded == tuple(
+        f"Host {host} may still clean attach handle {handle}, if it was asked before."
+        for host, handle in zip(("host-0", "host-1"), handles, strict=True)
+    )
 
 
 def test_what_waits_for_cleaning_keeps_what_its_host_cannot_read_meanwhile(cloud: Cloud) -> None:

@@ -17,7 +17,7 @@ from cyborg import rpc
 from cyborg.agent import cdi_files
 from cyborg.agent import service as agent_service
 from cyborg.drivers import base, pci
-from cyborg.hosts import removal
+from cyborg.handles import giving_up
 from cyborg.policy.context import RequestContext
 from cyborg.tests import cdi_schema
 from cyborg.tests.contract import cdi_rounds, passes
@@ -198,7 +198,7 @@ def test_a_forced_release_leaves_no_file(
     site = start(host_step=True, handles_per_device=1)
     found = allocate(site)
     (accelerator,) = found["accelerators"]
-    removal.release_arq(ctx, accelerator["arq_uuid"], force=True)
+    giving_up.release_arq(ctx, accelerator["arq_uuid"], force=True)
     until(lambda: devices(folder) == {})
     site.hurry(site.idle)
     other = allocate(site)
@@ -213,7 +213,7 @@ def test_the_next_holder_does_not_wait_for_the_comparison(
     site = start(handles_per_device=1)
     found = allocate(site)
     (accelerator,) = found["accelerators"]
-    removal.release_arq(ctx, accelerator["arq_uuid"], force=True)
+    giving_up.release_arq(ctx, accelerator["arq_uuid"], force=True)
     site.hurry(site.idle)
     assert devices(folder).keys() == named(found)
     other = allocate(site)

@@ -37,8 +37,8 @@ from cyborg.common import errors
 from cyborg.common.request_groups import TOLERATE_TAINT
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.handles import release
-from cyborg.hosts import draining, removal
+from cyborg.handles import giving_up, release
+from cyborg.hosts import draining
 from cyborg.inventory import admin
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
@@ -293,7 +293,7 @@ class Life:
         if held:
             handle, (uuid, _) = self.chance.choice(waiting * 3 + held)
             self.lose([uuid])
-            removal.release_arq(self.users[PROJECTS[0]], uuid, force=True)
+            giving_up.release_arq(self.users[PROJECTS[0]], uuid, force=True)
             # Whoever forces it has seen to it that the handle is clean.
             self.dirty.pop(places[handle], None)
 

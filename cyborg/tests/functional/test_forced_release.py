@@ -11,9 +11,8 @@ from cyborg.arqs import binding, service
 from cyborg.audits import uses
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.handles import listing, release
-from cyborg.hosts import removal
-from cyborg.hosts.removal import GivenUp
+from cyborg.handles import giving_up, listing, release
+from cyborg.handles.giving_up import GivenUp
 from cyborg.states import arq_states, handle_states
 from cyborg.tests import boots, hosts
 from cyborg.tests.cloud import Cloud
@@ -33,10 +32,10 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
     assert (found.uuid, found.hostname) == (arq, hosts.ROOT)
     assert cloud.offered("b") == 2
     with pytest.raises(errors.Conflict, match="not known to be down"):
-        removal.release_arq(cloud.ctx, arq, force=False)
+        giving_up.release_arq(cloud.ctx, arq, force=False)
     cloud.go_down()
 
-    released = removal.release_arq(cloud.ctx, arq, force=False)
+    released = giving_up.release_arq(cloud.ctx, arq, force=False)
 
     (given_up,) = released.arqs
     handle = given_up.attach_handle_uuid
@@ -52,7 +51,7 @@ def test_a_request_whose_host_never_cleans_can_be_found_and_released(cloud: Clou
     cloud.work_off()
     assert cloud.offered("b") == 3
     with pytest.raises(errors.NotFound):
-        removal.release_arq(cloud.ctx, arq, force=True)
+        giving_up.release_arq(cloud.ctx, arq, force=True)
 
 
 @pytest.mark.every_database
@@ -75,10 +74,10 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     _, preparing = cloud.boot("c")
     cloud.go_down()
     with pytest.raises(errors.Conflict, match="its device, though its host does not report"):
-        removal.release_arq(cloud.ctx, bound, force=False)
+        giving_up.release_arq(cloud.ctx, bound, force=False)
 
     steps = {
-        uuid: removal.release_arq(cloud.ctx, uuid, force=uuid == bound).arqs[0].host_step
+        uuid: giving_up.release_arq(cloud.ctx, uuid, force=uuid == bound).arqs[0].host_step
         for uuid in (bound, preparing, unbound, failed)
     }
 
@@ -93,7 +92,7 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
     assert [cloud.offered(letter) for letter in "abc"] == [3, 3, 3]
     for uuid in left:
         with pytest.raises(errors.Conflict, match="without an attach handle"):
-            removal.release_arq(cloud.ctx, uuid, force=True)
+            giving_up.release_arq(cloud.ctx, uuid, force=True)
 
 
 @pytest.mark.every_database
@@ -103,7 +102,7 @@ def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
     instance, arq = cloud.boot("b")
 
     def step(*_arguments: object) -> None:
-        removal.release_arq(cloud.ctx, arq, force=True)
+        giving_up.release_arq(cloud.ctx, arq, force=True)
         raise rpc.HostStepFailed("the card does not answer")
 
     monkeypatch.setattr(rpc, "run_host_step", step)
@@ -139,15 +138,15 @@ def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
     cloud.agent = "fails"
     (stuck,) = boots.arqs(cloud.ctx)
     with pytest.raises(errors.Conflict, match=r"may still run with its device, and its host is up"):
-        removal.release_arq(cloud.ctx, arq, force=False)
-    removal.release_arq(cloud.ctx, arq, force=True)
+        giving_up.release_arq(cloud.ctx, arq, force=False)
+    giving_up.release_arq(cloud.ctx, arq, force=True)
     cloud.work_off()
     assert boots.states(cloud.ctx) == {stuck: models.INITIAL}
     # What is only asked for holds nothing yet.
     boots.bind(cloud.ctx, [stuck], models.new_uuid(), device_rp_uuid=cloud.cards["c"].provider)
     with pytest.raises(errors.Conflict):
-        removal.release_arq(cloud.ctx, stuck, force=False)
-    assert removal.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED
+        giving_up.release_arq(cloud.ctx, stuck, force=False)
+    assert giving_up.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED
     cloud.work_off()
     assert cloud.rows(models.Arq, models.Work) == {}
 
@@ -160,7 +159,7 @@ def test_a_step_that_ends_after_all_changes_nothing(
     cleaned: list[GivenUp] = []
 
     def clean(*_arguments: object) -> None:
-        cleaned.append(removal.release_arq(cloud.ctx, arq, force=True))
+        cleaned.append(giving_up.release_arq(cloud.ctx, arq, force=True))
 
     monkeypatch.setattr("cyborg.rpc.run_host_step", clean)
     cloud.work_off()

@@ -16,7 +16,7 @@ from cyborg import db, liveness, profiles, quotas
 from cyborg.arqs import binding, service
 from cyborg.db import models
 from cyborg.function_pools import pools
-from cyborg.handles import release
+from cyborg.handles import giving_up, release
 from cyborg.hosts import draining, removal
 from cyborg.inventory import admin
 from cyborg.policy import context
@@ -67,7 +67,7 @@ def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     draining.untaint("host-1", 1)
     (given_up,) = boots.arqs(ctx)
     boots.bind(ctx, [given_up], models.new_uuid())
-    removal.release_arq(ctx, given_up, force=True)
+    giving_up.release_arq(ctx, given_up, force=True)
     cause_what_users_ask_for(ctx)
     hosts.apply(errors={"other_driver": "RuntimeError: the card does not answer"})
     overdue(conf)

@@ -16,8 +16,8 @@ from cyborg import db, liveness, notifications, profiles, quotas
 from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.handles import release
-from cyborg.hosts import draining, removal
+from cyborg.handles import giving_up, release
+from cyborg.hosts import draining
 from cyborg.inventory import admin
 from cyborg.notifications import notices, users
 from cyborg.policy import context
@@ -238,7 +238,7 @@ def test_owners_are_named_when_their_device_is_not_as_it_was(
         draining.drain("host-1", "A new fan", 1)
         draining.undrain("host-1", 1)
         draining.undrain("host-1", 1)
-        removal.release_arq(ctx, bound, force=True)
+        giving_up.release_arq(ctx, bound, force=True)
         draining.drain("host-1", None, 1)
         listening.send(conf)
         until(lambda: len(ear.heard) >= 8)

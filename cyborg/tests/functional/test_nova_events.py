@@ -11,8 +11,7 @@ from oslo_config import cfg
 from cyborg import db, rpc, work
 from cyborg.arqs import binding, nova_events
 from cyborg.db import models
-from cyborg.handles import release
-from cyborg.hosts import removal
+from cyborg.handles import giving_up, release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
@@ -135,7 +134,7 @@ def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
     elif leave == "unbind":
         binding.request_changes(ctx, {}, [undecided])
     else:
-        removal.release_arq(ctx, undecided, force=True)
+        giving_up.release_arq(ctx, undecided, force=True)
     engine.drain(conf)
 
     ((event,),) = sink.requests

@@ -17,7 +17,7 @@ from cyborg.api import versions
 from cyborg.arqs import service
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.hosts import removal
+from cyborg.handles import giving_up
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests.listening import Ear, silence
@@ -113,7 +113,7 @@ def test_after_a_forced_release_the_guest_is_let_in_no_more(
     arq = _bound(started)
     started.hurry(started.idle)
     assert spdk.hosts(1) == [HOST]
-    removal.release_arq(ctx, arq["uuid"], force=True)
+    giving_up.release_arq(ctx, arq["uuid"], force=True)
     until(lambda: spdk.hosts(1) == [])
     # The next one has it, under the same name.
     _bound(started, "another")

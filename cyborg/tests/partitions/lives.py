@@ -18,8 +18,7 @@ from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.handles import release
-from cyborg.hosts import removal
+from cyborg.handles import giving_up, release
 from cyborg.policy import context
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests.boots import target
@@ -208,7 +207,7 @@ class Life:
             guest = self._guests.pop(chance.randrange(len(self._guests)))
             self._bid_farewell(guest)
             with contextlib.suppress(errors.Conflict, errors.NotFound):
-                removal.release_arq(self._ctx, guest.arq, force=True)
+                giving_up.release_arq(self._ctx, guest.arq, force=True)
             self._end(guest)
 
     def _end(self, guest: Guest) -> None:

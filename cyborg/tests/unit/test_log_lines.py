@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 from cyborg import history
-from cyborg.hosts import removal
+from cyborg.handles import giving_up
 
 CODE = pathlib.Path(__file__).parents[2]
 _LEVELS = {"info", "warning", "error", "critical", "exception"}
@@ -50,7 +50,7 @@ def test_no_line_shows_a_list_or_a_dictionary() -> None:
 
 
 def test_what_was_given_up_is_a_sentence() -> None:
-    arq = removal.GivenUpArq(
+    arq = giving_up.GivenUpArq(
         uuid="a",
         state="Bound",
         project_id=None,
@@ -61,9 +61,9 @@ def test_what_was_given_up_is_a_sentence() -> None:
         host_step=None,
         last_error=None,
     )
-    given_up = removal.GivenUp(arqs=(arq,), devices=("d", "e"), not_excluded=("It may go on.",))
+    given_up = giving_up.GivenUp(arqs=(arq,), devices=("d", "e"), not_excluded=("It may go on.",))
     assert str(given_up) == "ARQs a (Bound, instance i); devices d, e. It may go on."
-    assert str(removal.GivenUp(arqs=())) == "nothing."
+    assert str(giving_up.GivenUp(arqs=())) == "nothing."
 
 
 def test_a_reason_is_quoted_and_may_be_left_out() -> None:
