@@ -267,11 +267,6 @@ def end_unclean(session: orm.Session, left: Mapping[str, str]) -> None:
         db.update(session, _ENTRY, after_them, ended_ms=db.now_ms(), actor=user())
 
 
-def note_taint(session: orm.Session, reason: str | None, **about: str) -> None:
-    """A device or a host is kept from guests that do not tolerate it; ``about`` names which."""
-    write(session, [{"kind": TAINTED, "private_reason": reason, "actor": user(), **about}])
-
-
 def done(kind: str, words: str | None, **about: Any) -> dict[str, Any]:
     """An entry of what an administrator has done at once, and why, in the administrator's words."""
     return {
@@ -283,7 +278,7 @@ def done(kind: str, words: str | None, **about: Any) -> dict[str, Any]:
     }
 
 
-def end_of_host(session: orm.Session, hostname: str, *kinds: str) -> None:
+def end_of_host(session: orm.Session, hostname: str, kinds: Collection[str]) -> None:
     """The host as a whole is not drained, or not tainted, any more, or for another reason."""
     _end(session, *_whole_host(hostname), _ENTRY.kind.in_(kinds))
 

@@ -63,6 +63,7 @@ class GivenUp:
         return " ".join([f"{said or 'nothing'}.", *self.not_excluded])
 
 
+@db.retry
 def release_arq(
     ctx: RequestContext, uuid: str, *, force: bool, reason: str | None = None
 ) -> GivenUp:
@@ -78,13 +79,6 @@ def release_arq(
     :raises Conflict: it has no handle and has left none; or, without ``force``, a host may still
         do its step or an instance may use its device
     """
-    given_up = _release_arq(ctx, uuid, force=force, reason=reason)
-    LOG.warning("Gave up the host steps of ARQ %s (%s): %s", uuid, history.in_log(reason), given_up)
-    return given_up
-
-
-@db.retry
-def _release_arq(ctx: RequestContext, uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     handle, project = models.AttachHandle, ctx.project_scope
     ours = () if project is None else (handle.left_project == project,)
     with db.writer() as session:
@@ -92,7 +86,9 @@ def _release_arq(ctx: RequestContext, uuid: str, *, force: bool, reason: str | N
         left = handle_states.lock_left(session, handle.left_arq == uuid, *ours)
         if not arqs and not left:
             raise errors.NotFound.of("ExtArq", uuid=uuid)
-        return give_up(session, [] if left else arqs, left, reason, force=force)
+        given_up = give_up(session, [] if left else arqs, left, reason, force=force)
+    LOG.warning("Gave up the host steps of ARQ %s (%s): %s", uuid, history.in_log(reason), given_up)
+    return given_up
 
 
 def give_up(

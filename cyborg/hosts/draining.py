@@ -6,25 +6,22 @@ A host that is tainted gives out new things only to those who tolerate that.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, history, notifications, work
+from cyborg import db, work
 from cyborg.common import errors
-from cyborg.common.reasons import is_news
 from cyborg.db import models
-from cyborg.notifications import notices
+from cyborg.hosts import flags
 from cyborg.programming import operations
+from cyborg.states import availability
 
-LOG = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(NamedTuple):
     """An ARQ that uses a device of a host, or is about to."""
 
     arq_uuid: str
@@ -57,34 +54,7 @@ def drain(name: str, reason: str | None, limit: int) -> Drain:
 
     :raises NotFound: there is no such host
     """
-    changed = _drain(name, reason, limit)
-    LOG.info("Host %s is drained: %s; %d ARQs use it", name, history.in_log(reason), changed.in_use)
-    return changed
-
-
-@db.retry
-def _drain(name: str, reason: str | None, limit: int) -> Drain:
-    with db.writer() as session:
-        host = _find(session, name, lock=True)
-        if not host.drained or (reason and is_news(host.drain_reason, reason)):
-            now = session.scalar(sa.select(db.now_ms()))
-            since = host.drained_ms if host.drained else now
-            host.drained, host.drain_reason, host.drained_ms = True, reason, since
-            entry = {
-                "kind": history.DRAINED,
-                "hostname": host.node,
-                "private_reason": reason,
-                "actor": history.user(),
-            }
-            history.end_of_host(session, host.node, history.DRAINED)
-            history.write(session, [entry])
-            notifications.announce(session, [notices.of_host(notices.HOST_DRAINED, host)])
-        of_pools = _operations(host.id).where(operations.is_queued_by_pool())
-        # Who carries them out sees that the host is drained.
-        keys = session.scalars(of_pools.with_only_columns(models.Deployable.uuid))
-        work.want(session, work.PROGRAM, keys)
-        work.want(session, work.PLACEMENT, [host.name])
-        return _with_users(session, host, limit)
+    return _put(flags.DRAINED, name, limit, on=True, reason=reason)
 
 
 def undrain(name: str, limit: int) -> Drain:
@@ -92,22 +62,7 @@ def undrain(name: str, limit: int) -> Drain:
 
     :raises NotFound: there is no such host
     """
-    changed = _undrain(name, limit)
-    LOG.info("Host %s is not drained any more", name)
-    return changed
-
-
-@db.retry
-def _undrain(name: str, limit: int) -> Drain:
-    with db.writer() as session:
-        host = _find(session, name, lock=True)
-        was_drained = host.drained
-        host.drained, host.drain_reason, host.drained_ms = False, None, None
-        if was_drained:
-            notifications.announce(session, [notices.of_host(notices.HOST_UNDRAINED, host)])
-        history.end_of_host(session, host.node, history.DRAINED)
-        work.want(session, work.PLACEMENT, [host.name])
-        return _with_users(session, host, limit)
+    return _put(flags.DRAINED, name, limit, on=False)
 
 
 def taint(name: str, reason: str | None, limit: int) -> Drain:
@@ -115,9 +70,7 @@ def taint(name: str, reason: str | None, limit: int) -> Drain:
 
     :raises NotFound: there is no such host
     """
-    changed = _set_taint(name, limit, tainted=True, reason=reason)
-    LOG.info("Host %s is tainted: %s", name, history.in_log(reason))
-    return changed
+    return _put(flags.HOST_TAINTED, name, limit, on=True, reason=reason)
 
 
 def untaint(name: str, limit: int) -> Drain:
@@ -125,23 +78,23 @@ def untaint(name: str, limit: int) -> Drain:
 
     :raises NotFound: there is no such host
     """
-    changed = _set_taint(name, limit, tainted=False, reason=None)
-    LOG.info("Host %s is not tainted any more", name)
-    return changed
+    return _put(flags.HOST_TAINTED, name, limit, on=False)
 
 
 @db.retry
-def _set_taint(name: str, limit: int, *, tainted: bool, reason: str | None) -> Drain:
+def _put(
+    flag: flags.Flag, name: str, limit: int, *, on: bool, reason: str | None = None
+) -> Drain:
     with db.writer() as session:
         host = _find(session, name, lock=True)
-        if host.tainted != tainted or (reason and is_news(host.taint_reason, reason)):
-            host.tainted, host.taint_reason = tainted, reason
-            history.end_of_host(session, host.node, history.TAINTED)
-            if tainted:
-                history.note_taint(session, reason, hostname=host.node)
-            event = notices.HOST_TAINTED if tainted else notices.HOST_UNTAINTED
-            notifications.announce(session, [notices.of_host(event, host)])
-        work.want(session, work.PLACEMENT, [host.name])
+        if flag is flags.DRAINED and host.drained != on:
+            host.drained_ms = session.scalar(sa.select(db.now_ms())) if on else None
+        if flag is flags.DRAINED and on:
+            of_pools = running(models.Device.host_id == host.id, operations.is_queued_by_pool())
+            # Who carries them out sees that the host is drained.
+            keys = session.scalars(of_pools.with_only_columns(models.Deployable.uuid))
+            work.want(session, work.PROGRAM, keys)
+        flags.put(session, flag, host, on=on, reason=reason)
         return _with_users(session, host, limit)
 
 
@@ -174,42 +127,30 @@ def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
     operation, uses = models.Operation, _uses(host.id)
     age, *columns = uses.c
     query = sa.select(*columns).order_by(age, uses.c.arq_uuid).limit(limit)
-    running = _operations(host.id).add_columns(sa.func.count().over())
-    found = session.execute(running.order_by(operation.id).limit(limit)).all()
+    under_way = running(models.Device.host_id == host.id).add_columns(sa.func.count().over())
+    found = session.execute(under_way.order_by(operation.id).limit(limit)).all()
     return Drain(
         host=host,
         programming=found[0][1] if found else 0,
         operations=[row[0] for row in found],
         in_use=session.scalar(sa.select(sa.func.count()).select_from(uses)) or 0,
-        users=[
-            User(
-                arq_uuid=uuid,
-                state=state,
-                project_id=project,
-                instance_uuid=instance,
-                device_uuid=device,
-            )
-            for uuid, state, project, instance, device in session.execute(query)
-        ],
+        users=[User._make(row) for row in session.execute(query)],
     )
 
 
-def _operations(host_id: int) -> sa.Select[models.Operation]:
-    """The operations on deployables of the host that have not ended."""
+def running(*where: sa.ColumnElement[bool]) -> sa.Select[models.Operation]:
+    """The operations that have not ended, on deployables that with their devices meet ``where``."""
     operation, deployable, device = models.Operation, models.Deployable, models.Device
     return (
         sa.select(operation)
         .join(deployable, deployable.uuid == operation.active)
         .join(device, device.id == deployable.device_id)
-        .where(device.host_id == host_id)
+        .where(*where)
     )
 
 
 def _uses(host_id: int) -> sa.Subquery:
-    """The ARQs that hold a handle of the host, or are being bound to a provider of it.
-
-    And those that have left a handle which is not clean yet.
-    """
+    """The ARQs that use a deployable of the host, or have left a handle which is not clean yet."""
     arq, handle = models.Arq, models.AttachHandle
     device, deployable = models.Device, models.Deployable
     columns = (
@@ -220,16 +161,7 @@ def _uses(host_id: int) -> sa.Subquery:
         arq.instance_uuid,
         device.uuid.label("device_uuid"),
     )
-    of_host = (
-        sa.select(*columns)
-        .join_from(device, deployable, deployable.device_id == device.id)
-        .where(device.host_id == host_id)
-    )
-    holding = of_host.join(deployable.attach_handles).join(handle.arq)
-    binding = of_host.join(arq, arq.device_rp_uuid == deployable.rp_uuid).where(
-        arq.state == models.BIND_STARTED
-    )
-    left = of_host.with_only_columns(
+    was = (
         sa.literal(0),
         handle.left_arq,
         # One that is bound again is another use.
@@ -238,6 +170,12 @@ def _uses(host_id: int) -> sa.Subquery:
         sa.null(),
         device.uuid,
     )
-    left = left.join(deployable.attach_handles).outerjoin(arq, arq.uuid == handle.left_arq)
+    left = availability.left_in(deployable, handle).outerjoin(arq, arq.uuid == handle.left_arq)
+    uses = [each.with_only_columns(*columns) for each in availability.uses_of(deployable, arq)]
     # An OR in place of the UNION would read all ARQs.
-    return sa.union(holding, binding, left.where(handle.is_left)).subquery()
+    return sa.union(
+        *(
+            each.join(device, device.id == deployable.device_id).where(device.host_id == host_id)
+            for each in (*uses, left.with_only_columns(*was))
+        )
+    ).subquery()

@@ -7,7 +7,7 @@ What a host reports cannot be removed: it would come back. Each function returns
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import giving_up
 from cyborg.handles.giving_up import GivenUp
+from cyborg.hosts import draining
 from cyborg.inventory import bare_metal, missing
 from cyborg.notifications import notices
 from cyborg.programming import operations, permits
@@ -32,12 +33,10 @@ def _late_writes(
 ) -> tuple[str, ...]:
     """What may become of writes that cannot be stopped. One SELECT."""
     operation, deployable = models.Operation, models.Deployable
-    query = (
-        sa.select(operation.uuid, deployable.name)
-        .join(deployable, deployable.uuid == operation.active)
-        .where(deployable.id.in_(deployables), operation.state == operations.WRITING)
-        .order_by(operation.id)
+    writing = draining.running(
+        deployable.id.in_(deployables), operation.state == operations.WRITING
     )
+    query = writing.with_only_columns(operation.uuid, deployable.name).order_by(operation.id)
     return tuple(
         f"Host {host.name} may be writing deployable {name} for operation {uuid}, or begin to "
         f"within {permits.TERM:g} seconds."
@@ -45,6 +44,7 @@ def _late_writes(
     )
 
 
+@db.retry
 def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
     """Remove the record of a device that its host does not show any more.
 
@@ -55,13 +55,6 @@ def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> Given
     :raises Conflict: it would come back with the next report, ARQs are bound to it, or it is being
         programmed
     """
-    given_up = _remove_device(uuid, force=force, reason=reason)
-    LOG.warning("Removed device %s for good (%s), with %s", uuid, history.in_log(reason), given_up)
-    return given_up
-
-
-@db.retry
-def _remove_device(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     device = models.Device
     with db.writer() as session:
         found = sa.select(device.host_id).where(device.uuid == uuid)
@@ -79,9 +72,11 @@ def _remove_device(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
             _refuse_programmed(session, row)
         given_up = _give_up_devices(session, host, [row], force=force, reason=reason)
         _forget_digest(session, host)
+    _log(f"device {uuid}", given_up, reason)
     return given_up
 
 
+@db.retry
 def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
     """Remove the record of a host that is down, with all its devices.
 
@@ -92,13 +87,6 @@ def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp
     :raises NotFound: there is no such host
     :raises Conflict: it is up, or ARQs are bound to its devices
     """
-    given_up = _remove_host(uuid, force=force, reason=reason)
-    LOG.warning("Removed host %s for good (%s), with %s", uuid, history.in_log(reason), given_up)
-    return given_up
-
-
-@db.retry
-def _remove_host(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
     device, record = models.Device, models.ResourceProvider
     with db.writer() as session:
         host = _lock_host(session, models.Host.uuid == uuid)
@@ -120,12 +108,18 @@ def _remove_host(uuid: str, *, force: bool, reason: str | None) -> GivenUp:
         _forget_digest(session, host)
         host_keys.revoke_in(session, host.name)
         _end_service(session, host)
-    return replace(given_up, resource_providers=providers)
+    given_up = replace(given_up, resource_providers=providers)
+    _log(f"host {uuid}", given_up, reason)
+    return given_up
+
+
+def _log(what: str, given_up: GivenUp, reason: str | None) -> None:
+    words = history.in_log(reason)
+    LOG.warning("Removed %s for good (%s), with %s", what, words, given_up)
 
 
 def _end_service(session: orm.Session, host: models.Host) -> None:
     """Mark a host removed, and nothing else: one that comes back is as good as new."""
-    history.end_of_host(session, host.node, history.DRAINED, history.TAINTED)
     host.removed, host.drained, host.tainted = True, False, False
     host.drain_reason, host.drained_ms, host.taint_reason = None, None, None
 
@@ -199,14 +193,8 @@ def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
 
     :raises Conflict: the device is being programmed
     """
-    operation, deployable = models.Operation, models.Deployable
-    query = (
-        sa.select(operation.uuid)
-        .join(deployable, deployable.uuid == operation.active)
-        .where(deployable.device_id == device.id)
-        .limit(1)
-    )
-    uuid = session.scalar(query)
+    running = draining.running(models.Device.id == device.id)
+    uuid = session.scalar(running.with_only_columns(models.Operation.uuid).limit(1))
     if uuid is not None:
         raise errors.Conflict(
             f"Device {device.uuid} is being programmed by operation {uuid}. Wait for its end, or "
@@ -217,16 +205,12 @@ def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
 def _delete_rows(
     session: orm.Session, host: models.Host, devices: list[int], deployables: Collection[int]
 ) -> None:
-    left = sa.select(models.Device).where(models.Device.id.in_(devices))
-
-    def deleted() -> Iterator[notices.Notice]:
-        # Devices that went with the last ARQ that held them are announced already.
-        for device in session.scalars(left):
-            yield notices.of_device(notices.DEVICE_DELETED, device, host.node)
-
-    notifications.announce(session, deleted())
-    handle = models.AttachHandle
+    device, handle, path = models.Device, models.AttachHandle, models.ControlPath
+    # Devices that went with the last ARQ that held them are announced already.
+    left = session.scalars(sa.select(device).where(device.id.in_(devices)))
+    gone = (notices.of_device(notices.DEVICE_DELETED, each, host.node) for each in left)
+    notifications.announce(session, gone)
     db.delete(session, handle, handle.deployable_id.in_(deployables))
     missing.delete_deployables(session, deployables)
-    db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
-    db.delete(session, models.Device, models.Device.id.in_(devices))
+    db.delete(session, path, path.device_id.in_(devices))
+    db.delete(session, device, device.id.in_(devices))

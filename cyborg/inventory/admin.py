@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrators set: the status of devices, and attributes of deployables.
+"""Attributes of deployables, which drivers report and administrators add.
 
 Each change requests the Placement sync of the host in its own transaction, and does not wait for
 Placement.
@@ -17,19 +17,13 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
-from cyborg import db, history, notifications, work
+from cyborg import db, work
 from cyborg.common import errors
-from cyborg.common.reasons import is_news
 from cyborg.db import models, paging
 from cyborg.drivers import base
-from cyborg.inventory import attributes, bare_metal
-from cyborg.notifications import notices
+from cyborg.inventory import attributes
 
 LOG = logging.getLogger(__name__)
-
-ENABLED, MAINTAINING = models.ENABLED, models.MAINTAINING
-
-_STATUS_EVENTS = {ENABLED: notices.DEVICE_ENABLED, MAINTAINING: notices.DEVICE_DISABLED}
 
 #: Columns by which a list may be sorted and filtered; the names are those of the REST API.
 COLUMNS: dict[str, Any] = {
@@ -51,97 +45,6 @@ _ATTRIBUTES = sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
 MAX_ATTRIBUTES = 1000
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
-
-
-def enable_device(uuid: str) -> None:
-    """Put a device back into service; it may be enabled already.
-
-    :raises NotFound: there is no such device
-    :raises Conflict: its host has no agent
-    """
-    _set_device_status(uuid, ENABLED, None)
-    LOG.info("Device %s is enabled", uuid)
-
-
-def disable_device(uuid: str, reason: str | None = None) -> None:
-    """Take a device out of service; it stays with its guests and is given to no new one.
-
-    It may be disabled already; another reason takes the place of the one before.
-
-    :raises NotFound: there is no such device
-    :raises Conflict: its host has no agent
-    """
-    _set_device_status(uuid, MAINTAINING, reason)
-    LOG.info("Device %s is disabled: %s", uuid, history.in_log(reason))
-
-
-@db.retry
-def _set_device_status(uuid: str, status: str, reason: str | None) -> None:
-    device = models.Device
-    other = device.status != status
-    if reason is not None:
-        other = sa.or_(other, device.disabled_reason.is_distinct_from(reason))
-    with db.writer() as session:
-        values = {"status": status, "disabled_reason": reason}
-        changed = db.update(session, device, device.uuid == uuid, other, **values)
-        found = session.execute(
-            sa.select(models.Device, models.Host)
-            .join(models.Host, models.Host.id == models.Device.host_id)
-            .where(models.Device.uuid == uuid)
-        ).one_or_none()
-        if found is None:
-            raise errors.NotFound.of("Device", uuid=uuid)
-        row, host = found
-        bare_metal.refuse(host, f"Device {uuid}")
-        work.want(session, work.PLACEMENT, [host.name])
-        if changed:
-            event = _STATUS_EVENTS[status]
-            notifications.announce(session, [notices.of_device(event, row, host.node)])
-
-
-def taint_device(uuid: str, reason: str | None = None) -> None:
-    """Keep a device from new guests whose profile does not tolerate that; it may be so already.
-
-    :raises NotFound: there is no such device
-    :raises Conflict: its host has no agent
-    """
-    _set_device_taint(uuid, tainted=True, reason=reason)
-    LOG.info("Device %s is tainted: %s", uuid, history.in_log(reason))
-
-
-def untaint_device(uuid: str) -> None:
-    """Give a device to every guest again; it may not be tainted.
-
-    :raises NotFound: there is no such device
-    :raises Conflict: its host has no agent
-    """
-    _set_device_taint(uuid, tainted=False, reason=None)
-    LOG.info("Device %s is not tainted any more", uuid)
-
-
-@db.retry
-def _set_device_taint(uuid: str, *, tainted: bool, reason: str | None) -> None:
-    with db.writer() as session:
-        device = session.scalar(
-            sa.select(models.Device)
-            .where(models.Device.uuid == uuid)
-            .options(orm.selectinload(models.Device.host))
-            .with_for_update()
-        )
-        if device is None:
-            raise errors.NotFound.of("Device", uuid=uuid)
-        bare_metal.refuse(device.host, f"Device {uuid}")
-        if device.tainted != tainted or (reason and is_news(device.taint_reason, reason)):
-            device.tainted, device.taint_reason = tainted, reason
-            history.end_of_devices(session, [uuid], {history.TAINTED})
-            if tainted:
-                history.note_taint(
-                    session, reason, device_uuid=uuid, hostname=device.host.node
-                )
-            event = notices.DEVICE_TAINTED if tainted else notices.DEVICE_UNTAINTED
-            notice = notices.of_device(event, device, device.host.node)
-            notifications.announce(session, [notice])
-        work.want(session, work.PLACEMENT, [device.host.name])
 
 
 def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:
@@ -182,6 +85,7 @@ class NewAttribute:
         return self.deployable_id if self.deployable_uuid is None else self.deployable_uuid
 
 
+@db.retry
 def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
     """Add attributes, which reports do not change, to deployables: all of them, or none.
 
@@ -192,25 +96,6 @@ def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
     :raises Conflict: a deployable has an attribute of that key, or another has that uuid
     """
     values = [_stored_value(attribute) for attribute in new]
-    made = _create_attributes(new, values)
-    said = ", ".join(f"{each.key} of deployable {each.deployable.uuid}" for each in made)
-    LOG.info("Made the attributes %s", said)
-    return made
-
-
-def _stored_value(new: NewAttribute) -> str:
-    if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
-        raise errors.Invalid(
-            f"value: {new.value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, "
-            "0-9 and _ only."
-        )
-    return attributes.stored(new.key, new.value)
-
-
-@db.retry
-def _create_attributes(
-    new: Sequence[NewAttribute], values: Sequence[str]
-) -> list[models.Attribute]:
     try:
         with db.writer() as session:
             deployables = _find_deployables(session, new)
@@ -230,7 +115,18 @@ def _create_attributes(
             work.want(session, work.PLACEMENT, sorted(session.scalars(_hosts_of(ids))))
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
         raise db.RestartTransaction from exc
+    said = ", ".join(f"{each.key} of deployable {each.deployable.uuid}" for each in made)
+    LOG.info("Made the attributes %s", said)
     return made
+
+
+def _stored_value(new: NewAttribute) -> str:
+    if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
+        raise errors.Invalid(
+            f"value: {new.value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, "
+            "0-9 and _ only."
+        )
+    return attributes.stored(new.key, new.value)
 
 
 def _find_deployables(
@@ -284,18 +180,13 @@ def _refuse_taken(
             )
 
 
+@db.retry
 def delete_attribute(uuid: str) -> None:
     """Delete an attribute that an administrator added.
 
     :raises NotFound: there is no such attribute
     :raises Conflict: the device's driver reports it
     """
-    _delete_attribute(uuid)
-    LOG.info("Deleted attribute %s", uuid)
-
-
-@db.retry
-def _delete_attribute(uuid: str) -> None:
     with db.writer() as session:
         attribute = paging.get(
             session, sa.select(models.Attribute), COLUMNS, "Attribute", uuid=uuid
@@ -310,6 +201,7 @@ def _delete_attribute(uuid: str) -> None:
         db.update(session, models.Host, models.Host.name == host_name, report_digest=None)
         work.want(session, work.PLACEMENT, [host_name] if host_name else [])
         session.delete(attribute)
+    LOG.info("Deleted attribute %s", uuid)
 
 
 def _hosts_of(deployable_ids: Collection[int]) -> sa.Select[str]:

@@ -14,21 +14,28 @@ from cyborg.common import reasons
 from cyborg.db import models
 from cyborg.notifications import notices
 
-#: What a device's event begins, and what it ends.
+#: What an event of a device or a host begins, and which field of its payload says why.
 _BEGINS = {
-    notices.DEVICE_UNHEALTHY: history.UNHEALTHY,
-    notices.DEVICE_DISABLED: history.DISABLED,
-    notices.DEVICE_MISSING: history.MISSING,
+    notices.DEVICE_UNHEALTHY: (history.UNHEALTHY, "unhealthy"),
+    notices.DEVICE_DISABLED: (history.DISABLED, "disabled_reason"),
+    notices.DEVICE_TAINTED: (history.TAINTED, "taint_reason"),
+    notices.DEVICE_MISSING: (history.MISSING, None),
+    notices.HOST_DRAINED: (history.DRAINED, "drain_reason"),
+    notices.HOST_TAINTED: (history.TAINTED, "taint_reason"),
 }
+#: What one ends that begins nothing. One that does ends what was so for another reason.
 _ENDS = {
     notices.DEVICE_HEALTHY: {history.UNHEALTHY},
     notices.DEVICE_ENABLED: {history.DISABLED},
+    notices.DEVICE_UNTAINTED: {history.TAINTED},
     notices.DEVICE_FOUND: {history.MISSING},
     notices.DEVICE_DELETED: history.OF_DEVICES,
-    # Another reason is another entry.
-    notices.DEVICE_UNHEALTHY: {history.UNHEALTHY},
-    notices.DEVICE_DISABLED: {history.DISABLED},
-}
+    notices.HOST_UNDRAINED: {history.DRAINED},
+    notices.HOST_UNTAINTED: {history.TAINTED},
+    notices.HOST_DELETED: {history.DRAINED, history.TAINTED},
+} | {event: {kind} for event, (kind, _) in _BEGINS.items()}
+#: What an administrator does.
+_SET = frozenset({history.DISABLED, history.DRAINED, history.TAINTED})
 _RELEASES = frozenset({notices.ARQ_UNBOUND, notices.ARQ_DELETED})
 
 #: What is written of a bind that its consumer gave up, and what the owner may read of it.
@@ -54,9 +61,13 @@ def record(session: orm.Session, found: Iterable[notices.Notice]) -> None:
             case notices.DevicePayload() as device:
                 for kind in _ENDS.get(notice.event, ()):
                     ended.setdefault(kind, []).append(device.uuid)
-                begun += _of_device(notice, device)
+                begun += _of_hardware(notice, hostname=device.hostname, device_uuid=device.uuid)
                 if notice.event is notices.DEVICE_UNHEALTHY:
                     ill[device.uuid] = device.unhealthy
+            case notices.HostPayload() as host:
+                if kinds := _ENDS.get(notice.event):
+                    history.end_of_host(session, host.hostname, kinds)
+                begun += _of_hardware(notice, hostname=host.hostname)
     history.end_uses(session, released)
     for kind, devices in ended.items():
         history.end_of_devices(session, devices, {kind})
@@ -99,13 +110,15 @@ def _why_given_up(arq: notices.AcceleratorRequestPayload) -> sa.ColumnElement[st
     return sa.func.coalesce(failed, _GIVEN_UP)
 
 
-def _of_device(notice: notices.Notice, device: notices.DevicePayload) -> list[dict[str, Any]]:
-    kind = _BEGINS.get(notice.event)
+def _of_hardware(notice: notices.Notice, **about: str) -> list[dict[str, Any]]:
+    kind, why = _BEGINS.get(notice.event, (None, None))
     if kind is None:
         return []
-    entry: dict[str, Any] = {"kind": kind, "device_uuid": device.uuid, "hostname": device.hostname}
-    if kind == history.UNHEALTHY:
-        entry["private_reason"] = device.unhealthy
-    if kind == history.DISABLED:
-        entry |= {"actor": history.user(), "private_reason": device.disabled_reason}
-    return [entry]
+    return [
+        {
+            "kind": kind,
+            "private_reason": why and getattr(notice.payload, why),
+            "actor": history.user() if kind in _SET else None,
+            **about,
+        }
+    ]

@@ -198,11 +198,20 @@ def _same(part: Any, row: Any) -> sa.ColumnElement[bool]:
     )
 
 
-def _uses(row: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """The ARQs that hold a handle of the deployable ``row``; those that are being bound to it."""
-    part, arq = orm.aliased(_DEPLOYABLE), orm.aliased(models.Arq)
+def _uses(row: Any) -> tuple[sa.Select[Any], ...]:
+    part = orm.aliased(_DEPLOYABLE)
+    return tuple(each.where(_same(part, row)) for each in uses_of(part, orm.aliased(models.Arq)))
+
+
+def _left(row: Any) -> sa.Select[Any]:
+    part = orm.aliased(_DEPLOYABLE)
+    return left_in(part, orm.aliased(models.AttachHandle)).where(_same(part, row))
+
+
+def uses_of(part: Any, arq: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The ARQs that hold a handle of the deployable ``part``; those that are being bound to it."""
     handle = orm.aliased(models.AttachHandle)
-    of_part = sa.select(arq.id.label("arq_id")).select_from(part).where(_same(part, row))
+    of_part = sa.select(arq.id.label("arq_id")).select_from(part)
     holding = of_part.join(handle, handle.deployable_id == part.id).join(
         arq, arq.attach_handle_id == handle.id
     )
@@ -212,8 +221,7 @@ def _uses(row: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
     return holding, binding
 
 
-def _left(row: Any) -> sa.Select[Any]:
-    """The handles of the deployable ``row`` that are not clean."""
-    part, handle = orm.aliased(_DEPLOYABLE), orm.aliased(models.AttachHandle)
-    of_part = sa.select(handle.id.label("handle_id")).join(part, part.id == handle.deployable_id)
-    return of_part.where(_same(part, row), handle.is_left)
+def left_in(part: Any, handle: Any) -> sa.Select[Any]:
+    """The handles of the deployable ``part`` that are not clean."""
+    of_part = sa.select(handle.id.label("handle_id")).select_from(part)
+    return of_part.join(handle, handle.deployable_id == part.id).where(handle.is_left)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.function_pools import planner, pools
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.programming import operations, states
@@ -180,7 +180,7 @@ class Fpgas:
         )
         with db.reader() as session:
             uuid = session.scalars(query).one()
-        admin.disable_device(uuid)
+        flags.disable_device(uuid)
 
     def miss(self, **what: str) -> list[str]:
         """Post a miss; the names of the pools that may grow by it."""

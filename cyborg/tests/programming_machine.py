@@ -18,7 +18,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.function_pools import planner, pools
 from cyborg.handles import giving_up, release
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests import deserted_cards
@@ -166,8 +166,8 @@ class Machine(stateful.RuleBasedStateMachine):
     def _set_status(self, card: Fpga) -> None:
         """Disable a device, or enable it."""
         self.disabled ^= {card.letter}
-        status = admin.MAINTAINING if card.letter in self.disabled else admin.ENABLED
-        change = admin.enable_device if status == models.ENABLED else admin.disable_device
+        status = models.MAINTAINING if card.letter in self.disabled else models.ENABLED
+        change = flags.enable_device if status == models.ENABLED else flags.disable_device
         change(self.cloud.row(card).device.uuid)
 
     @stateful.rule(

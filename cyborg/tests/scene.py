@@ -18,6 +18,7 @@ from sqlalchemy import orm
 from cyborg import db, history, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
+from cyborg.hosts import flags
 from cyborg.inventory import admin
 from cyborg.policy.enforcer import Enforcer
 from cyborg.programming import operations
@@ -79,8 +80,8 @@ class Scene:
                 .options(orm.joinedload(models.Deployable.device))
                 .order_by(models.Deployable.name)
             )
-        admin.disable_device(unused.device.uuid)
-        admin.taint_device(programmable.device.uuid)
+        flags.disable_device(unused.device.uuid)
+        flags.taint_device(programmable.device.uuid)
         colour = admin.NewAttribute(deployable_id=deployable.id, key="colour", value="blue")
         (attribute,) = admin.create_attributes([colour])
         profile = profiles.create_profile(

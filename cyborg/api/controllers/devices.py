@@ -17,8 +17,8 @@ from cyborg.api.types import fields, hosts, removals
 from cyborg.api.types import history as history_types
 from cyborg.common.reasons import shown_words
 from cyborg.db.paging import Page
-from cyborg.hosts import removal
-from cyborg.inventory import admin, query
+from cyborg.hosts import flags, removal
+from cyborg.inventory import query
 from cyborg.policy.rules import device as policies
 from cyborg.policy.rules import history as history_policies
 
@@ -74,14 +74,14 @@ class Devices(Resource):
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204, faults=[409])
     def enable(self, request: Request, uuid: str) -> None:
         """Put a device back into service."""
-        admin.enable_device(uuid)
+        flags.enable_device(uuid)
 
     @declare.operation(
         policies.DISABLE, member=_MEMBER, body=_REASON, success=204, faults=[409]
     )
     def disable(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Take a device out of service."""
-        admin.disable_device(uuid, body.get("reason"))
+        flags.disable_device(uuid, body.get("reason"))
 
     @declare.operation(
         policies.TAINT,
@@ -93,14 +93,14 @@ class Devices(Resource):
     )
     def taint(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Keep a device from guests whose profile does not tolerate that."""
-        admin.taint_device(uuid, body.get("reason"))
+        flags.taint_device(uuid, body.get("reason"))
 
     @declare.operation(
         policies.TAINT, since=versions.TAINTS, member=_MEMBER, success=204, faults=[409]
     )
     def untaint(self, request: Request, uuid: str) -> None:
         """Give a device to every guest again."""
-        admin.untaint_device(uuid)
+        flags.untaint_device(uuid)
 
     @declare.operation(
         history_policies.GET_ALL,

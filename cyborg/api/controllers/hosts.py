@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cyborg import host_keys, liveness
@@ -119,7 +118,7 @@ class Hosts(Resource):
             "tainted": host.tainted,
             "taint_reason": host.taint_reason,
             "in_use": found.in_use,
-            "users": [asdict(user) for user in found.users],
+            "users": [user._asdict() for user in found.users],
             "programming": found.programming,
             "operations": [_operation(each) for each in found.operations],
         }

@@ -7,10 +7,10 @@ from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Object
 from cyborg.db import models
-from cyborg.inventory import admin, query
+from cyborg.inventory import query
 
 _TYPE = fields.one_of(query.DEVICE_TYPES)
-_STATUS = fields.one_of([admin.ENABLED, admin.MAINTAINING])
+_STATUS = fields.one_of([models.ENABLED, models.MAINTAINING])
 _HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY])
 _MANAGED_BY = fields.one_of([models.AGENT, models.IRONIC])
 

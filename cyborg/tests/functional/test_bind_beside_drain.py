@@ -15,8 +15,7 @@ from cyborg import db
 from cyborg.arqs import bind_writes
 from cyborg.common import errors
 from cyborg.db import models, providers
-from cyborg.hosts import draining
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags
 from cyborg.policy import context
 from cyborg.tests import boots, hosts
 
@@ -45,11 +44,11 @@ def _taint_host() -> None:
 
 
 def _disable() -> None:
-    admin.disable_device(_device())
+    flags.disable_device(_device())
 
 
 def _taint() -> None:
-    admin.taint_device(_device())
+    flags.taint_device(_device())
 
 
 acts = pytest.mark.parametrize("act", [_drain, _taint_host, _disable, _taint])

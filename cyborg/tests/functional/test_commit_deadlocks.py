@@ -19,7 +19,7 @@ from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
@@ -112,7 +112,7 @@ def test_a_life_in_which_every_other_commit_fails(
     assert sink.events == dict.fromkeys(arqs, "completed")
     with db.reader() as session:
         device = session.scalars(sa.select(models.Device.uuid)).one()
-    admin.disable_device(device)
+    flags.disable_device(device)
     placement.sync_once()
     assert placement.offered(boots.RP)["FPGA"] == (4, 4)
     release.delete_instance_arqs(ctx, instance)

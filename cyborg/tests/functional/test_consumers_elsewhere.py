@@ -14,8 +14,7 @@ from cyborg import db, quotas, work
 from cyborg.arqs import candidates
 from cyborg.common.request_groups import TOLERATE_TAINT
 from cyborg.db import models
-from cyborg.hosts import draining
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, hosts
@@ -48,25 +47,25 @@ def providers(answer: requests.Response) -> set[str]:
 def test_placement_is_asked_for_what_is_not_tainted(rack: Site) -> None:
     """Else the candidates that it names may all be tainted."""
     for tainted, other in (("a", B), ("b", A)):
-        admin.taint_device(device(tainted))
+        flags.taint_device(device(tainted))
         rack.hurry(rack.idle)
         (found,) = candidates.find(rack.conf, [FPGA], most=1)
         assert [each.deployable.rp_uuid for each in found.choices] == [other]
-        admin.untaint_device(device(tainted))
+        flags.untaint_device(device(tainted))
         rack.hurry(rack.idle)
 
 
 def test_what_is_tainted_is_for_those_who_tolerate_it(rack: Site) -> None:
     profile(rack, {TOLERATE_TAINT: "true"}, name="tolerant")
     for letter in "ab":
-        admin.taint_device(device(letter))
+        flags.taint_device(device(letter))
     rack.hurry(rack.idle)
     refused = ask(rack, "POST", "", wish())
     assert refused.status_code == 409
     assert "tainted" in refused.text
     assert rack.held() == {}
     call(rack, "POST", "", wish(device_profile_name="tolerant"))
-    admin.untaint_device(device("a"))
+    flags.untaint_device(device("a"))
     rack.hurry(rack.idle)
     assert providers(ask(rack, "POST", "", wish())) == {A}
 
@@ -74,7 +73,7 @@ def test_what_is_tainted_is_for_those_who_tolerate_it(rack: Site) -> None:
 @pytest.mark.every_database
 def test_a_gang_goes_elsewhere_if_one_is_tainted_meanwhile(rack: Site) -> None:
     profile(rack, {}, {}, name="two")
-    before_the_claim(rack, lambda: admin.taint_device(device("b")))
+    before_the_claim(rack, lambda: flags.taint_device(device("b")))
     # What is fuller comes first.
     found = ask(rack, "POST", "", wish(device_profile_name="two"))
     assert providers(found) == {A}

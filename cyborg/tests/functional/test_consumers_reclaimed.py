@@ -15,7 +15,7 @@ import pytest
 from cyborg import db
 from cyborg.audits import differences, lost_allocations, witnesses
 from cyborg.db import models
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import audit, client
 from cyborg.tests.functional.test_consumers import FPGA, ask, call, claimed, rack, wish
@@ -211,7 +211,7 @@ def test_what_nobody_claims_of_a_part_is_reserved(job: Site) -> None:
 
 
 def test_a_disabled_device_is_claimed_and_offers_nothing(job: Site) -> None:
-    admin.disable_device(device("a"))
+    flags.disable_device(device("a"))
     job.hurry(job.idle)
     job.placement.release(CONSUMER)
     look(job)

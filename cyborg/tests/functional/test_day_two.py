@@ -38,8 +38,7 @@ from cyborg.common.request_groups import TOLERATE_TAINT
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import giving_up, release
-from cyborg.hosts import draining
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
@@ -340,8 +339,8 @@ class Life:
 
     def close_device(self) -> None:
         uuid = self.device()
-        change = (admin.disable_device, admin.enable_device, admin.enable_device)
-        self.chance.choice([*change, admin.taint_device, admin.untaint_device])(uuid)
+        change = (flags.disable_device, flags.enable_device, flags.enable_device)
+        self.chance.choice([*change, flags.taint_device, flags.untaint_device])(uuid)
 
     def close_host(self) -> None:
         draining.drain("host-1", None, 1)
@@ -490,8 +489,8 @@ class Life:
                 models.Arq.state == models.BIND_FAILED
             )
         for uuid in devices:
-            admin.enable_device(uuid)
-            admin.untaint_device(uuid)
+            flags.enable_device(uuid)
+            flags.untaint_device(uuid)
         self.retry()
         with db.reader() as session:
             self.broken |= {instance for instance in session.scalars(failed) if instance}

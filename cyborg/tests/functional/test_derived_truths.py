@@ -24,7 +24,7 @@ from cyborg.arqs import bind_requests, binding, service
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts
 from cyborg.tests.cloud import ABILITIES, CLASSES, DEATHS, HANDLES, Card, Cloud, Instance
@@ -108,7 +108,7 @@ class Machine(stateful.RuleBasedStateMachine):
     # What administrators and Nova do.
 
     @stateful.rule(
-        letter=LETTERS, status=st.sampled_from([admin.MAINTAINING, admin.ENABLED]), works=USUALLY
+        letter=LETTERS, status=st.sampled_from([models.MAINTAINING, models.ENABLED]), works=USUALLY
     )
     def set_status(self, letter: str, status: str, *, works: bool) -> None:
         query = sa.select(models.Device.uuid).join(models.Deployable)
@@ -116,7 +116,7 @@ class Machine(stateful.RuleBasedStateMachine):
             named = query.where(models.Deployable.name == self.cards[letter].name)
             uuid = session.scalar(named)
         if uuid is not None:
-            change = admin.enable_device if status == models.ENABLED else admin.disable_device
+            change = flags.enable_device if status == models.ENABLED else flags.disable_device
             change(uuid)
         self._go_on(works=works)
 
@@ -325,7 +325,7 @@ class Machine(stateful.RuleBasedStateMachine):
             ]
             offered = self.cloud.placement.offered(row.rp_uuid)
             amounts = [total - reserved for total, reserved in offered.values()]
-            if row.missing or row.device.unhealthy or row.device.status != admin.ENABLED:
+            if row.missing or row.device.unhealthy or row.device.status != models.ENABLED:
                 assert sum(amounts) == 0
             else:
                 assert sum(amounts) == len(good)

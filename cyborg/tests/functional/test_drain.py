@@ -12,8 +12,7 @@ from cyborg import db, history, work
 from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.handles import release
-from cyborg.hosts import draining, removal
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags, removal
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import desired
 from cyborg.policy import context
@@ -124,9 +123,9 @@ def test_a_device_keeps_why_it_is_disabled() -> None:
         uuid = session.scalars(sa.select(models.Device.uuid).order_by(models.Device.id)).first()
     assert uuid is not None
     for given, kept in [("It rattles", "It rattles"), (None, "It rattles"), ("It hums", "It hums")]:
-        admin.disable_device(uuid, given)
+        flags.disable_device(uuid, given)
         assert reason() == kept
-    admin.enable_device(uuid)
+    flags.enable_device(uuid)
     assert reason() is None
     found = history.list_entries(None, paging.ALL, kind=history.DISABLED)
     assert [each.private_reason for each in found] == ["It rattles", "It hums"]

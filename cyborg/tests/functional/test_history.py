@@ -17,7 +17,7 @@ from cyborg.common import errors, reasons
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models, paging
 from cyborg.handles import release
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.programming import operations
@@ -200,7 +200,7 @@ def test_the_reason_of_a_bind_that_is_given_up_is_kept(
 
 
 def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
-    admin.disable_device(card)
+    flags.disable_device(card)
     instance = models.new_uuid()
     with pytest.raises(errors.Conflict, match="disabled"):
         boots.bind(ctx, boots.arqs(ctx), instance)
@@ -309,10 +309,10 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
 
 def test_disabling_says_since_when(card: str) -> None:
     for _ in range(2):
-        admin.disable_device(card)
+        flags.disable_device(card)
     (entry,) = entries(kind=history.DISABLED)
     assert entry.ended_ms is None
-    admin.enable_device(card)
+    flags.enable_device(card)
     (entry,) = entries(kind=history.DISABLED)
     assert entry.ended_ms is not None
 
@@ -390,7 +390,7 @@ def test_an_owner_reads_its_own_part_in_plain_words(
     card: str,
 ) -> None:
     boot(conf, ctx)
-    admin.disable_device(card)
+    flags.disable_device(card)
     with pytest.raises(errors.Conflict):
         boot(conf, tenant)
     readers = Readers(conf)

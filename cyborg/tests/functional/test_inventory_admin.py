@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
+from cyborg.hosts import flags
 from cyborg.inventory import admin
 from cyborg.tests import hosts
 
@@ -43,8 +44,8 @@ def _wanted() -> list[tuple[str, str]]:
 
 
 def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
-    for status in (admin.MAINTAINING, admin.MAINTAINING, admin.ENABLED):
-        change = admin.enable_device if status == models.ENABLED else admin.disable_device
+    for status in (models.MAINTAINING, models.MAINTAINING, models.ENABLED):
+        change = flags.enable_device if status == models.ENABLED else flags.disable_device
         change(device)
         with db.reader() as session:
             assert session.scalars(sa.select(models.Device.status)).one() == status
@@ -53,7 +54,7 @@ def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
 
 def test_an_unknown_device_is_not_found() -> None:
     with pytest.raises(errors.NotFound):
-        admin.disable_device(models.new_uuid())
+        flags.disable_device(models.new_uuid())
     assert _wanted() == []
 
 

@@ -22,10 +22,10 @@ from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci
-from cyborg.hosts import draining, removal
+from cyborg.hosts import draining, flags, removal
 from cyborg.importing import store as importing
 from cyborg.importing.convert import Whole
-from cyborg.inventory import admin, nodes, query
+from cyborg.inventory import nodes, query
 from cyborg.ironic import run, store
 from cyborg.ironic.store import Outcome
 from cyborg.placement import audit
@@ -395,10 +395,10 @@ def test_what_is_for_hosts_with_an_agent_is_refused(
     import_all(conf)
     device = shown()["bm-1", T4]
     for change in (
-        lambda: admin.disable_device(device.uuid),
-        lambda: admin.enable_device(device.uuid),
-        lambda: admin.taint_device(device.uuid),
-        lambda: admin.untaint_device(device.uuid),
+        lambda: flags.disable_device(device.uuid),
+        lambda: flags.enable_device(device.uuid),
+        lambda: flags.taint_device(device.uuid),
+        lambda: flags.untaint_device(device.uuid),
         lambda: removal.remove_device(device.uuid, force=True),
     ):
         with pytest.raises(errors.Conflict, match="host bm-1, which has no agent"):

@@ -31,7 +31,7 @@ from cyborg.api import middleware
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.handles import release
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.conftest import SqlCounter
@@ -363,7 +363,7 @@ def test_each_handle_and_each_device_is_counted_once(
             .join(models.Deployable, models.Deployable.device_id == models.Device.id)
             .where(models.Deployable.name == "host-1_c")
         ).one()
-    admin.disable_device(of_c)
+    flags.disable_device(of_c)
     used, dirty = boots.arqs(ctx, 2)
     for arq in (used, dirty):
         boots.bind(ctx, [arq], models.new_uuid())

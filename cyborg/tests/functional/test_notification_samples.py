@@ -17,8 +17,7 @@ from cyborg.arqs import binding, service
 from cyborg.db import models
 from cyborg.function_pools import pools
 from cyborg.handles import giving_up, release
-from cyborg.hosts import draining, removal
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags, removal
 from cyborg.policy import context
 from cyborg.programming import cancellation, operations, program
 from cyborg.tests import boots, engine, hosts, listening
@@ -57,10 +56,10 @@ def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     with db.reader() as session:
         device = session.scalars(sa.select(models.Device.uuid)).one()
         host = session.scalars(sa.select(models.Host.uuid)).one()
-    admin.disable_device(device, "It rattles")
-    admin.enable_device(device)
-    admin.taint_device(device, "Firmware under test")
-    admin.untaint_device(device)
+    flags.disable_device(device, "It rattles")
+    flags.enable_device(device)
+    flags.taint_device(device, "Firmware under test")
+    flags.untaint_device(device)
     draining.drain("host-1", "A new fan", 1)
     draining.undrain("host-1", 1)
     draining.taint("host-1", "Firmware under test", 1)

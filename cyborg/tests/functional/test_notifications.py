@@ -17,8 +17,7 @@ from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import giving_up, release
-from cyborg.hosts import draining
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags
 from cyborg.notifications import notices, users
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, listening, messages
@@ -155,8 +154,8 @@ def test_devices_and_hosts_are_heard_of(
         with db.reader() as session:
             device = session.scalars(sa.select(models.Device.uuid)).one()
         for _ in range(2):
-            admin.disable_device(device)
-        admin.enable_device(device)
+            flags.disable_device(device)
+        flags.enable_device(device)
         uuids = boots.arqs(ctx)
         boots.bind(ctx, uuids, models.new_uuid())
         engine.drain(conf)

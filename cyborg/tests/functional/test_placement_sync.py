@@ -14,7 +14,7 @@ from oslo_context import context as oslo_context
 from cyborg import db, liveness, work
 from cyborg.db import models
 from cyborg.drivers import trait_names
-from cyborg.inventory import admin
+from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
@@ -193,7 +193,7 @@ def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
 
     report((4, 2, 1))
     (device,) = {found.device.uuid for found in hosts.deployables() if found.name in names}
-    admin.disable_device(device)
+    flags.disable_device(device)
     placement.sync()
     off = {"host-1_a0": (4, 4, 4), "host-1_a1": (2, 2, 2), "host-1_a2": (1, 1, 1)}
     other = {"host-1_b": (4, 0, 4)}
@@ -203,7 +203,7 @@ def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
     assert offers() == off | other
     report((4, 3, 1))
     assert offers() == off | other | {"host-1_a1": (3, 3, 3)}
-    admin.enable_device(device)
+    flags.enable_device(device)
     placement.sync()
     on = {"host-1_a0": (4, 0, 4), "host-1_a1": (3, 0, 3), "host-1_a2": (1, 0, 1)}
     assert offers() == on | other

@@ -11,8 +11,8 @@ from cyborg.arqs import service
 from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.hosts import removal
-from cyborg.inventory import admin, query
+from cyborg.hosts import flags, removal
+from cyborg.inventory import query
 from cyborg.peers import glance
 from cyborg.placement import desired
 from cyborg.programming import operations
@@ -182,10 +182,10 @@ def test_what_placement_carries_out_late_does_not_offer_a_card_that_is_written(
     cloud, card = machine.cloud, machine.cards["b"]
     machine.program(letter="b", program="aes", works=True)
     device = cloud.row(card).device.uuid
-    admin.disable_device(device)
+    flags.disable_device(device)
     machine.report(works=True)
     cloud.placement.delay_after = 0
-    admin.enable_device(device)
+    flags.enable_device(device)
     machine.report(works=True)
     assert cloud.free(card) == 0
 
@@ -219,10 +219,10 @@ def test_nothing_is_written_while_placement_may_carry_out_what_was_given_up(
     cloud, card = machine.cloud, machine.cards["b"]
     machine.program(letter="b", program="aes", works=True)
     device = cloud.row(card).device.uuid
-    admin.disable_device(device)
+    flags.disable_device(device)
     machine.report(works=True)
     cloud.placement.delay_after = 0
-    admin.enable_device(device)
+    flags.enable_device(device)
     machine.report(works=True)
 
     reserve(machine, "b", "zip")
@@ -272,7 +272,7 @@ def test_a_conductor_that_has_lost_a_host_notes_nothing_of_its_providers(
         with db.writer() as session:
             db.update(session, models.Work, models.Work.kind == work.PLACEMENT, owner="another")
 
-    admin.disable_device(cloud.row(card).device.uuid)
+    flags.disable_device(cloud.row(card).device.uuid)
     cloud.placement.before = take
     with pytest.raises(work.LeaseLost):
         cloud.do_one([work.PLACEMENT])

@@ -9,8 +9,7 @@ from oslo_config import cfg
 
 from cyborg import db, history
 from cyborg.db import models, paging
-from cyborg.hosts import draining, removal
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags, removal
 from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
@@ -40,8 +39,8 @@ def test_nothing_stays_open_of_a_host_that_is_removed() -> None:
     hosts.apply(hosts.card("a"))
     draining.drain("host-1", "A new fan", 10)
     draining.taint("host-1", "It hums", 10)
-    admin.disable_device(device(), "It rattles")
-    admin.taint_device(device(), "It whistles")
+    flags.disable_device(device(), "It rattles")
+    flags.taint_device(device(), "It whistles")
     removal.remove_host(go_down(), force=False)
 
     about = {history.DRAINED, history.TAINTED, history.DISABLED}

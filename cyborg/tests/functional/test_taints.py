@@ -15,8 +15,7 @@ from cyborg.common import errors
 from cyborg.common.request_groups import TAINT, TOLERATE_TAINT
 from cyborg.db import models, paging
 from cyborg.handles import release
-from cyborg.hosts import draining, removal
-from cyborg.inventory import admin
+from cyborg.hosts import draining, flags, removal
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
@@ -59,9 +58,9 @@ def set_taint(what: str, *, tainted: bool) -> None:
         case "host", False:
             draining.untaint("host-1", 1)
         case _, True:
-            admin.taint_device(device("a"))
+            flags.taint_device(device("a"))
         case _, False:
-            admin.untaint_device(device("a"))
+            flags.untaint_device(device("a"))
 
 
 @pytest.mark.every_database
@@ -207,7 +206,7 @@ def test_a_guest_that_was_there_leaves_as_ever(
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)
     engine.drain(conf)
-    admin.taint_device(device("a"), "It rattles")
+    flags.taint_device(device("a"), "It rattles")
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
     assert boots.handles(ctx) == []
@@ -219,10 +218,10 @@ def test_pools_neither_count_nor_program_what_is_tainted(cloud: Fpgas) -> None:
     uuid = cloud.pool(free=1)
     assert cloud.look() == []
     for letter in "ab":
-        admin.taint_device(device(letter))
+        flags.taint_device(device(letter))
     assert cloud.counts(uuid) == {}
     assert cloud.look_again() == ["host-1_c"]
     cloud.end()
-    admin.taint_device(device("c"))
+    flags.taint_device(device("c"))
     assert cloud.look_again() == []
     assert "1 tainted" in cloud.shown(uuid)["reason"]
