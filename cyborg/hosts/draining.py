@@ -170,12 +170,16 @@ def _uses(host_id: int) -> sa.Subquery:
         sa.null(),
         device.uuid,
     )
-    left = availability.left_in(deployable, handle).outerjoin(arq, arq.uuid == handle.left_arq)
-    uses = [each.with_only_columns(*columns) for each in availability.uses_of(deployable, arq)]
+    holding, binding, left = (
+        each.join(device, device.id == deployable.device_id).where(device.host_id == host_id)
+        for each in (
+            *availability.uses_of(deployable, arq),
+            availability.left_in(deployable, handle),
+        )
+    )
     # An OR in place of the UNION would read all ARQs.
     return sa.union(
-        *(
-            each.join(device, device.id == deployable.device_id).where(device.host_id == host_id)
-            for each in (*uses, left.with_only_columns(*was))
-        )
+        holding.with_only_columns(*columns),
+        binding.with_only_columns(*columns),
+        left.outerjoin(arq, arq.uuid == handle.left_arq).with_only_columns(*was),
     ).subquery()
