@@ -104,26 +104,23 @@ def give_up(
     :raises Conflict: see :func:`release_arq`
     """
     uses = _uses(session, arqs, left)
-    for use in uses:
-        _refuse(use.arq, use.host, force=force)
-    history.write(session, [_chronicle(use.arq, reason) for use in uses])
+    for arq, host in uses:
+        _refuse(arq, host, force=force)
+    history.write(session, [_chronicle(arq, reason) for arq, _ in uses])
     release.force(session, arqs)
     release.give_up(session, left)
     late = tuple(
-        f"Host {use.host.name} may still {use.arq.host_step} attach handle "
-        f"{use.arq.attach_handle_uuid}, if it was asked before."
-        for use in uses
-        if use.host is not None and use.arq.host_step is not None
+        f"Host {host.name} may still {arq.host_step} attach handle {arq.attach_handle_uuid}, if "
+        "it was asked before."
+        for arq, host in uses
+        if host is not None and arq.host_step is not None
     )
-    return GivenUp(arqs=tuple(use.arq for use in uses), not_excluded=late)
+    return GivenUp(arqs=tuple(arq for arq, _ in uses), not_excluded=late)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What is about to be given up, and the host that it is on, if it is a handle."""
-
-    arq: GivenUpArq
-    host: models.Host | None
+#: What is about to be given up, and the host that it is on, if it is a handle.
+_Use = tuple[GivenUpArq, models.Host | None]
+_NO_HANDLE: Any = (None, None, None, None)
 
 
 def _uses(
@@ -147,9 +144,6 @@ def _uses(
     return [_use(arq, instance, found.get(id_)) for arq, id_, instance in [*have, *were]]
 
 
-_NO_HANDLE: Any = (None, None, None, None)
-
-
 def _use(arq: models.Arq, instance: str | None, row: Any) -> _Use:
     handle, deployable, host, last_error = row or _NO_HANDLE
     given_up = GivenUpArq(
@@ -163,7 +157,7 @@ def _use(arq: models.Arq, instance: str | None, row: Any) -> _Use:
         host_step=handle and _step(arq, handle, deployable),
         last_error=last_error,
     )
-    return _Use(given_up, host)
+    return given_up, host
 
 
 def _step(
